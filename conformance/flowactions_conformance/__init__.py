@@ -1,0 +1,1 @@
+"""For host authors: a reference host, a fake chat provider and a webhook receiver."""

@@ -1,0 +1,1 @@
+"""Chat messages and durable, signed webhooks for any flow-engine host."""

@@ -1,0 +1,1 @@
+"""What a host sees: the hook implementations, and nothing else."""

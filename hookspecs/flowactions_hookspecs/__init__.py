@@ -1,0 +1,69 @@
+"""The contract between a flow-engine host and its flow-action plugins."""
+
+from flowactions_hookspecs.errors import (
+    AlreadyStarted,
+    FlowActionsError,
+    HostInvalid,
+    NotStarted,
+    OriginGone,
+    PluginInvalid,
+    QuestionRequired,
+    SettingsInvalid,
+    StartFailed,
+)
+from flowactions_hookspecs.host import Agent, ApiPrincipal, AuthEvent, DashboardPrincipal, Host
+from flowactions_hookspecs.loader import FlowActions
+from flowactions_hookspecs.logic import (
+    ExperienceTriggerRef,
+    FlowNodeOrigin,
+    Header,
+    LogicAction,
+    LogicActionOrigin,
+    LogicActionRef,
+    LogicActionType,
+    NodeTriggerRef,
+    Origin,
+    Receipt,
+)
+from flowactions_hookspecs.markers import PROJECT, hookimpl, hookspec
+from flowactions_hookspecs.nodes import Node, NodeResult, NodeType, StepListener, Walk
+from flowactions_hookspecs.schema import config_schema
+from flowactions_hookspecs.tasks import BackgroundTask
+
+__all__ = [
+    "PROJECT",
+    "Agent",
+    "AlreadyStarted",
+    "ApiPrincipal",
+    "AuthEvent",
+    "BackgroundTask",
+    "DashboardPrincipal",
+    "ExperienceTriggerRef",
+    "FlowActions",
+    "FlowActionsError",
+    "FlowNodeOrigin",
+    "Header",
+    "Host",
+    "HostInvalid",
+    "LogicAction",
+    "LogicActionOrigin",
+    "LogicActionRef",
+    "LogicActionType",
+    "Node",
+    "NodeResult",
+    "NodeTriggerRef",
+    "NodeType",
+    "NotStarted",
+    "Origin",
+    "OriginGone",
+    "PluginInvalid",
+    "QuestionRequired",
+    "Receipt",
+    "SettingsInvalid",
+    "StartFailed",
+    "StepListener",
+    "Walk",
+    "config_schema",
+    "hookimpl",
+    "hookspec",
+]

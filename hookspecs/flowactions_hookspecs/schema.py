@@ -1,0 +1,36 @@
+"""JSON Schema for a flow editor, made from a config struct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+
+def config_schema(config: type[msgspec.Struct], **extra: Any) -> dict[str, Any]:
+    """Give the JSON Schema of a config struct, in the subset that editors of either draft understand.
+
+    The result has no ``$schema``, ``$ref`` or ``$defs``: it means the same to a draft-07 and to a
+    2020-12 reader. Titles, descriptions and labelled choices come from `msgspec.Meta` on the fields.
+
+    Args:
+        config: a struct whose fields are annotated with `msgspec.Meta`.
+        extra: keywords for the top of the schema, for example ``dependencies`` between fields.
+    """
+    (schema,), definitions = msgspec.json.schema_components([config], ref_template="{name}")
+    inlined = cast("dict[str, Any]", _inline(schema, definitions))
+    inlined.pop("title", None)
+    return {**inlined, **extra}
+
+
+def _inline(schema: object, definitions: Mapping[str, object]) -> object:
+    if isinstance(schema, list):
+        return [_inline(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        target = _inline(definitions[schema["$ref"]], definitions)
+        return {**cast("dict[str, object]", target), **rest}
+    return {key: _inline(value, definitions) for key, value in schema.items()}
