@@ -1,0 +1,92 @@
+"""Why the provider refused: which refusals pass by themselves, and what a person should do about the rest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flowactions_hookspecs import FlowActionsError
+
+RECONNECT: Final = "Reconnect the chat workspace."
+ASK_ADMIN: Final = "Ask an administrator of the chat workspace to allow it."
+
+TRANSIENT: Final = frozenset(
+    {
+        "ratelimited",
+        "rate_limited",
+        "service_unavailable",
+        "request_timeout",
+        "internal_error",
+        "fatal_error",
+        "unreachable",
+    }
+)
+"""Refusals that pass by themselves."""
+
+REVOKED: Final = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
+"""Refusals that say that the token is dead."""
+
+ADVICE: Final = {
+    "not_in_channel": "Invite the app to the channel first.",
+    "channel_not_found": "The channel does not exist, or it is private and the app is not in it: "
+    "choose another channel or invite the app.",
+    "is_archived": "The channel is archived: choose another one.",
+    "restricted_action": "Posting in this channel is restricted: choose another one.",
+    "cannot_dm_bot": "Direct messages to bots are not possible: choose a person.",
+    "user_not_found": "The member does not exist: choose another one.",
+    "user_not_visible": "The app cannot see this member: choose another one.",
+    "user_disabled": "The member's account is deactivated: choose another one.",
+    "messages_tab_disabled": "The app's messages tab is off: turn it on in the chat provider's app settings.",
+    "no_text": "The message is empty: write a text.",
+    "msg_too_long": "The message is too long: shorten it.",
+    "invalid_auth": f"The chat workspace no longer accepts the token. {RECONNECT}",
+    "not_authed": f"The chat workspace got no token. {RECONNECT}",
+    "account_inactive": f"The app was removed from the chat workspace. {RECONNECT}",
+    "token_revoked": f"The token was revoked. {RECONNECT}",
+    "token_expired": f"The token has expired. {RECONNECT}",
+    "missing_scope": f"The installed app lacks a permission that it needs now. {RECONNECT}",
+    "no_permission": f"The token may not do this. {RECONNECT}",
+    "not_allowed_token_type": f"This kind of token cannot post messages. {RECONNECT}",
+    "access_denied": ASK_ADMIN,
+    "enterprise_is_restricted": ASK_ADMIN,
+    "ekm_access_denied": ASK_ADMIN,
+    "team_access_not_granted": ASK_ADMIN,
+    "message_limit_exceeded": "The workspace has used up its messages: ask an administrator of it.",
+    "ratelimited": "The chat provider is throttling: try again in a minute.",
+    "rate_limited": "The chat provider is throttling: try again in a minute.",
+    "unreachable": "The chat provider did not answer: try again later.",
+    "invalid_code": "The link has expired or was used already: connect again.",
+    "bad_redirect_uri": "The chat app does not know this service's callback address: "
+    "add BACKEND_PUBLIC_URL with /integrations/chat/callback to the app's redirect URLs.",
+    "bad_client_secret": "CHAT_CLIENT_SECRET is not the chat app's secret: correct the setting.",
+    "invalid_client_id": "CHAT_CLIENT_ID is not the chat app's id: correct the setting.",
+}
+"""Provider code → what a person should do."""
+
+
+PERMANENT: Final = frozenset(ADVICE) - TRANSIENT
+"""Refusals that last until somebody acts. What is in neither set is taken as passing."""
+
+
+class ChatRefused(FlowActionsError):
+    """The chat provider refused a call, or could not be reached.
+
+    Attributes:
+        code: the provider's code, ``unreachable`` when it gave none.
+        retry_after: seconds that the provider asked to wait, ``None`` when it did not.
+        transient: whether the same call may succeed later.
+    """
+
+    def __init__(self, code: str, retry_after: float | None = None) -> None:
+        super().__init__(advice(code))
+        self.code = code
+        self.retry_after = retry_after
+        self.transient = _known(code) not in PERMANENT
+
+
+def advice(code: str) -> str:
+    """Say what a person should do about a provider's code."""
+    return ADVICE.get(_known(code)) or f"The chat provider refused with {code!r}."
+
+
+def _known(code: str) -> str:
+    return "restricted_action" if code.startswith("restricted_action") else code

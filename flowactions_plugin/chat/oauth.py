@@ -1,0 +1,213 @@
+"""The OAuth install: a signed state, bound to one browser, used once (§4.1, §5.2)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
+from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.provider import ChatProvider, Installation
+from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.clock import Clock
+from flowactions_plugin.storage.sealing import KeyRing
+
+log = logging.getLogger("flowactions.chat")
+
+SCOPES: Final = ("chat:write", "channels:read", "groups:read", "users:read", "im:write")
+"""Requested exactly so (§2.3)."""
+
+FLOW_SECONDS: Final = 600
+STATIC_CODE: Final = "static-bot-token"
+"""The synthetic code that stands for the static bot token (§4.1)."""
+
+BASE_PATH: Final = "/integrations/chat"
+CALLBACK_PATH: Final = f"{BASE_PATH}/callback"
+STATE_PURPOSE: Final = "chat oauth state"
+COOKIE_PREFIX: Final = "flowactions_chat_"
+
+
+class OAuthFailed(FlowActionsError):
+    """An install did not end in a connection.
+
+    Attributes:
+        reason: a stable word, as the dashboard page gets it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class State(msgspec.Struct, frozen=True):
+    """What the signed state carries: who installs, for which tenant, in which flow and browser."""
+
+    flow_id: str
+    organization_id: str
+    user_id: str
+    user_name: str
+    browser: str
+    expires_at: int
+
+
+class Started(NamedTuple):
+    """Where to send the browser, and the cookie that binds the flow to it."""
+
+    url: str
+    cookie_name: str
+    cookie_value: str
+
+
+class Install:
+    """Runs OAuth installs for one host.
+
+    Args:
+        store: remembers the flows under way.
+        connections: adopts the token in the end.
+        provider: exchanges the code.
+        keys: sign the state.
+        clock: Unix seconds.
+        public_url: ``BACKEND_PUBLIC_URL``.
+        authorize_url: ``CHAT_AUTHORIZE_URL``.
+        client_id: ``CHAT_CLIENT_ID``.
+        static_token: ``CHAT_BOT_TOKEN``; adopted directly, without the provider's consent page.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ConnectionStore,
+        connections: Connections,
+        provider: ChatProvider,
+        keys: KeyRing,
+        clock: Clock,
+        public_url: str,
+        authorize_url: str,
+        client_id: str | None,
+        static_token: str | None,
+    ) -> None:
+        self._store = store
+        self._connections = connections
+        self._provider = provider
+        self._keys = keys
+        self._clock = clock
+        self._redirect_uri = public_url + CALLBACK_PATH
+        self._authorize_url = authorize_url
+        self._client_id = client_id or ""
+        self._static_token = static_token
+
+    def __repr__(self) -> str:
+        return "Install(…)"
+
+    async def start(self, principal: DashboardPrincipal) -> Started:
+        """Begin an install for the principal's organization."""
+        flow_id, cookie = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        state = State(
+            flow_id=flow_id,
+            organization_id=principal.organization_id,
+            user_id=principal.user_id,
+            user_name=principal.user_name,
+            browser=_fingerprint(cookie),
+            expires_at=int(self._clock()) + FLOW_SECONDS,
+        )
+        await self._store.start_flow(flow_id, FLOW_SECONDS * 1000)
+        query = {"state": self._signed(state)}
+        if self._static_token is not None:
+            target = f"{self._redirect_uri}?{urlencode({'code': STATIC_CODE, **query})}"
+        else:
+            query |= {
+                "client_id": self._client_id,
+                "scope": ",".join(SCOPES),
+                "redirect_uri": self._redirect_uri,
+            }
+            target = f"{self._authorize_url}?{urlencode(query, quote_via=quote)}"
+        return Started(target, cookie_name(flow_id), cookie)
+
+    async def finish(
+        self, *, code: str | None, state: str | None, error: str | None, cookies: Mapping[str, str]
+    ) -> None:
+        """End an install: check the state, use it up, exchange the code, adopt the token.
+
+        Args:
+            code: what the provider gave.
+            state: what `start` signed.
+            error: why the provider gave no code.
+            cookies: the browser's.
+
+        Raises:
+            OAuthFailed: there is no connection from this; its reason says why.
+        """
+        flow = self._verified(state)
+        if not hmac.compare_digest(flow.browser, _fingerprint(cookies.get(cookie_name(flow.flow_id), ""))):
+            raise OAuthFailed("wrong_browser")
+        if not await self._store.finish_flow(flow.flow_id):
+            raise OAuthFailed("expired")
+        if error is not None:
+            raise OAuthFailed("cancelled" if error == "access_denied" else "provider_error")
+        if not code:
+            raise OAuthFailed("no_code")
+        try:
+            installation = await self._installation(code)
+            stored = await self._connections.adopt(
+                flow.organization_id,
+                installation.token,
+                installation.app_id,
+                (flow.user_id, flow.user_name),
+            )
+        except ChatRefused as refusal:
+            raise OAuthFailed(refusal.code) from None
+        missing = set(SCOPES) - set(stored.scopes.split(","))
+        if missing:
+            log.warning("team %s granted no %s", stored.team_id, ", ".join(sorted(missing)))
+            raise OAuthFailed("missing_scope")
+
+    async def _installation(self, code: str) -> Installation:
+        if self._static_token is None:
+            return await self._provider.exchange(code, self._redirect_uri)
+        if code != STATIC_CODE:
+            raise OAuthFailed("invalid_code")
+        return Installation(self._static_token, "")
+
+    def _signed(self, state: State) -> str:
+        payload = msgspec.json.encode(state)
+        return f"{_base64(payload)}.{_base64(self._keys.sign(payload, STATE_PURPOSE))}"
+
+    def _verified(self, text: str | None) -> State:
+        payload_text, _, signature_text = (text or "").partition(".")
+        try:
+            payload, signature = _unbase64(payload_text), _unbase64(signature_text)
+        except ValueError:
+            raise OAuthFailed("invalid_state") from None
+        if not self._keys.verify(payload, signature, STATE_PURPOSE):
+            raise OAuthFailed("invalid_state")
+        state = msgspec.json.decode(payload, type=State)
+        if state.expires_at < self._clock():
+            raise OAuthFailed("expired")
+        return state
+
+
+def cookie_name(flow_id: str) -> str:
+    """Give the name of a flow's cookie; each flow has its own, so that two tabs do not disturb each other."""
+    return COOKIE_PREFIX + hashlib.sha256(flow_id.encode()).hexdigest()[:16]
+
+
+def _fingerprint(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _unbase64(text: str) -> bytes:
+    data = text.encode("ascii")
+    return base64.b64decode(data + b"=" * (-len(data) % 4), altchars=b"-_", validate=True)

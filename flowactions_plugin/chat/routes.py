@@ -1,0 +1,264 @@
+"""The chat connection for the dashboard: install, card, pickers, test send (§4.1)."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+from litestar import Request, Response, Router, delete, get, post, put
+from litestar.datastructures import Cookie
+from litestar.di import Provide
+from litestar.params import Parameter
+from litestar.response import Redirect
+from msgspec import Meta
+
+from flowactions_hookspecs import Agent, DashboardPrincipal, Host
+from flowactions_plugin.chat.connection import Connections, NoDefaultChannel, NotConnected
+from flowactions_plugin.chat.failures import ChatRefused, advice
+from flowactions_plugin.chat.oauth import BASE_PATH, FLOW_SECONDS, OAuthFailed
+from flowactions_plugin.chat.pickers import ListPage, search
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.http.auth import dashboard_principal
+from flowactions_plugin.http.problems import HANDLERS, Problem
+
+CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
+MEMBERS_PATH: Final = f"{BASE_PATH}/members"
+NODE_TYPE: Final = "chat_message"
+PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+class Named(msgspec.Struct):
+    """Something with an id and a name."""
+
+    id: str
+    name: str
+
+
+class Card(msgspec.Struct, rename="camel", kw_only=True):
+    """The connection card (§2.2). It never holds the token."""
+
+    status: str
+    status_reason: str | None
+    advice: str | None
+    workspace: Named
+    bot_user_id: str
+    scopes: list[str]
+    installed_by: Named
+    installed_at: str
+    default_channel: str | None
+    agents: list[Named]
+
+
+class CardAnswer(msgspec.Struct):
+    """The card, or nothing when no workspace is connected."""
+
+    data: Card | None
+
+
+class InstallUrl(msgspec.Struct):
+    """Where to send the browser."""
+
+    url: str
+
+
+class InstallAnswer(msgspec.Struct):
+    """Where to send the browser, for callers that ask for JSON."""
+
+    data: InstallUrl
+
+
+class DefaultChannel(msgspec.Struct, rename="camel"):
+    """The channel that test messages go to."""
+
+    channel_id: Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class TestMessage(msgspec.Struct):
+    """The text of a test message."""
+
+    text: Annotated[str, Meta(max_length=4000)]
+
+
+class TestResult(msgspec.Struct, omit_defaults=True):
+    """What came of a test message; ``error`` and ``message`` only when it was refused."""
+
+    ok: bool
+    ts: str
+    error: str | None = None
+    message: str | None = None
+
+
+class TestAnswer(msgspec.Struct):
+    """The answer of a test send (§4.1)."""
+
+    data: TestResult
+
+
+class PickerChoice(msgspec.Struct):
+    """One choice of a picker."""
+
+    id: str
+    label: str
+    note: str | None
+
+
+class PickerPage(msgspec.Struct, rename="camel"):
+    """Choices of a picker; ``nextCursor`` leads to more."""
+
+    data: list[PickerChoice]
+    next_cursor: str | None
+
+
+def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
+    """Make the router of the chat connection.
+
+    Args:
+        host: tells who calls, and which agents use the connection.
+        chat: the chat part, or why there is none; then every route answers 503.
+        dashboard_url: the page on which an install ends.
+    """
+
+    async def provide_chat() -> Chat:
+        if isinstance(chat, NotConfigured):
+            raise chat
+        return chat
+
+    async def card(connections: Connections, organization_id: str) -> CardAnswer:
+        stored = await connections.get(organization_id)
+        if stored is None:
+            return CardAnswer(None)
+        agents = await host.agents_using(organization_id, NODE_TYPE)
+        return CardAnswer(
+            Card(
+                status=stored.status,
+                status_reason=stored.status_reason,
+                advice=advice(stored.status_reason) if stored.status_reason else None,
+                workspace=Named(stored.team_id, stored.team_name),
+                bot_user_id=stored.bot_user_id,
+                scopes=[scope for scope in stored.scopes.split(",") if scope],
+                installed_by=Named(stored.installed_by_id, stored.installed_by_name),
+                installed_at=to_iso(stored.installed_at),
+                default_channel=stored.default_channel,
+                agents=[_named(agent) for agent in agents],
+            )
+        )
+
+    @get("/install", summary="Connect a workspace")
+    async def install(
+        request: Request[Any, Any, Any], principal: DashboardPrincipal, chat: Chat
+    ) -> Response[Any]:
+        started = await chat.install.start(principal)
+        cookie = Cookie(
+            key=started.cookie_name,
+            value=started.cookie_value,
+            max_age=FLOW_SECONDS,
+            path="/",
+            httponly=True,
+            samesite="lax",
+            secure=dashboard_url.startswith("https:"),
+        )
+        if "application/json" in request.headers.get("accept", ""):
+            return Response(InstallAnswer(InstallUrl(started.url)), cookies=[cookie], headers=PRIVATE_HEADERS)
+        return Redirect(started.url, status_code=302, cookies=[cookie], headers=PRIVATE_HEADERS)
+
+    @get("/callback", summary="Where the provider sends the browser back", include_in_schema=False)
+    async def callback(
+        request: Request[Any, Any, Any],
+        chat: Chat,
+        code: str | None = None,
+        signed_state: Annotated[str | None, Parameter(query="state")] = None,
+        error: str | None = None,
+    ) -> Redirect:
+        outcome = {"chat": "connected"}
+        try:
+            await chat.install.finish(code=code, state=signed_state, error=error, cookies=request.cookies)
+        except OAuthFailed as exc:
+            outcome = {"chat": "error", "reason": exc.reason}
+        return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
+
+    @get("/connection", summary="Show the connection")
+    async def show(principal: DashboardPrincipal, chat: Chat) -> CardAnswer:
+        return await card(chat.connections, principal.organization_id)
+
+    @delete("/connection", summary="Disconnect the workspace")
+    async def disconnect(principal: DashboardPrincipal, chat: Chat) -> None:
+        await chat.connections.disconnect(principal.organization_id)
+
+    @put("/connection/default-channel", summary="Choose the channel for test messages")
+    async def choose_channel(principal: DashboardPrincipal, chat: Chat, data: DefaultChannel) -> CardAnswer:
+        try:
+            await chat.connections.set_default_channel(principal.organization_id, data.channel_id)
+        except NotConnected as exc:
+            raise Problem("not_connected", str(exc)) from None
+        return await card(chat.connections, principal.organization_id)
+
+    @post("/send-message", status_code=200, summary="Send a test message to the default channel")
+    async def send_message(principal: DashboardPrincipal, chat: Chat, data: TestMessage) -> TestAnswer:
+        if not data.text.strip():
+            raise Problem(
+                "invalid_request", "Write a text.", [{"path": "text", "message": "must not be empty"}]
+            )
+        try:
+            ts = await chat.connections.test(principal.organization_id, data.text)
+        except NotConnected as exc:
+            raise Problem("not_connected", str(exc)) from None
+        except NoDefaultChannel as exc:
+            raise Problem("no_default_channel", str(exc)) from None
+        except ChatRefused as refusal:
+            return TestAnswer(TestResult(ok=False, ts="", error=refusal.code, message=str(refusal)))
+        return TestAnswer(TestResult(ok=True, ts=ts))
+
+    @get("/channels", summary="Pick a channel")
+    async def channels(
+        principal: DashboardPrincipal,
+        chat: Chat,
+        search_text: Annotated[str, Parameter(query="search", max_length=100)] = "",
+        cursor: str | None = None,
+    ) -> PickerPage:
+        connections = chat.connections
+        return await _pick(lambda at: connections.channels(principal.organization_id, at), search_text, cursor)
+
+    @get("/members", summary="Pick a member")
+    async def members(
+        principal: DashboardPrincipal,
+        chat: Chat,
+        search_text: Annotated[str, Parameter(query="search", max_length=100)] = "",
+        cursor: str | None = None,
+    ) -> PickerPage:
+        connections = chat.connections
+        return await _pick(lambda at: connections.members(principal.organization_id, at), search_text, cursor)
+
+    return Router(
+        BASE_PATH,
+        route_handlers=[
+            install,
+            callback,
+            show,
+            disconnect,
+            choose_channel,
+            send_message,
+            channels,
+            members,
+        ],
+        dependencies={"principal": dashboard_principal(host), "chat": Provide(provide_chat)},
+        exception_handlers=HANDLERS,
+        tags=["Chat connection"],
+    )
+
+
+async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPage:
+    try:
+        page = await search(list_page, text, cursor, time.monotonic)
+    except NotConnected as exc:
+        raise Problem("not_connected", str(exc)) from None
+    except ChatRefused as refusal:
+        raise Problem("chat_refused", str(refusal)) from None
+    return PickerPage([PickerChoice(*choice) for choice in page.choices], page.cursor)
+
+
+def _named(agent: Agent) -> Named:
+    return Named(agent.id, agent.name)

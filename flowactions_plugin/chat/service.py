@@ -1,0 +1,51 @@
+"""The chat part of one host, or the reason why it has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.oauth import Install
+from flowactions_plugin.chat.provider import SlackProvider
+from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.settings import Settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.sealing import key_ring
+
+
+class Chat(NamedTuple):
+    """What the chat node and the chat routes work with."""
+
+    connections: Connections
+    install: Install
+
+
+def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
+    """Put the chat part together, or say which setting is missing; nothing else depends on it (§5.5)."""
+    with_oauth = settings.chat_client_id and settings.chat_client_secret
+    if settings.chat_bot_token is None and not with_oauth:
+        return NotConfigured("Set CHAT_CLIENT_ID and CHAT_CLIENT_SECRET (or CHAT_BOT_TOKEN) to use chat.")
+    if settings.public_url is None:
+        return NotConfigured("Set BACKEND_PUBLIC_URL to use chat: the provider sends browsers back there.")
+    development: Path | None = database.directory if settings.environment == "development" else None
+    try:
+        keys = key_ring(settings.encryption_keys, development)
+    except NotConfigured as exc:
+        return exc
+    provider = SlackProvider(settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret)
+    store = ConnectionStore(database)
+    connections = Connections(store, provider, keys, database.clock)
+    install = Install(
+        store=store,
+        connections=connections,
+        provider=provider,
+        keys=keys,
+        clock=database.clock,
+        public_url=settings.public_url,
+        authorize_url=settings.chat_authorize_url,
+        client_id=settings.chat_client_id,
+        static_token=settings.chat_bot_token,
+    )
+    return Chat(connections, install)

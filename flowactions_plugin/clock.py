@@ -1,0 +1,33 @@
+"""Time and ids: the few impure values, in one place so that tests can inject others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeAlias
+from uuid import UUID
+
+Clock: TypeAlias = Callable[[], float]
+"""Gives the time as Unix seconds."""
+
+system_clock: Clock = time.time
+
+
+def to_iso(milliseconds: int) -> str:
+    """Write a stored time (Unix milliseconds) as ISO 8601 in UTC."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def new_id(now: float) -> str:
+    """Make a UUIDv7: ids of later rows sort after those of earlier ones (RFC 9562 §5.7).
+
+    Args:
+        now: Unix seconds.
+    """
+    value = int(now * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(UUID(int=value & (1 << 128) - 1))

@@ -1,0 +1,33 @@
+"""The plugin's own errors. Errors of libraries are translated into these where they enter.
+
+FlowActionsError (of the contract)
+├── StorageUnavailable   the database did not answer; what was asked may be tried again
+├── EgressRefused        a rule forbids sending to this URL or address
+├── BodyInvalid          a webhook body is no JSON
+├── SealBroken           a sealed secret cannot be opened
+└── NotConfigured        a setting is missing; the message names it
+"""
+
+from __future__ import annotations
+
+from flowactions_hookspecs import FlowActionsError
+
+
+class StorageUnavailable(FlowActionsError):
+    """The database cannot be reached."""
+
+
+class EgressRefused(FlowActionsError):
+    """Requests may not be sent to this address."""
+
+
+class BodyInvalid(FlowActionsError):
+    """The body is not valid JSON."""
+
+
+class SealBroken(FlowActionsError):
+    """The sealed value cannot be opened with the configured encryption keys."""
+
+
+class NotConfigured(FlowActionsError):
+    """A setting is missing."""

@@ -1,0 +1,1 @@
+"""The two node types: their configs, what reaching them does, and their pacing."""

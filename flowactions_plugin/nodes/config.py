@@ -1,0 +1,52 @@
+"""Reads node configs as they are stored: tolerantly, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+Config = TypeVar("Config", bound=msgspec.Struct)
+
+
+def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, frozenset[str]]:
+    """Read a stored config; a field that cannot be used falls back to its default.
+
+    Unknown keys are ignored, ``null`` counts as not there, and of a list only the items that can be used
+    are taken. A required text that is missing reads as empty.
+
+    Args:
+        kind: the config's struct.
+        stored: the config as the host keeps it.
+
+    Returns:
+        The config, and the names (as stored) of the fields that were there but could not be used.
+    """
+    values: dict[str, Any] = {}
+    unusable: set[str] = set()
+    for field in msgspec.structs.fields(kind):
+        value = stored.get(field.encode_name)
+        if value is not None:
+            try:
+                values[field.name] = _converted(value, field.type)
+                continue
+            except msgspec.ValidationError:
+                unusable.add(field.encode_name)
+        if field.required:
+            values[field.name] = ""
+    return kind(**values), frozenset(unusable)
+
+
+def _converted(value: object, kind: Any) -> object:
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        items = (_item(item, get_args(kind)[0]) for item in value)
+        return tuple(item for item in items if item is not None)
+    return msgspec.convert(value, kind)
+
+
+def _item(value: object, kind: Any) -> object:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None

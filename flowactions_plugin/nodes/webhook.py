@@ -1,0 +1,222 @@
+"""The webhook node: its config, and enqueuing its webhook when a walk reaches it (§2.4, §7.2)."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from flowactions_hookspecs import (
+    FlowNodeOrigin,
+    Header,
+    Node,
+    NodeResult,
+    NodeType,
+    Walk,
+    config_schema,
+)
+from flowactions_hookspecs.nodes import Reach
+from flowactions_plugin.errors import BodyInvalid, EgressRefused
+from flowactions_plugin.nodes.action import Action
+from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.nodes.template import (
+    VARIABLES,
+    Variables,
+    interpolate,
+    interpolate_json,
+    variables_of,
+    without_surrogates,
+)
+from flowactions_plugin.outbox.delivery import BODYLESS_METHODS, method_name
+from flowactions_plugin.outbox.queue import Outbox, Webhook
+
+log = logging.getLogger("flowactions")
+
+NAME: Final = "webhook"
+EVENT_TYPE: Final = "experience.flow_node.webhook"
+ATTEMPTS_WITH_RETRY: Final = 4
+SECRET_FIELD: Final = "webhookSecret"  # noqa: S105  a field's name
+
+ICON: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
+    'stroke-width="2" stroke-linecap="round" stroke-linejoin="round"><circle cx="6" cy="17" r="3"/>'
+    '<circle cx="18" cy="17" r="3"/><circle cx="12" cy="6" r="3"/>'
+    '<path d="M10.5 8.6 7.5 14.4M13.5 8.6l3 5.8M9 17h6"/></svg>'
+)
+
+
+class HeaderField(msgspec.Struct, frozen=True):
+    """One custom header in the editor."""
+
+    key: Annotated[str, Meta(title="Name")] = ""
+    value: Annotated[str, Meta(title="Value", description="May contain {{userId}} and {{content}}.")] = ""
+
+
+class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """The node's ``data.config`` (§2.4)."""
+
+    webhook_url: Annotated[
+        str,
+        Meta(
+            title="URL",
+            description="Where the request is sent. In production, private and local addresses are refused.",
+            pattern="^[hH][tT][tT][pP][sS]?://",
+        ),
+    ]
+    webhook_method: Annotated[
+        str,
+        Meta(
+            title="Method",
+            description="GET and HEAD are sent without a body.",
+            examples=["POST", "PUT", "PATCH", "DELETE", "GET", "HEAD"],
+        ),
+    ] = "POST"
+    webhook_headers: Annotated[
+        tuple[HeaderField, ...],
+        Meta(title="Headers", description="Sent with every attempt. Rows without a name are left out."),
+    ] = ()
+    webhook_body: (
+        Annotated[
+            str,
+            Meta(
+                title="Body",
+                description="JSON. {{userId}} and {{content}} are filled in and can never break the JSON.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    webhook_secret: (
+        Annotated[
+            str,
+            Meta(
+                title="Signing secret",
+                description="When set, every request carries a signature that the receiver can verify.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    webhook_retry_on_failure: Annotated[
+        bool,
+        Meta(
+            title="Retry when delivery fails",
+            description="On: up to 4 attempts. Off: a single attempt.",
+        ),
+    ] = False
+    webhook_continue_on_failure: Annotated[
+        bool,
+        Meta(
+            title="Continue when the webhook cannot be queued",
+            description="Off: the flow stops here when the URL is missing or refused, or the body is not JSON.",
+        ),
+    ] = True
+
+
+UI: Final[dict[str, Any]] = {
+    "ui:order": [
+        "webhookUrl",
+        "webhookMethod",
+        "webhookHeaders",
+        "webhookBody",
+        SECRET_FIELD,
+        "webhookRetryOnFailure",
+        "webhookContinueOnFailure",
+        "*",
+    ],
+    "webhookUrl": {"ui:placeholder": "https://example.com/hooks/orders"},
+    "webhookHeaders": {"items": {"value": {"ui:options": {"templates": True}}}},
+    "webhookBody": {
+        "ui:widget": "textarea",
+        "ui:placeholder": '{"user": {{userId}}, "message": {{content}}}',
+        "ui:options": {"rows": 6, "templates": True},
+    },
+    SECRET_FIELD: {"ui:widget": "password"},
+}
+
+
+def node_type(reach: Reach) -> NodeType:
+    """Describe the node type to the flow editor."""
+    return NodeType(
+        name=NAME,
+        title="Webhook",
+        description="Send a signed HTTP request to your own systems. It is queued, delivered and retried.",
+        category="Integrations",
+        icon=ICON,
+        config_schema=config_schema(WebhookConfig),
+        ui=UI,
+        template_variables=VARIABLES,
+        reach=reach,
+    )
+
+
+class WebhookNode:
+    """What reaching a webhook node does: check, substitute, enqueue. The flow continues at once (§3.1)."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    async def prepare(self, walk: Walk, node: Node) -> Action:
+        """Check and substitute; the webhook is enqueued in the transaction that the action is given."""
+        config, unusable = read_config(WebhookConfig, node.config)
+        variables = variables_of(walk)
+        try:
+            body = _body(config, variables, unusable)
+            delivery = await self._outbox.prepare(_webhook(config, variables, body, walk, node))
+        except BodyInvalid as exc:
+            return _skipped(node, config, "invalid_body", str(exc))
+        except EgressRefused as exc:
+            reason = "blocked_url" if config.webhook_url.strip() else "missing_url"
+            return _skipped(node, config, reason, str(exc))
+        return Action(
+            NodeResult(node_id=node.id, status="queued", delivery_id=delivery.id),
+            write=partial(self._outbox.write, delivery),
+        )
+
+
+def _body(config: WebhookConfig, variables: Variables, unusable: frozenset[str]) -> bytes | None:
+    if (method_name(config.webhook_method) or "POST") in BODYLESS_METHODS:
+        return None
+    if "webhookBody" in unusable:
+        raise BodyInvalid("The body must be text that holds JSON.")
+    text = without_surrogates(config.webhook_body or "")
+    return interpolate_json(text, variables).encode() if text.strip() else None
+
+
+def _webhook(
+    config: WebhookConfig, variables: Variables, body: bytes | None, walk: Walk, node: Node
+) -> Webhook:
+    return Webhook(
+        organization_id=walk.organization_id,
+        agent_id=walk.agent_id,
+        origin=FlowNodeOrigin(
+            organization_id=walk.organization_id,
+            agent_id=walk.agent_id,
+            flow_id=walk.flow_id,
+            node_id=node.id,
+        ),
+        event_type=EVENT_TYPE,
+        entity=f"{walk.run_id}/{node.id}",
+        url=config.webhook_url.strip(),
+        method=config.webhook_method,
+        headers=tuple(
+            Header(key=header.key, value=interpolate(without_surrogates(header.value), variables))
+            for header in config.webhook_headers
+        ),
+        body=body,
+        max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
+    )
+
+
+def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> Action:
+    log.warning("webhook node %s skipped: %s", node.id, reason)
+    return Action(
+        NodeResult(
+            node_id=node.id,
+            status="skipped",
+            reason=reason,
+            message=message,
+            halt=not config.webhook_continue_on_failure,
+        )
+    )

@@ -1,0 +1,1 @@
+"""The durable outbox: webhooks are written down first, then delivered, signed and retried."""

@@ -1,0 +1,105 @@
+"""The one way into the outbox: check the destination, freeze the bytes, write the row."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from flowactions_hookspecs import Header, Origin
+from flowactions_plugin.clock import Clock, new_id
+from flowactions_plugin.outbox.delivery import (
+    BODYLESS_METHODS,
+    DEFAULT_MAX_ATTEMPTS,
+    NewDelivery,
+    capped_attempts,
+    event_id,
+    frozen_headers,
+    method_name,
+)
+from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.storage.database import Connection
+
+log = logging.getLogger("flowactions.outbox")
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook as a node or a logic action wants it sent.
+
+    Args:
+        organization_id: the tenant.
+        agent_id: the agent that it belongs to.
+        origin: where the host finds its signing secret.
+        event_type: as in ``x-service-webhook-event`` (§6.1).
+        entity: what the event is about; with the type and the body it makes the event id.
+        url: the destination, checked before anything is written.
+        method: the HTTP method; GET and HEAD are sent without a body.
+        headers: custom headers, variables already substituted.
+        body: the exact bytes.
+        max_attempts: wanted attempts, kept within 1 and 10.
+    """
+
+    organization_id: str
+    agent_id: str
+    origin: Origin
+    event_type: str
+    entity: str
+    url: str
+    method: str = "POST"
+    headers: tuple[Header, ...] = ()
+    body: bytes | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+
+
+class Outbox:
+    """Takes webhooks in, in two steps, so that no transaction waits for a name to resolve.
+
+    Args:
+        store: the queue.
+        guard: decides where requests may go.
+        clock: the time in new rows' ids.
+    """
+
+    def __init__(self, store: OutboxStore, guard: EgressGuard, clock: Clock) -> None:
+        self._store = store
+        self._guard = guard
+        self._clock = clock
+
+    async def prepare(self, webhook: Webhook) -> NewDelivery:
+        """Check the destination and freeze the bytes; nothing is written yet.
+
+        Raises:
+            EgressRefused: the URL is missing, malformed or not allowed.
+        """
+        destination = await self._guard.check(webhook.url)
+        method = method_name(webhook.method) or "POST"
+        body = None if method in BODYLESS_METHODS else webhook.body
+        event = event_id(webhook.event_type, webhook.entity, body or b"")
+        headers, dropped = frozen_headers(
+            webhook.headers, event_id=event, event_type=webhook.event_type, has_body=body is not None
+        )
+        if dropped:
+            log.warning("webhook %s: invalid or reserved headers are left out: %r", event, dropped)
+        return NewDelivery(
+            id=new_id(self._clock()),
+            organization_id=webhook.organization_id,
+            agent_id=webhook.agent_id,
+            origin=webhook.origin,
+            event_id=event,
+            event_type=webhook.event_type,
+            url=destination.url,
+            destination=destination.key,
+            method=method,
+            headers=headers,
+            body=body,
+            max_attempts=capped_attempts(webhook.max_attempts),
+        )
+
+    async def write(self, delivery: NewDelivery, connection: Connection) -> None:
+        """Write a prepared delivery within the caller's transaction; it is due when that commits.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        await self._store.enqueue(delivery, connection)

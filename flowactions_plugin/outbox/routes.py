@@ -1,0 +1,150 @@
+"""The outbox for operators: list, look at, retry (§4.3). An organization sees its own rows only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.params import Parameter
+
+from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.http.auth import dashboard_principal
+from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.outbox.delivery import FINISHED
+from flowactions_plugin.outbox.store import OutboxStore
+
+PAGE_LIMIT: Final = 100
+
+
+class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
+    """A row of the outbox."""
+
+    id: str
+    status: str
+    event_id: str
+    event_type: str
+    agent_id: str
+    url: str
+    method: str
+    attempts: int
+    max_attempts: int
+    next_attempt_at: str | None
+    created_at: str
+    updated_at: str
+    finished_at: str | None
+    last_status_code: int | None
+    last_error: str | None
+
+
+class Attempt(msgspec.Struct, rename="camel", kw_only=True):
+    """One attempt of a delivery; of the answer's body the first 2 KiB are kept."""
+
+    number: int
+    started_at: str
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    response: str
+
+
+class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
+    """A row of the outbox with what it sends and what came of it."""
+
+    origin: Origin
+    headers: list[Header]
+    body: str | None
+    attempt_log: list[Attempt]
+
+
+class DeliveryPage(msgspec.Struct, rename="camel"):
+    """Rows, newest first; ``nextCursor`` leads to older ones."""
+
+    data: list[DeliverySummary]
+    next_cursor: str | None
+
+
+class OneDelivery(msgspec.Struct):
+    """One row."""
+
+    data: DeliveryDetail
+
+
+class Requeued(msgspec.Struct):
+    """Whether a dead row was there to be retried."""
+
+    id: str
+    requeued: bool
+
+
+class RetryAnswer(msgspec.Struct):
+    """The answer of a retry (§4.3)."""
+
+    data: Requeued
+
+
+def outbox_router(host: Host, store: OutboxStore) -> Router:
+    """Make the router of the outbox."""
+
+    @get("/", summary="List deliveries")
+    async def list_deliveries(
+        principal: DashboardPrincipal,
+        status: Literal["pending", "retrying", "delivered", "dead"] | None = None,
+        agent_id: Annotated[str | None, Parameter(query="agentId")] = None,
+        cursor: str | None = None,
+        limit: Annotated[int, Parameter(ge=1, le=PAGE_LIMIT)] = 50,
+    ) -> DeliveryPage:
+        rows = await store.page(
+            principal.organization_id, status=status, agent_id=agent_id, before=cursor, limit=limit + 1
+        )
+        shown = [DeliverySummary(**_summary(row)) for row in rows[:limit]]
+        return DeliveryPage(shown, shown[-1].id if len(rows) > limit else None)
+
+    @get("/{delivery_id:str}", summary="Show a delivery with its attempts")
+    async def show_delivery(principal: DashboardPrincipal, delivery_id: str) -> OneDelivery:
+        found = await store.detail(delivery_id, principal.organization_id)
+        if found is None:
+            raise Problem("not_found", "There is no delivery with this id.")
+        row, log = found
+        return OneDelivery(
+            DeliveryDetail(
+                **_summary(row),
+                origin=msgspec.json.decode(row.origin, type=Origin),
+                headers=[Header(key=key, value=value) for key, value in msgspec.json.decode(row.headers)],
+                body=None if row.body is None else row.body.decode("utf-8", "replace"),
+                attempt_log=[
+                    Attempt(
+                        number=attempt.number,
+                        started_at=to_iso(attempt.started_at),
+                        duration_ms=attempt.duration_ms,
+                        status_code=attempt.status_code,
+                        error=attempt.error,
+                        response=(attempt.response or b"").decode("utf-8", "replace"),
+                    )
+                    for attempt in log
+                ],
+            )
+        )
+
+    @post("/{delivery_id:str}/retry", status_code=200, summary="Retry a dead delivery")
+    async def retry_delivery(principal: DashboardPrincipal, delivery_id: str) -> Response[RetryAnswer]:
+        requeued = await store.retry(delivery_id, principal.organization_id)
+        return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
+
+    return Router(
+        "/v1/webhooks/outbox",
+        route_handlers=[list_deliveries, show_delivery, retry_delivery],
+        dependencies={"principal": dashboard_principal(host)},
+        exception_handlers=HANDLERS,
+        tags=["Webhook outbox"],
+    )
+
+
+def _summary(row: Any) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in DeliverySummary.__struct_fields__}
+    values["created_at"] = to_iso(row.created_at)
+    values["updated_at"] = to_iso(row.updated_at)
+    values["finished_at"] = None if row.finished_at is None else to_iso(row.finished_at)
+    values["next_attempt_at"] = None if row.status in FINISHED else to_iso(row.next_attempt_at)
+    return values

@@ -1,0 +1,242 @@
+"""All SQL of the queue.
+
+The lease contract: `claim` gives each row to one claimant, with a token and for `CLAIM_SECONDS`. Only the
+holder of the row's present token can write its outcome; a claim that has expired is given to the next
+claimant under a new token, so a worker that wakes too late changes nothing. Taking over uses up no attempt,
+but is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from sqlalchemy import Row, and_, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowactions_hookspecs import Origin
+from flowactions_plugin.outbox.delivery import CLAIM_SECONDS, FINISHED, NewDelivery, Outcome, Transition
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+
+_ORIGIN = msgspec.json.Decoder(Origin)
+_HEADERS = msgspec.json.Decoder(list[tuple[str, str]])
+
+
+class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A row in the hands of one worker.
+
+    Attributes:
+        defect: why the row cannot be sent as it is stored, ``None`` when it can.
+    """
+
+    id: str
+    token: str
+    origin: Origin | None
+    url: str
+    method: str
+    headers: list[tuple[str, str]]
+    body: bytes | None
+    attempts: int
+    max_attempts: int
+    takeovers: int
+    defect: str | None = None
+
+
+class OutboxStore:
+    """The queue of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection) -> None:
+        """Write a row that is due now, within the caller's transaction (§3.1)."""
+        now = self._database.now()
+        row = {
+            **msgspec.structs.asdict(delivery),
+            "origin": msgspec.json.encode(delivery.origin).decode(),
+            "headers": msgspec.json.encode(delivery.headers).decode(),
+            "status": "pending",
+            "attempts": 0,
+            "takeovers": 0,
+            "next_attempt_at": now,
+            "created_at": now,
+            "updated_at": now,
+        }
+        await connection.execute(insert(outbox).values(row))
+
+    async def claim(self, limit: int) -> list[ClaimedDelivery]:
+        """Claim up to ``limit`` rows that are due, oldest first (§8)."""
+        now = self._database.now()
+        due = (
+            select(outbox.c.id)
+            .where(LIVE, outbox.c.next_attempt_at <= now)
+            .order_by(outbox.c.next_attempt_at, outbox.c.id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        claimed = (
+            update(outbox)
+            .where(outbox.c.id.in_(due))
+            .values(
+                takeovers=outbox.c.takeovers + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
+                claim_token=uuid4().hex,
+                next_attempt_at=now + int(CLAIM_SECONDS * 1000),
+                updated_at=now,
+            )
+            .returning(outbox)
+        )
+        async with self._database.write() as connection:
+            rows = (await connection.execute(claimed)).all()
+        return [_claimed(row) for row in sorted(rows, key=lambda row: row.id)]
+
+    async def complete(self, delivery: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
+        """Write what came of an attempt, if the claim still holds.
+
+        Returns:
+            Whether it held. If not, another worker has the row, and nothing was written.
+        """
+        number = delivery.attempts + 1
+        now = self._database.now()
+        finished = change.status in FINISHED
+        completed = (
+            update(outbox)
+            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .values(
+                status=change.status,
+                attempts=number,
+                takeovers=0,
+                claim_token=None,
+                next_attempt_at=now + int(change.delay_seconds * 1000),
+                last_status_code=outcome.status_code,
+                last_error=outcome.error,
+                updated_at=now,
+                finished_at=now if finished else None,
+            )
+        )
+        attempt = {
+            "delivery_id": delivery.id,
+            "number": number,
+            "started_at": outcome.started_at,
+            "duration_ms": outcome.duration_ms,
+            "status_code": outcome.status_code,
+            "error": outcome.error,
+            "response": outcome.response,
+        }
+        async with self._database.write() as connection:
+            held = (await connection.execute(completed)).rowcount == 1
+            if held:
+                await connection.execute(insert(attempts).values(attempt))
+        return held
+
+    async def bury(self, delivery: ClaimedDelivery, reason: str) -> bool:
+        """End a claimed row without an attempt.
+
+        Returns:
+            Whether the claim still held.
+        """
+        now = self._database.now()
+        buried = (
+            update(outbox)
+            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .values(
+                status="dead", claim_token=None, takeovers=0, last_error=reason, updated_at=now, finished_at=now
+            )
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(buried)).rowcount == 1
+
+    async def release(self, delivery: ClaimedDelivery, delay_seconds: float) -> bool:
+        """Give a claim back without an attempt; the row is due again after ``delay_seconds``.
+
+        Returns:
+            Whether the claim still held.
+        """
+        now = self._database.now()
+        released = (
+            update(outbox)
+            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .values(claim_token=None, next_attempt_at=now + int(delay_seconds * 1000), updated_at=now)
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(released)).rowcount == 1
+
+    async def retry(self, row_id: str, organization_id: str) -> bool:
+        """Make a dead row of this organization due now (§4.3).
+
+        Returns:
+            Whether there was one.
+        """
+        now = self._database.now()
+        requeued = (
+            update(outbox)
+            .where(
+                outbox.c.id == row_id,
+                outbox.c.organization_id == organization_id,
+                outbox.c.status == "dead",
+            )
+            .values(status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(requeued)).rowcount == 1
+
+    async def page(
+        self,
+        organization_id: str,
+        *,
+        status: str | None,
+        agent_id: str | None,
+        before: str | None,
+        limit: int,
+    ) -> Sequence[Row[Any]]:
+        """List an organization's rows, newest first, without their bodies.
+
+        Args:
+            organization_id: the tenant.
+            status: only rows in this state.
+            agent_id: only this agent's rows.
+            before: only rows older than the one with this id.
+            limit: how many at the most.
+        """
+        conditions = [outbox.c.organization_id == organization_id]
+        if status is not None:
+            conditions.append(outbox.c.status == status)
+        if agent_id is not None:
+            conditions.append(outbox.c.agent_id == agent_id)
+        if before is not None:
+            conditions.append(outbox.c.id < before)
+        columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
+        query = select(*columns).where(and_(*conditions)).order_by(outbox.c.id.desc()).limit(limit)
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).all()
+
+    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Row[Any]]] | None:
+        """Give a row of this organization with its attempts, ``None`` when there is none."""
+        one = select(outbox).where(outbox.c.id == row_id, outbox.c.organization_id == organization_id)
+        log = select(attempts).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
+        async with self._database.read() as connection:
+            row = (await connection.execute(one)).one_or_none()
+            return None if row is None else (row, (await connection.execute(log)).all())
+
+
+def _claimed(row: Row[Any]) -> ClaimedDelivery:
+    origin, headers, defect = None, [], None
+    try:
+        origin, headers = _ORIGIN.decode(row.origin), _HEADERS.decode(row.headers)
+    except msgspec.DecodeError as exc:
+        defect = f"the stored row cannot be read: {exc}"
+    return ClaimedDelivery(
+        id=row.id,
+        token=row.claim_token,
+        origin=origin,
+        url=row.url,
+        method=row.method,
+        headers=headers,
+        body=row.body,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        takeovers=row.takeovers,
+        defect=defect,
+    )

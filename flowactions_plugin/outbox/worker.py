@@ -1,0 +1,139 @@
+"""The delivery worker: once a tick it claims what is due, sends it, and writes what came of it (§8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from flowactions_hookspecs import Origin, OriginGone
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.outbox.delivery import MAX_TAKEOVERS, transition
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
+
+log = logging.getLogger("flowactions.outbox")
+
+HOST_RETRY_SECONDS: Final = 30.0
+"""How long a row waits when the host failed to say what its signing secret is."""
+
+
+class _Secret(NamedTuple):
+    """What the host said of an origin's secret: the value, why it has none, or that it could not say."""
+
+    value: str | None = None
+    gone: str | None = None
+    unknown: bool = False
+
+    def __repr__(self) -> str:
+        return "_Secret(…)"
+
+
+class Worker:
+    """Delivers what is in the outbox.
+
+    Args:
+        store: the queue.
+        sender: makes the attempts.
+        signing_secret: asks the host for an origin's secret, once per origin and tick (§5.3.6).
+        tick_seconds: from the start of a tick to the start of the next.
+        claim_limit: rows per tick.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        sender: Sender,
+        signing_secret: Callable[[Origin], Awaitable[str | None]],
+        *,
+        tick_seconds: float,
+        claim_limit: int,
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._signing_secret = signing_secret
+        self._tick_seconds = tick_seconds
+        self._claim_limit = claim_limit
+
+    async def run(self) -> None:
+        """Tick at once, then every ``tick_seconds``, until cancelled; a running tick is finished first.
+
+        Ticks never overlap: one that takes longer than a period is followed by the next at once. While the
+        database is away, the outage is logged once and every tick tries again.
+        """
+        clock = asyncio.get_running_loop().time
+        outage = False
+        while True:
+            started = clock()
+            try:
+                await _finished(self.tick())
+                if outage:
+                    log.info("the outbox is reachable again")
+                outage = False
+            except StorageUnavailable as exc:
+                if not outage:
+                    log.error("the outbox is out of reach, trying again every tick: %s", exc)  # noqa: TRY400
+                outage = True
+            await asyncio.sleep(max(0.0, started + self._tick_seconds - clock()))
+
+    async def tick(self) -> int:
+        """Claim up to the limit, make one attempt for each row, and write every outcome.
+
+        Returns:
+            How many rows were claimed.
+
+        Raises:
+            StorageUnavailable: the database failed; rows whose outcome is not written are claimed again
+                when their claim expires.
+        """
+        claimed = await self._store.claim(self._claim_limit)
+        secrets = await self._secrets(claimed)
+        results = await asyncio.gather(
+            *(self._deliver(delivery, secrets) for delivery in claimed), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return len(claimed)
+
+    async def _secrets(self, claimed: Sequence[ClaimedDelivery]) -> Mapping[Origin | None, _Secret]:
+        origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
+        answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
+        return dict(zip(origins, answers, strict=True))
+
+    async def _secret(self, origin: Origin) -> _Secret:
+        try:
+            return _Secret(value=await self._signing_secret(origin))
+        except OriginGone as exc:
+            return _Secret(gone=str(exc))
+        except Exception:
+            log.exception("the host could not give a signing secret; its deliveries wait")
+            return _Secret(unknown=True)
+
+    async def _deliver(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, _Secret]) -> None:
+        secret = secrets.get(delivery.origin, _Secret())
+        if secret.unknown:
+            await self._store.release(delivery, HOST_RETRY_SECONDS)
+            return
+        ended = delivery.defect or secret.gone
+        if ended is None and delivery.takeovers >= MAX_TAKEOVERS:
+            ended = f"{delivery.takeovers} workers in a row did not finish this delivery"
+        if ended is not None:
+            await self._store.bury(delivery, ended)
+            log.warning("delivery %s is dead: %s", delivery.id, ended)
+            return
+        outcome = await self._sender.send(delivery, secret.value)
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
+        if not await self._store.complete(delivery, outcome, change):
+            log.warning("delivery %s was taken over by another worker", delivery.id)
+
+
+async def _finished(work: Awaitable[int]) -> None:
+    """Await work to its end even when cancelled meanwhile, then be cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

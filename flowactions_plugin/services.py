@@ -1,0 +1,119 @@
+"""Composition root: builds everything for one host, opens it and closes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+from litestar import Router
+
+from flowactions_hookspecs import BackgroundTask, Host, LogicActionType, NodeType, StepListener
+from flowactions_plugin.chat.routes import CHANNELS_PATH, MEMBERS_PATH, chat_router
+from flowactions_plugin.chat.service import build_chat
+from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.logic.dispatch import Dispatcher
+from flowactions_plugin.nodes import chat_message, webhook
+from flowactions_plugin.nodes.pacing import Pacing
+from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.routes import outbox_router
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+
+CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
+
+
+class Services:
+    """Everything that the plugin does for one host; an async context manager that can be entered again.
+
+    Args:
+        host: the host. Its settings are read here.
+
+    Raises:
+        SettingsInvalid: the settings cannot be used.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._settings = read_settings(host.settings)
+        self._database = Database(self._settings.database_url, host.database)
+        self._chat = build_chat(self._settings, self._database)
+        self._guard = EgressGuard(
+            development=self._settings.environment == "development", allow=self._settings.egress_allow
+        )
+        self._store = OutboxStore(self._database)
+        self._outbox = Outbox(self._store, self._guard, self._database.clock)
+        connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
+        self._pacing = Pacing(
+            self._database,
+            DeferredStore(self._database),
+            {
+                webhook.NAME: webhook.WebhookNode(self._outbox),
+                chat_message.NAME: chat_message.ChatMessageNode(connections),
+            },
+        )
+        self._dispatcher = Dispatcher(host, self._outbox, self._database)
+        self._open = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return "Services(…)"
+
+    def node_types(self) -> Sequence[NodeType]:
+        """Give the two node types."""
+        unavailable = self._chat if isinstance(self._chat, NotConfigured) else None
+        return [
+            chat_message.node_type(self._pacing.reach, CHAT_PICKERS, unavailable),
+            webhook.node_type(self._pacing.reach),
+        ]
+
+    def step_listeners(self) -> Sequence[StepListener]:
+        """Give the listener that runs deferred nodes."""
+        return [self._pacing.advance]
+
+    def logic_action_types(self) -> Sequence[LogicActionType]:
+        """Give the webhook action."""
+        return [LogicActionType(name="webhook", dispatch=self._dispatcher.dispatch)]
+
+    def route_handlers(self) -> Sequence[Router]:
+        """Give the routes."""
+        dashboard_url = (self._settings.public_url or "") + self._settings.connections_path
+        return [
+            outbox_router(self._host, self._store),
+            chat_router(self._host, self._chat, dashboard_url),
+        ]
+
+    def background_tasks(self) -> Sequence[BackgroundTask]:
+        """Give the delivery worker."""
+        return [BackgroundTask(name="flowactions delivery", run=self._deliver)]
+
+    async def _deliver(self) -> None:
+        transport = self._host.transport or self._guard.transport(self._settings.claim_limit)
+        worker = Worker(
+            self._store,
+            Sender(transport, self._database.clock, time.monotonic),
+            self._host.signing_secret,
+            tick_seconds=self._settings.tick_seconds,
+            claim_limit=self._settings.claim_limit,
+        )
+        try:
+            await worker.run()
+        finally:
+            if self._host.transport is None:
+                await transport.aclose()
+
+    async def __aenter__(self) -> None:
+        await self._open.enter_async_context(self._database)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open.aclose()

@@ -1,0 +1,189 @@
+"""Every setting, typed, read once from the host's mapping."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flowactions_hookspecs import SettingsInvalid
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Number = TypeVar("Number", int, float)
+
+PREFIX: Final = "FLOWACTIONS_"
+TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
+"""Names under it belong to test suites and are not read."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The plugin's settings. The repr shows none of them, for some are secrets.
+
+    Attributes:
+        environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
+            allowed and an encryption key is made when there is none.
+        database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
+        tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
+        claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
+        egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
+            forbids them.
+        encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
+        connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
+        public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
+        chat_client_id: ``CHAT_CLIENT_ID``.
+        chat_client_secret: ``CHAT_CLIENT_SECRET``.
+        chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
+        chat_api_url: ``CHAT_API_URL``.
+        chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
+    """
+
+    environment: Literal["production", "development"] = "production"
+    database_url: str = "sqlite+aiosqlite:///flowactions.db"
+    tick_seconds: float = 60.0
+    claim_limit: int = 50
+    egress_allow: tuple[Network, ...] = ()
+    encryption_keys: tuple[bytes, ...] = ()
+    connections_path: str = "/connections"
+    public_url: str | None = None
+    chat_client_id: str | None = None
+    chat_client_secret: str | None = None
+    chat_bot_token: str | None = None
+    chat_api_url: str = "https://slack.com/api/"
+    chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
+
+    def __repr__(self) -> str:
+        return "Settings(…)"
+
+
+def _environment(text: str) -> str:
+    if text not in {"production", "development"}:
+        raise ValueError("must be production or development")
+    return text
+
+
+def _database_url(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    drivers = {
+        "sqlite": "sqlite+aiosqlite",
+        "sqlite+aiosqlite": "sqlite+aiosqlite",
+        "postgres": "postgresql+asyncpg",
+        "postgresql": "postgresql+asyncpg",
+        "postgresql+asyncpg": "postgresql+asyncpg",
+    }
+    if not separator or scheme not in drivers:
+        raise ValueError("must start with sqlite:// or postgresql://")
+    return f"{drivers[scheme]}://{rest}"
+
+
+def _number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
+    message = f"must be a number from {least:g} to {most:g}"
+
+    def read(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(message) from None
+        if not least <= value <= most:
+            raise ValueError(message)
+        return value
+
+    return read
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _keys(text: str) -> tuple[bytes, ...]:
+    message = "must be base64 of 32 random bytes, or several of them separated by commas"
+    try:
+        keys = tuple(base64.b64decode(part.strip(), validate=True) for part in text.split(","))
+    except binascii.Error:
+        raise ValueError(message) from None
+    if any(len(key) != 32 for key in keys):
+        raise ValueError(message)
+    return keys
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("must be an http or https URL without a query")
+    return text
+
+
+def _base_url(text: str) -> str:
+    return _url(text).rstrip("/")
+
+
+def _api_url(text: str) -> str:
+    return _base_url(text) + "/"
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/") or text.startswith("//") or "\\" in text:
+        raise ValueError("must be a path that starts with one slash")
+    return text
+
+
+def _text(text: str) -> str:
+    return text
+
+
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "FLOWACTIONS_ENVIRONMENT": ("environment", _environment),
+    "FLOWACTIONS_DATABASE_URL": ("database_url", _database_url),
+    "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", _number(float, 0.05, 3600)),
+    "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
+    "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", _networks),
+    "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
+    "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),
+    "BACKEND_PUBLIC_URL": ("public_url", _base_url),
+    "CHAT_CLIENT_ID": ("chat_client_id", _text),
+    "CHAT_CLIENT_SECRET": ("chat_client_secret", _text),
+    "CHAT_BOT_TOKEN": ("chat_bot_token", _text),
+    "CHAT_API_URL": ("chat_api_url", _api_url),
+    "CHAT_AUTHORIZE_URL": ("chat_authorize_url", _url),
+}
+"""Setting name → field of `Settings` and how to read its text."""
+
+
+def read_settings(mapping: Mapping[str, str]) -> Settings:
+    """Read the settings; an empty text counts as not set.
+
+    Names of other programs are left alone, but a name under ``FLOWACTIONS_`` that does not exist is an
+    error, for it is a typo.
+
+    Raises:
+        SettingsInvalid: its message lists everything that is wrong, and never a value.
+    """
+    wrong = [_unknown(name) for name in mapping if _is_ours(name) and name not in READERS]
+    values: dict[str, Any] = {}
+    for name, (field, read) in READERS.items():
+        text: object = mapping.get(name, "")
+        if not isinstance(text, str):
+            wrong.append(f"{name} must be text")
+        elif text.strip():
+            try:
+                values[field] = read(text.strip())
+            except ValueError as exc:
+                reason = str(exc) if str(exc).startswith("must") else "must be networks such as 10.0.0.0/8"
+                wrong.append(f"{name} {reason}")
+    if wrong:
+        raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
+    return Settings(**values)
+
+
+def _is_ours(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(PREFIX) and not name.startswith(TEST_PREFIX)
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, READERS, n=1)
+    return f"{name} does not exist" + (f" (did you mean {close[0]}?)" if close else "")

@@ -1,0 +1,1 @@
+"""The database: tables, transactions, and the sealing of secrets at rest."""

@@ -1,0 +1,178 @@
+"""The engine, transactions, and what differs between SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy import BigInteger, ColumnElement, Table, cast, event, extract, func, literal
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NotSupportedError,
+    ProgrammingError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from flowactions_plugin.clock import Clock, system_clock
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.schema import metadata
+
+Connection: TypeAlias = AsyncConnection
+"""An open connection, for modules that pass one on without speaking SQL."""
+
+BUSY_TIMEOUT_MS: Final = 30_000
+"""How long a connection of ours waits for SQLite's one writer."""
+
+
+class Database:
+    """One database, shared with the host or the plugin's own; an async context manager.
+
+    Args:
+        url: opened when ``engine`` is ``None``.
+        engine: the host's engine; its life stays the host's.
+        clock: the time for SQLite and for ids. PostgreSQL's own clock decides there what is due, so that
+            workers on several machines agree.
+    """
+
+    def __init__(self, url: str, engine: AsyncEngine | None = None, clock: Clock = system_clock) -> None:
+        self._shared = engine
+        self._url = make_url(url)
+        self._engine = engine
+        self.clock = clock
+        self._writer = asyncio.Lock()
+        self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
+
+    @property
+    def directory(self) -> Path:
+        """Where the database file lies; the working directory when there is no file."""
+        url = self._shared.url if self._shared is not None else self._url
+        if self.dialect == "sqlite" and url.database and url.database != ":memory:":
+            return Path(url.database).absolute().parent
+        return Path.cwd()
+
+    async def __aenter__(self) -> Self:
+        """Open the engine and make the tables that are missing.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached.
+        """
+        self._writer = asyncio.Lock()
+        if self._shared is None:
+            self._engine = self._own_engine()
+        async with self.write() as connection:
+            await connection.run_sync(metadata.create_all)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._shared is None and self._engine is not None:
+            await self._engine.dispose()
+            self._engine = None
+
+    def _own_engine(self) -> AsyncEngine:
+        engine = create_async_engine(self._url)
+        if self.dialect == "sqlite":
+            event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        return engine
+
+    def now(self) -> ColumnElement[int]:
+        """Give the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""
+        if self.dialect == "postgresql":
+            # Stable within a statement, so an index on a time can be searched with it.
+            return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
+        return literal(int(self.clock() * 1000), BigInteger)
+
+    def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
+        """Start an INSERT that does nothing for a row whose unique key is taken."""
+        if self.dialect == "postgresql":
+            return postgresql.insert(table).on_conflict_do_nothing()
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    @asynccontextmanager
+    async def read(self, connection: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
+        """Open a connection for reading.
+
+        Args:
+            connection: the host's own open connection, to see what its transaction has written.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        with _translated():
+            if connection is not None:
+                yield connection
+                return
+            async with self._connect() as opened:
+                yield opened
+
+    @asynccontextmanager
+    async def write(self, connection: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that commits when the block ends and rolls back when it raises.
+
+        Args:
+            connection: the host's own open connection. The block then joins the host's transaction, and the
+                host commits.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        with _translated():
+            if connection is not None:
+                yield connection
+                return
+            async with AsyncExitStack() as stack:
+                if self.dialect == "sqlite":
+                    # One writer at a time: waiting here is fair, waiting in SQLite is polling.
+                    await stack.enter_async_context(self._writer)
+                opened = await stack.enter_async_context(self._connect())
+                await self._begin(opened)
+                yield opened
+                await opened.commit()
+
+    def _connect(self) -> AsyncConnection:
+        if self._engine is None:
+            raise StorageUnavailable("The database is not open: the lifespan is not running.")
+        return self._engine.connect()
+
+    async def _begin(self, connection: AsyncConnection) -> None:
+        await connection.begin()
+        if self.dialect != "sqlite":
+            return
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        # A host's engine may begin transactions by itself.
+        if not driver.in_transaction:
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn a failing database into `StorageUnavailable`, and let mistakes in our own SQL be seen as such."""
+    try:
+        yield
+    except (DataError, IntegrityError, NotSupportedError, ProgrammingError):
+        raise
+    except (DBAPIError, PoolTimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        reason = exc.orig if isinstance(exc, DBAPIError) else exc
+        raise StorageUnavailable(f"the database failed: {type(reason).__name__}: {reason}") from exc

@@ -1,0 +1,123 @@
+"""The tables. Times are Unix milliseconds; ids are text; every name starts with ``flowactions_``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata: Final = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+LIVE: Final = text("status IN ('pending', 'retrying')")
+"""Rows that the worker may claim. The partial index over them keeps a claim's cost flat."""
+
+outbox: Final = Table(
+    "flowactions_outbox",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("organization_id", Text, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("event_id", String(68), nullable=False),
+    Column("event_type", String(64), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("destination", Text, nullable=False),
+    Column("method", String(32), nullable=False),
+    Column("headers", Text, nullable=False),
+    Column("body", LargeBinary),
+    Column("idempotency_key", String(200)),
+    Column("status", String(8), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    # A claim moves it to the claim's expiry: an abandoned row is due again by itself.
+    Column("next_attempt_at", BigInteger, nullable=False),
+    Column("claim_token", String(32)),
+    Column("takeovers", Integer, nullable=False),
+    Column("last_status_code", Integer),
+    Column("last_error", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
+)
+Index(
+    "ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, sqlite_where=LIVE, postgresql_where=LIVE
+)
+Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
+Index("ix_flowactions_outbox_organization_status", outbox.c.organization_id, outbox.c.status, outbox.c.id)
+
+attempts: Final = Table(
+    "flowactions_attempts",
+    metadata,
+    Column("delivery_id", String(36), ForeignKey(outbox.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("started_at", BigInteger, nullable=False),
+    Column("duration_ms", Integer, nullable=False),
+    Column("status_code", Integer),
+    Column("error", Text),
+    Column("response", LargeBinary),
+)
+
+deferred: Final = Table(
+    "flowactions_deferred",
+    metadata,
+    # Counts up, so that it gives the walk's order.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("organization_id", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    # Empty text is the end of the flow, so that equality finds it in an index.
+    Column("step_id", Text, nullable=False),
+    Column("node_id", Text, nullable=False),
+    Column("walk", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    # A walk that is repeated records nothing twice.
+    UniqueConstraint("organization_id", "run_id", "step_id", "node_id", name="uq_flowactions_deferred_node"),
+)
+
+chat_connections: Final = Table(
+    "flowactions_chat_connections",
+    metadata,
+    Column("organization_id", Text, primary_key=True),
+    Column("team_id", Text, nullable=False),
+    Column("team_name", Text, nullable=False),
+    Column("bot_user_id", Text, nullable=False),
+    Column("app_id", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("installed_by_id", Text, nullable=False),
+    Column("installed_by_name", Text, nullable=False),
+    Column("installed_at", BigInteger, nullable=False),
+    Column("default_channel", Text),
+    Column("status", String(7), nullable=False),
+    Column("status_reason", Text),
+    Column("sealed_token", LargeBinary, nullable=False),
+    CheckConstraint("status IN ('active', 'revoked')", name="status"),
+)
+
+oauth_states: Final = Table(
+    "flowactions_oauth_states",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("expires_at", BigInteger, nullable=False),
+)

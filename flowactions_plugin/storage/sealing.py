@@ -1,0 +1,119 @@
+"""Sealing: secrets at rest, encrypted with AES-256-GCM under a ring of keys (§2.2)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from flowactions_plugin.errors import NotConfigured, SealBroken
+
+KEY_BYTES: Final = 32
+KEY_ID_BYTES: Final = 8
+NONCE_BYTES: Final = 12
+
+
+class KeyRing:
+    """Seals with the newest key and opens with any.
+
+    A sealed value is the key's id, a random nonce, then the ciphertext with its tag. The associated data
+    binds it to one organization and one purpose: moved to another row, it does not open.
+
+    Args:
+        keys: 32 bytes each, newest first; at least one.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = {_key_id(key): key for key in keys}
+        self._newest = keys[0]
+
+    def seal(self, secret: str, organization_id: str, purpose: str) -> bytes:
+        """Encrypt a secret for one organization and purpose."""
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = AESGCM(self._newest).encrypt(nonce, secret.encode(), _bound(organization_id, purpose))
+        return _key_id(self._newest) + nonce + sealed
+
+    def open(self, sealed: bytes, organization_id: str, purpose: str) -> str:
+        """Decrypt a secret.
+
+        Raises:
+            SealBroken: its key is not in the ring, it was altered, or it belongs to another row.
+        """
+        key = self._keys.get(sealed[:KEY_ID_BYTES])
+        if key is None:
+            raise SealBroken("The sealed value needs an encryption key that is not configured.")
+        nonce = sealed[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES]
+        ciphertext = sealed[KEY_ID_BYTES + NONCE_BYTES :]
+        try:
+            return AESGCM(key).decrypt(nonce, ciphertext, _bound(organization_id, purpose)).decode()
+        except (InvalidTag, ValueError) as exc:
+            raise SealBroken from exc
+
+    def sign(self, message: bytes, purpose: str) -> bytes:
+        """Authenticate a message with a key derived from the newest key for this purpose."""
+        return hmac.digest(_derived(self._newest, purpose), message, "sha256")
+
+    def verify(self, message: bytes, signature: bytes, purpose: str) -> bool:
+        """Tell whether `sign` made the signature, with any key of the ring."""
+        candidates = (hmac.digest(_derived(key, purpose), message, "sha256") for key in self._keys.values())
+        return any(hmac.compare_digest(candidate, signature) for candidate in candidates)
+
+
+def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRing:
+    """Make the ring from the configured keys, or in development from a key file that is made when missing.
+
+    Args:
+        keys: the configured keys, newest first.
+        development_directory: where the key file lies; ``None`` in production.
+
+    Raises:
+        NotConfigured: there is no key.
+    """
+    if keys:
+        return KeyRing(keys)
+    if development_directory is None:
+        raise NotConfigured("FLOWACTIONS_ENCRYPTION_KEYS is not set: secrets cannot be stored.")
+    path = development_directory / "flowactions.key"
+    if not path.exists():
+        _make_key_file(path)
+    try:
+        key = base64.b64decode(path.read_bytes().strip(), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise NotConfigured(f"{path} holds no key: delete it to have a new one made.")
+    return KeyRing([key])
+
+
+def _make_key_file(path: Path) -> None:
+    """Write a new key, readable by its owner only; when another process was first, its key stands."""
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(base64.b64encode(os.urandom(KEY_BYTES)))
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def _key_id(key: bytes) -> bytes:
+    return hashlib.sha256(b"flowactions key id" + key).digest()[:KEY_ID_BYTES]
+
+
+def _derived(key: bytes, purpose: str) -> bytes:
+    return hmac.digest(key, b"flowactions derived key: " + purpose.encode(), "sha256")
+
+
+def _bound(organization_id: str, purpose: str) -> bytes:
+    organization = organization_id.encode()
+    return len(organization).to_bytes(4, "big") + organization + purpose.encode()
