@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import msgspec
 from litestar import Request, Response, Router, delete, get, post, put
 from litestar.datastructures import Cookie
-from litestar.di import Provide
-from litestar.params import Parameter
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromQuery, JSONBody, QueryParameter
 from litestar.response import Redirect
 from msgspec import Meta
 
@@ -113,6 +113,118 @@ class PickerPage(msgspec.Struct, rename="camel"):
     next_cursor: str | None
 
 
+@get("/install", summary="Connect a workspace")
+async def install(
+    request: Request[Any, Any, Any],
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    dashboard_url: NamedDependency[str],
+) -> Response[Any]:
+    """Send the browser to the provider's consent page; asked for JSON, give its address (§5.2)."""
+    started = await chat.install.start(principal)
+    cookie = Cookie(
+        key=started.cookie_name,
+        value=started.cookie_value,
+        max_age=FLOW_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=dashboard_url.startswith("https:"),
+    )
+    if "application/json" in request.headers.get("accept", ""):
+        return Response(InstallAnswer(InstallUrl(started.url)), cookies=[cookie], headers=PRIVATE_HEADERS)
+    return Redirect(started.url, status_code=302, cookies=[cookie], headers=PRIVATE_HEADERS)
+
+
+@get("/callback", summary="Where the provider sends the browser back", include_in_schema=False)
+async def callback(
+    request: Request[Any, Any, Any],
+    chat: NamedDependency[Chat],
+    dashboard_url: NamedDependency[str],
+    code: FromQuery[str | None] = None,
+    signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
+    error: FromQuery[str | None] = None,
+) -> Redirect:
+    """End the install, and send the browser to the dashboard with what came of it (§4.1)."""
+    outcome = {"chat": "connected"}
+    try:
+        await chat.install.finish(code=code, state=signed_state, error=error, cookies=request.cookies)
+    except OAuthFailed as exc:
+        outcome = {"chat": "error", "reason": exc.reason}
+    return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
+
+
+@get("/connection", summary="Show the connection")
+async def show(
+    principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], host: NamedDependency[Host]
+) -> CardAnswer:
+    """Show the organization's workspace, who connected it, and the agents that use it (§2.2)."""
+    return await _card(host, chat.connections, principal.organization_id)
+
+
+@delete("/connection", summary="Disconnect the workspace")
+async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat]) -> None:
+    """Revoke the token at the provider and forget the connection."""
+    await chat.connections.disconnect(principal.organization_id)
+
+
+@put("/connection/default-channel", summary="Choose the channel for test messages")
+async def choose_channel(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    host: NamedDependency[Host],
+    data: JSONBody[DefaultChannel],
+) -> CardAnswer:
+    """Set the default channel, to which test messages are posted."""
+    try:
+        await chat.connections.set_default_channel(principal.organization_id, data.channel_id)
+    except NotConnected as exc:
+        raise Problem("not_connected", str(exc)) from None
+    return await _card(host, chat.connections, principal.organization_id)
+
+
+@post("/send-message", status_code=200, summary="Send a test message to the default channel")
+async def send_message(
+    principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], data: JSONBody[TestMessage]
+) -> TestAnswer:
+    """Post to the default channel, which confirms token, scopes and membership (§4.1)."""
+    if not data.text.strip():
+        raise Problem("invalid_request", "Write a text.", [{"path": "text", "message": "must not be empty"}])
+    try:
+        ts = await chat.connections.test(principal.organization_id, data.text)
+    except NotConnected as exc:
+        raise Problem("not_connected", str(exc)) from None
+    except NoDefaultChannel as exc:
+        raise Problem("no_default_channel", str(exc)) from None
+    except ChatRefused as refusal:
+        return TestAnswer(TestResult(ok=False, ts="", error=refusal.code, message=str(refusal)))
+    return TestAnswer(TestResult(ok=True, ts=ts))
+
+
+@get("/channels", summary="Pick a channel")
+async def channels(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    search_text: Annotated[str, QueryParameter(name="search", max_length=100)] = "",
+    cursor: FromQuery[str | None] = None,
+) -> PickerPage:
+    """List channels by name; the note says where the app still has to be invited."""
+    connections = chat.connections
+    return await _pick(lambda at: connections.channels(principal.organization_id, at), search_text, cursor)
+
+
+@get("/members", summary="Pick a member")
+async def members(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    search_text: Annotated[str, QueryParameter(name="search", max_length=100)] = "",
+    cursor: FromQuery[str | None] = None,
+) -> PickerPage:
+    """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
+    connections = chat.connections
+    return await _pick(lambda at: connections.members(principal.organization_id, at), search_text, cursor)
+
+
 def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
     """Make the router of the chat connection.
 
@@ -127,111 +239,6 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
             raise chat
         return chat
 
-    async def card(connections: Connections, organization_id: str) -> CardAnswer:
-        stored = await connections.get(organization_id)
-        if stored is None:
-            return CardAnswer(None)
-        agents = await host.agents_using(organization_id, NODE_TYPE)
-        return CardAnswer(
-            Card(
-                status=stored.status,
-                status_reason=stored.status_reason,
-                advice=advice(stored.status_reason) if stored.status_reason else None,
-                workspace=Named(stored.team_id, stored.team_name),
-                bot_user_id=stored.bot_user_id,
-                scopes=[scope for scope in stored.scopes.split(",") if scope],
-                installed_by=Named(stored.installed_by_id, stored.installed_by_name),
-                installed_at=to_iso(stored.installed_at),
-                default_channel=stored.default_channel,
-                agents=[_named(agent) for agent in agents],
-            )
-        )
-
-    @get("/install", summary="Connect a workspace")
-    async def install(
-        request: Request[Any, Any, Any], principal: DashboardPrincipal, chat: Chat
-    ) -> Response[Any]:
-        started = await chat.install.start(principal)
-        cookie = Cookie(
-            key=started.cookie_name,
-            value=started.cookie_value,
-            max_age=FLOW_SECONDS,
-            path="/",
-            httponly=True,
-            samesite="lax",
-            secure=dashboard_url.startswith("https:"),
-        )
-        if "application/json" in request.headers.get("accept", ""):
-            return Response(InstallAnswer(InstallUrl(started.url)), cookies=[cookie], headers=PRIVATE_HEADERS)
-        return Redirect(started.url, status_code=302, cookies=[cookie], headers=PRIVATE_HEADERS)
-
-    @get("/callback", summary="Where the provider sends the browser back", include_in_schema=False)
-    async def callback(
-        request: Request[Any, Any, Any],
-        chat: Chat,
-        code: str | None = None,
-        signed_state: Annotated[str | None, Parameter(query="state")] = None,
-        error: str | None = None,
-    ) -> Redirect:
-        outcome = {"chat": "connected"}
-        try:
-            await chat.install.finish(code=code, state=signed_state, error=error, cookies=request.cookies)
-        except OAuthFailed as exc:
-            outcome = {"chat": "error", "reason": exc.reason}
-        return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
-
-    @get("/connection", summary="Show the connection")
-    async def show(principal: DashboardPrincipal, chat: Chat) -> CardAnswer:
-        return await card(chat.connections, principal.organization_id)
-
-    @delete("/connection", summary="Disconnect the workspace")
-    async def disconnect(principal: DashboardPrincipal, chat: Chat) -> None:
-        await chat.connections.disconnect(principal.organization_id)
-
-    @put("/connection/default-channel", summary="Choose the channel for test messages")
-    async def choose_channel(principal: DashboardPrincipal, chat: Chat, data: DefaultChannel) -> CardAnswer:
-        try:
-            await chat.connections.set_default_channel(principal.organization_id, data.channel_id)
-        except NotConnected as exc:
-            raise Problem("not_connected", str(exc)) from None
-        return await card(chat.connections, principal.organization_id)
-
-    @post("/send-message", status_code=200, summary="Send a test message to the default channel")
-    async def send_message(principal: DashboardPrincipal, chat: Chat, data: TestMessage) -> TestAnswer:
-        if not data.text.strip():
-            raise Problem(
-                "invalid_request", "Write a text.", [{"path": "text", "message": "must not be empty"}]
-            )
-        try:
-            ts = await chat.connections.test(principal.organization_id, data.text)
-        except NotConnected as exc:
-            raise Problem("not_connected", str(exc)) from None
-        except NoDefaultChannel as exc:
-            raise Problem("no_default_channel", str(exc)) from None
-        except ChatRefused as refusal:
-            return TestAnswer(TestResult(ok=False, ts="", error=refusal.code, message=str(refusal)))
-        return TestAnswer(TestResult(ok=True, ts=ts))
-
-    @get("/channels", summary="Pick a channel")
-    async def channels(
-        principal: DashboardPrincipal,
-        chat: Chat,
-        search_text: Annotated[str, Parameter(query="search", max_length=100)] = "",
-        cursor: str | None = None,
-    ) -> PickerPage:
-        connections = chat.connections
-        return await _pick(lambda at: connections.channels(principal.organization_id, at), search_text, cursor)
-
-    @get("/members", summary="Pick a member")
-    async def members(
-        principal: DashboardPrincipal,
-        chat: Chat,
-        search_text: Annotated[str, Parameter(query="search", max_length=100)] = "",
-        cursor: str | None = None,
-    ) -> PickerPage:
-        connections = chat.connections
-        return await _pick(lambda at: connections.members(principal.organization_id, at), search_text, cursor)
-
     return Router(
         BASE_PATH,
         route_handlers=[
@@ -244,9 +251,35 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
             channels,
             members,
         ],
-        dependencies={"principal": dashboard_principal(host), "chat": Provide(provide_chat)},
+        dependencies={
+            "principal": dashboard_principal(host),
+            "chat": Provide(provide_chat),
+            "host": Provide(lambda: host, sync_to_thread=False),
+            "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
+        },
         exception_handlers=HANDLERS,
         tags=["Chat connection"],
+    )
+
+
+async def _card(host: Host, connections: Connections, organization_id: str) -> CardAnswer:
+    stored = await connections.get(organization_id)
+    if stored is None:
+        return CardAnswer(None)
+    agents = await host.agents_using(organization_id, NODE_TYPE)
+    return CardAnswer(
+        Card(
+            status=stored.status,
+            status_reason=stored.status_reason,
+            advice=advice(stored.status_reason) if stored.status_reason else None,
+            workspace=Named(stored.team_id, stored.team_name),
+            bot_user_id=stored.bot_user_id,
+            scopes=[scope for scope in stored.scopes.split(",") if scope],
+            installed_by=Named(stored.installed_by_id, stored.installed_by_name),
+            installed_at=to_iso(stored.installed_at),
+            default_channel=stored.default_channel,
+            agents=[_named(agent) for agent in agents],
+        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -38,11 +38,21 @@ def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, 
     return kind(**values), frozenset(unusable)
 
 
-def _converted(value: object, kind: Any) -> object:
+def _converted(value: object, annotation: Any) -> object:
+    kind = _unconstrained(annotation)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):
         items = (_item(item, get_args(kind)[0]) for item in value)
         return tuple(item for item in items if item is not None)
     return msgspec.convert(value, kind)
+
+
+def _unconstrained(annotation: Any) -> Any:
+    """Take an annotation's type alone: its constraints are for editors, the node has rules of its own."""
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    if get_origin(annotation) is Union:
+        return Union[tuple(_unconstrained(kind) for kind in get_args(annotation))]  # noqa: UP007  built at run time
+    return annotation
 
 
 def _item(value: object, kind: Any) -> object:

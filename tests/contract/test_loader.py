@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from litestar import get
+
+from flowactions_hookspecs import (
+    AlreadyStarted,
+    BackgroundTask,
+    ExperienceTriggerRef,
+    FlowActions,
+    Host,
+    HostInvalid,
+    LogicActionType,
+    Node,
+    NodeResult,
+    NodeType,
+    NotStarted,
+    PluginInvalid,
+    Receipt,
+    SettingsInvalid,
+    StartFailed,
+    Walk,
+    hookimpl,
+)
+from tests.support import SmallHost, a_walk, until
+
+REF = ExperienceTriggerRef(
+    organization_id="acme", agent_id="a", experience_id="e", trigger_row_id="t", action_index=0
+)
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The plugin's default database is a file in the working directory.
+    monkeypatch.chdir(tmp_path)
+
+
+async def reached(walk: Walk, node: Node) -> NodeResult:
+    return NodeResult(node_id=node.id, status="sent", message=walk.content)
+
+
+def a_node_type(name: str, reach: Any = reached) -> NodeType:
+    return NodeType(name=name, title=name, description=name, reach=reach)
+
+
+def plugin(name: str, **hooks: Any) -> SimpleNamespace:
+    """Make a plugin that returns what is given for each hook."""
+
+    def implementation(value: Any) -> Any:
+        def hook(host: Host) -> Any:
+            return value
+
+        return hook
+
+    made = SimpleNamespace(__name__=name)
+    for hook, value in hooks.items():
+        setattr(made, f"flowactions_{hook}", hookimpl(implementation(value)))
+    return made
+
+
+def load(*plugins: object, host: Host | None = None) -> FlowActions:
+    return FlowActions.load(host or SmallHost(), plugins=plugins)
+
+
+class TestWhatIsCollected:
+    async def test_a_plugin_adds_a_node_type_beside_the_installed_ones(self) -> None:
+        """A further plugin's node type stands beside chat_message and webhook, and can be reached."""
+        actions = load(plugin("third", node_types=[a_node_type("third_thing")]))
+        assert set(actions.node_types) == {"chat_message", "webhook", "third_thing"}
+        async with actions.lifespan():
+            result = await actions.reach(a_walk(content="hi"), Node(id="n", type="third_thing"))
+        assert result == NodeResult(node_id="n", status="sent", message="hi")
+
+    async def test_advance_calls_every_listener_and_joins_their_results(self) -> None:
+        """Results of all step listeners come back, and each listener gets the walk and the step."""
+        seen: list[tuple[str, str | None]] = []
+
+        async def listener(walk: Walk, step_id: str | None) -> list[NodeResult]:
+            seen.append((walk.run_id, step_id))
+            return [NodeResult(node_id=f"n{len(seen)}", status="sent")]
+
+        actions = load(plugin("one", step_listeners=[listener]), plugin("two", step_listeners=[listener]))
+        walk = a_walk()
+        async with actions.lifespan():
+            results = await actions.advance(walk, "step-2")
+        assert [result.node_id for result in results] == ["n1", "n2"]
+        assert seen == [(walk.run_id, "step-2")] * 2
+
+    async def test_dispatch_goes_to_the_action_type_that_is_named(self) -> None:
+        """A logic action of another kind than webhook goes to the plugin that declares it."""
+
+        async def dispatch(walk: Walk, ref: Any) -> Receipt:
+            return Receipt(status="queued", delivery_id=walk.run_id, event_id=ref.trigger_row_id)
+
+        actions = load(plugin("p", logic_action_types=[LogicActionType(name="email", dispatch=dispatch)]))
+        walk = a_walk()
+        async with actions.lifespan():
+            receipt = await actions.dispatch(walk, REF, action_type="email")
+        assert receipt == Receipt(status="queued", delivery_id=walk.run_id, event_id="t")
+
+    def test_routes_of_all_plugins_are_given(self) -> None:
+        """A plugin's route handlers are among those that the host mounts."""
+
+        @get("/extra", sync_to_thread=False)
+        def extra() -> str:
+            return "extra"
+
+        assert extra in load(plugin("p", route_handlers=[extra])).route_handlers
+
+    def test_hooks_are_called_once_and_in_the_order_of_the_plugins(self) -> None:
+        """Each hook of each plugin is called exactly once at load, installed plugins first."""
+        calls: list[str] = []
+
+        def counting(name: str) -> SimpleNamespace:
+            def flowactions_node_types(host: Host) -> list[NodeType]:
+                calls.append(name)
+                return []
+
+            return SimpleNamespace(__name__=name, flowactions_node_types=hookimpl(flowactions_node_types))
+
+        actions = load(counting("a"), counting("b"))
+        assert calls == ["a", "b"]
+        assert list(actions.plugin_names) == ["flowactions-plugin", "a", "b"]
+
+    def test_two_hosts_in_one_process_are_independent(self) -> None:
+        """Two hosts with different settings get services of their own."""
+        configured = SmallHost(
+            {
+                "FLOWACTIONS_ENVIRONMENT": "development",
+                "CHAT_BOT_TOKEN": "xoxb-1",
+                "BACKEND_PUBLIC_URL": "http://localhost",
+            }
+        )
+        one, two = load(host=configured), load(host=SmallHost())
+        assert one.node_types["chat_message"].available
+        assert not two.node_types["chat_message"].available
+        assert not set(map(id, one.route_handlers)) & set(map(id, two.route_handlers))
+
+
+class TestWhatIsRefused:
+    def test_a_host_that_lacks_a_method_is_named_with_the_method(self) -> None:
+        """An incomplete Host subclass cannot be made, and the error names class and method."""
+        incomplete = type(
+            "Incomplete", (Host,), {n: getattr(SmallHost, n) for n in Host.__abstractmethods__ - {"agent"}}
+        )
+        with pytest.raises(TypeError, match=r"Incomplete.*agent"):
+            incomplete()
+
+    def test_an_object_that_is_no_host_is_told_what_it_lacks(self) -> None:
+        """A host that does not subclass Host gets a list of the methods it lacks."""
+        with pytest.raises(HostInvalid, match=r"object is not a host.*signing_secret"):
+            FlowActions.load(object())  # type: ignore[arg-type]
+
+    def test_a_host_with_a_sync_method_is_told_which(self) -> None:
+        """A method that should be async and is not is named."""
+
+        class Sync(SmallHost):
+            def agent(self, agent_id: str) -> None:  # type: ignore[override]
+                return None
+
+        with pytest.raises(HostInvalid, match=r"Sync.*agent must be declared with `async def`"):
+            load(host=Sync())
+
+    def test_a_host_without_settings_is_told_so(self) -> None:
+        """Settings that are no mapping are refused by name."""
+        host = SmallHost()
+        host.settings = None  # type: ignore[assignment]
+        with pytest.raises(HostInvalid, match="settings must be a mapping"):
+            load(host=host)
+
+    def test_a_misspelt_setting_is_named_with_the_right_spelling(self) -> None:
+        """A typo in a setting's name is an error at load that suggests the right one."""
+        with pytest.raises(SettingsInvalid, match=r"FLOWACTIONS_TICK_SECOND .*FLOWACTIONS_TICK_SECONDS"):
+            load(host=SmallHost({"FLOWACTIONS_TICK_SECOND": "1"}))
+
+    @pytest.mark.parametrize(
+        ("plugins", "message"),
+        [
+            (
+                [
+                    plugin("first", node_types=[a_node_type("x")]),
+                    plugin("second", node_types=[a_node_type("x")]),
+                ],
+                r"plugins 'first' and 'second' both declare the node type 'x'",
+            ),
+            (
+                [plugin("greedy", node_types=[a_node_type("webhook")])],
+                r"'flowactions-plugin' and 'greedy' both declare the node type 'webhook'",
+            ),
+            (
+                [plugin("twice", node_types=[a_node_type("x"), a_node_type("x")])],
+                r"plugin 'twice' declares the node type 'x' twice",
+            ),
+            ([plugin("p", nod_types=[])], r"plugin 'p' has the unknown hook 'flowactions_nod_types'"),
+            (
+                [plugin("p", node_types=3)],
+                r"flowactions_node_types of plugin 'p' must return a sequence.*an int",
+            ),
+            ([plugin("p", node_types=None)], r"flowactions_node_types of plugin 'p' must return.*not None"),
+            ([plugin("p", node_types=["x"])], r"plugin 'p' must return a sequence of NodeType.*holds a str"),
+            ([plugin("p", step_listeners=[1])], r"flowactions_step_listeners of plugin 'p'"),
+            ([plugin("p", route_handlers=[1])], r"flowactions_route_handlers of plugin 'p'"),
+            ([plugin("p", background_tasks=[1])], r"flowactions_background_tasks of plugin 'p'"),
+            ([plugin("p", logic_action_types=[1])], r"flowactions_logic_action_types of plugin 'p'"),
+            ([plugin("p", lifespan=1)], r"flowactions_lifespan of plugin 'p' must return an async context"),
+            ([plugin("same"), plugin("same")], r"plugin 'same' cannot be registered"),
+        ],
+    )
+    def test_a_plugin_that_breaks_the_contract_is_named(self, plugins: list[object], message: str) -> None:
+        """Whatever is wrong with a plugin, the error at load names it."""
+        with pytest.raises(PluginInvalid, match=message):
+            load(*plugins)
+
+    def test_a_hook_without_its_marker_is_named(self) -> None:
+        """A function with a hook's name that lacks @hookimpl is an error, not silence."""
+        unmarked = SimpleNamespace(__name__="unmarked", flowactions_node_types=lambda host: [])
+        with pytest.raises(PluginInvalid, match=r"'unmarked' must mark 'flowactions_node_types'"):
+            load(unmarked)
+
+    def test_an_async_hook_is_named(self) -> None:
+        """Hooks are sync; an async one is an error."""
+
+        async def flowactions_node_types(host: Host) -> list[NodeType]:
+            return []
+
+        late = SimpleNamespace(__name__="late", flowactions_node_types=hookimpl(flowactions_node_types))
+        with pytest.raises(PluginInvalid, match="flowactions_node_types of plugin 'late' is async"):
+            load(late)
+
+    def test_a_hook_that_raises_is_named(self) -> None:
+        """What a hook raises at load is reported with the plugin's name."""
+
+        def flowactions_node_types(host: Host) -> list[NodeType]:
+            raise LookupError("no such thing")
+
+        broken = SimpleNamespace(__name__="broken", flowactions_node_types=hookimpl(flowactions_node_types))
+        with pytest.raises(PluginInvalid, match="'broken' raised LookupError: no such thing"):
+            load(broken)
+
+    def test_a_hook_with_arguments_that_the_specification_lacks_is_named(self) -> None:
+        """An implementation that asks for more than the hook gives cannot be registered."""
+
+        def flowactions_node_types(host: Host, more: int) -> list[NodeType]:
+            return []
+
+        wide = SimpleNamespace(__name__="wide", flowactions_node_types=hookimpl(flowactions_node_types))
+        with pytest.raises(PluginInvalid, match="'wide' cannot be registered"):
+            load(wide)
+
+
+class TestFailOpen:
+    async def test_a_plugin_that_raises_fails_the_node_and_not_the_walk(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """An exception in reach, a listener or dispatch is logged and answered without a halt."""
+
+        async def broken(*_: object) -> Any:
+            raise ZeroDivisionError
+
+        actions = load(
+            plugin(
+                "broken",
+                node_types=[a_node_type("broken", broken)],
+                step_listeners=[broken],
+                logic_action_types=[LogicActionType(name="broken", dispatch=broken)],
+            )
+        )
+        async with actions.lifespan():
+            result = await actions.reach(a_walk(), Node(id="n", type="broken"))
+            advanced = await actions.advance(a_walk(), None)
+            receipt = await actions.dispatch(a_walk(), REF, action_type="broken")
+        assert (result.status, result.reason, result.halt) == ("failed", "plugin_error", False)
+        assert [(item.status, item.halt) for item in advanced] == [("failed", False)]
+        assert (receipt.status, receipt.reason) == ("failed", "plugin_error")
+        assert sum("ZeroDivisionError" in (record.exc_text or "") for record in caplog.records) == 3
+
+    async def test_a_reach_that_returns_something_else_fails_the_node(self) -> None:
+        """A plugin that returns no NodeResult fails its own node only."""
+
+        async def wrong(*_: object) -> Any:
+            return "sent"
+
+        actions = load(plugin("wrong", node_types=[a_node_type("wrong", wrong)]))
+        async with actions.lifespan():
+            result = await actions.reach(a_walk(), Node(id="n", type="wrong"))
+        assert result.reason == "plugin_error"
+
+    async def test_what_no_plugin_offers_fails_with_its_name(self) -> None:
+        """An unknown node type or action type is an answer, not an exception."""
+        actions = load()
+        async with actions.lifespan():
+            result = await actions.reach(a_walk(), Node(id="n", type="fax"))
+            receipt = await actions.dispatch(a_walk(), REF, action_type="fax")
+        assert result.reason == "unknown_node_type"
+        assert "'fax'" in (result.message or "")
+        assert receipt.reason == "unknown_action_type"
+
+
+class TestLifespan:
+    async def test_use_before_start_says_what_to_do(self) -> None:
+        """Without a running lifespan the facade says so rather than losing the node."""
+        actions = load()
+        for call in (
+            actions.reach(a_walk(), Node(id="n", type="webhook")),
+            actions.advance(a_walk(), None),
+            actions.dispatch(a_walk(), REF),
+        ):
+            with pytest.raises(NotStarted, match=r"actions\.lifespan\(\)"):
+                await call
+
+    async def test_it_can_be_left_and_entered_again_but_not_twice_at_once(self) -> None:
+        """Start, stop, start works; a second start while running is an error."""
+        actions = load()
+        for _ in range(2):
+            async with actions.lifespan():
+                with pytest.raises(AlreadyStarted):
+                    await actions.lifespan().__aenter__()
+
+    async def test_tasks_run_between_the_opening_and_the_closing_of_what_they_need(self) -> None:
+        """A plugin's lifespan is open whenever its tasks run."""
+        events: list[str] = []
+
+        class Opened(AbstractAsyncContextManager[None]):
+            async def __aenter__(self) -> None:
+                events.append("opened")
+
+            async def __aexit__(self, *_: object) -> None:
+                events.append("closed")
+
+        async def run() -> None:
+            events.append("task started")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                events.append("task ended")
+
+        task = BackgroundTask(name="t", run=run)
+        actions = load(plugin("p", lifespan=Opened(), background_tasks=[task]))
+        async with actions.lifespan():
+            await until(lambda: "task started" in events)
+        assert events == ["opened", "task started", "task ended", "closed"]
+
+    async def test_a_plugin_that_cannot_start_is_named_and_the_others_are_closed(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A lifespan that fails to open stops the start with the plugin's name."""
+        caplog.set_level(logging.CRITICAL)
+
+        @asynccontextmanager
+        async def failing() -> AsyncIterator[None]:
+            raise ConnectionError("no route")
+            yield
+
+        actions = load(plugin("far", lifespan=failing()))
+        with pytest.raises(StartFailed, match=r"plugin 'far' could not be started: ConnectionError: no route"):
+            await actions.lifespan().__aenter__()

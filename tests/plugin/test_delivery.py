@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowactions_hookspecs import Header
+from flowactions_plugin.outbox.delivery import (
+    Outcome,
+    Transition,
+    backoff,
+    capped_attempts,
+    event_id,
+    frozen_headers,
+    method_name,
+    retry_after,
+    transition,
+)
+from flowactions_plugin.outbox.signature import sign
+
+NOW = 1_700_000_000.0
+
+
+def answered(status: int, **more: Any) -> Outcome:
+    return Outcome(0, 0, status_code=status, **more)
+
+
+def test_backoff_follows_the_rule() -> None:
+    """After attempt n: min(300, max(5, 2^n)) seconds (§8)."""
+    assert [backoff(attempt) for attempt in range(1, 12)] == [5, 5, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert backoff(10**6) == 300
+
+
+@pytest.mark.parametrize(
+    ("attempt", "outcome", "expected"),
+    [
+        (1, answered(200), Transition("delivered")),
+        (4, answered(299), Transition("delivered")),
+        (1, answered(199), Transition("retrying", 5)),
+        (1, answered(300), Transition("retrying", 5)),
+        (3, answered(500), Transition("retrying", 8)),
+        (4, answered(500), Transition("dead")),
+        (1, Outcome(0, 0, error="timed out"), Transition("retrying", 5)),
+        (4, Outcome(0, 0, error="timed out"), Transition("dead")),
+        (1, Outcome(0, 0, error="refused", final=True), Transition("dead")),
+        (1, answered(503, retry_after=60), Transition("retrying", 60)),
+        (1, answered(503, retry_after=1), Transition("retrying", 5)),
+        (1, answered(503, retry_after=10**9), Transition("retrying", 300)),
+        (5, answered(200), Transition("delivered")),
+    ],
+)
+def test_a_row_goes_where_the_table_of_states_says(
+    attempt: int, outcome: Outcome, expected: Transition
+) -> None:
+    """2xx delivers; anything else retries while attempts remain, then is dead (§3.1)."""
+    assert transition(attempt, 4, outcome) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "expected"),
+    [
+        (429, "7", 7.0),
+        (503, " 120 ", 120.0),
+        (503, "Tue, 14 Nov 2023 22:14:20 GMT", 60.0),
+        (503, "Tue, 14 Nov 2000 22:14:20 GMT", 0.0),
+        (500, "7", None),
+        (429, None, None),
+        (429, "soon", None),
+        (429, "-5", None),
+        (429, "٣", None),
+        (429, "9" * 400, 999999999.0),
+        (503, "Tue, 99 Nov 999999999 22:14:20 GMT", None),
+    ],
+)
+def test_retry_after_is_read_where_it_counts(status: int, value: str | None, expected: float | None) -> None:
+    """Seconds and dates count on 429 and 503; garbage counts nowhere."""
+    assert retry_after(status, value, NOW) == expected
+
+
+def test_attempts_stay_within_the_cap() -> None:
+    """A row never gets fewer than 1 or more than 10 attempts (§8)."""
+    assert [capped_attempts(wanted) for wanted in (-1, 0, 1, 5, 10, 11)] == [1, 1, 1, 5, 10, 10]
+
+
+def test_the_event_id_is_the_digest_of_its_length_prefixed_parts() -> None:
+    """Anyone can compute the id from type, entity and payload."""
+    parts = (b"t", b"run/node", b"{}")
+    digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
+    assert event_id("t", "run/node", b"{}") == f"evt_{digest.hexdigest()}"
+
+
+@given(st.lists(st.tuples(st.text(), st.text(), st.binary()), min_size=2, max_size=2, unique=True))
+def test_different_events_have_different_ids(events: list[tuple[str, str, bytes]]) -> None:
+    """No shifting of bytes between the parts gives the same id."""
+    encodable = [event for event in events if all(part.isprintable() for part in event[:2])]
+    assert len({event_id(*event) for event in encodable}) == len(encodable)
+
+
+def test_headers_are_frozen_with_the_services_own_first() -> None:
+    """The service's headers are always there; a body brings its content type unless one is given (§2.6)."""
+    headers, dropped = frozen_headers(
+        [Header(key="X-One", value="1")], event_id="evt_1", event_type="t", has_body=True
+    )
+    assert headers == (
+        ("user-agent", "Service-Webhooks/1"),
+        ("x-service-webhook-id", "evt_1"),
+        ("x-service-webhook-event", "t"),
+        ("X-One", "1"),
+        ("content-type", "application/json"),
+    )
+    assert dropped == ()
+
+
+def test_a_custom_content_type_replaces_the_default_and_no_body_has_none() -> None:
+    """The author's content type wins; without a body there is none."""
+    given_type = [Header(key="Content-Type", value="application/cloudevents+json")]
+    headers, _ = frozen_headers(given_type, event_id="e", event_type="t", has_body=True)
+    assert [value for name, value in headers if name.lower() == "content-type"] == [
+        "application/cloudevents+json"
+    ]
+    headers, _ = frozen_headers([], event_id="e", event_type="t", has_body=False)
+    assert "content-type" not in dict(headers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Host",
+        "content-length",
+        "Transfer-Encoding",
+        "connection",
+        "User-Agent",
+        "X-Service-Webhook-Id",
+        "x-service-webhook-anything",
+        "expect",
+        "a b",
+        "a:b",
+        "a\r\nb",
+        "é",
+    ],
+)
+def test_a_reserved_or_invalid_name_is_dropped_and_told(name: str) -> None:
+    """Custom headers never replace the service's own or steer the connection."""
+    headers, dropped = frozen_headers(
+        [Header(key=name, value="evil")], event_id="e", event_type="t", has_body=False
+    )
+    assert dropped == (name,)
+    assert "evil" not in dict(headers).values()
+
+
+def test_an_entry_without_a_name_is_dropped_silently() -> None:
+    """A row of the form that was left empty is no mistake (§2.4)."""
+    headers, dropped = frozen_headers(
+        [Header(value="x"), Header(key="  ", value="y")], event_id="e", event_type="t", has_body=False
+    )
+    assert (len(headers), dropped) == (3, ())
+
+
+@given(st.text())
+def test_a_header_value_never_holds_a_control_character(value: str) -> None:
+    """Carriage returns, line feeds, NUL and their like become spaces."""
+    headers, _ = frozen_headers([Header(key="x", value=value)], event_id="e", event_type="t", has_body=False)
+    sent = dict(headers)["x"]
+    assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in sent)
+
+
+def test_a_method_is_written_in_capitals() -> None:
+    """Known and unknown methods pass; what is no method's name does not."""
+    assert [method_name(text) for text in ("post", " Patch ", "", "PURGE")] == [
+        "POST",
+        "PATCH",
+        "POST",
+        "PURGE",
+    ]
+    assert [method_name(text) for text in ("P OST", "GET\r\nX: 1", "connect", "é", "A" * 33)] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("secret", "body", "mac"),
+    [
+        ("s3cret", b'{"a":1}', "1698a50bc74d1ff1db85c4e0a5297c2ad9fdba245d5737cdb789e4cc6e098940"),
+        ("schüssel", b"", "b9d929f6424d4a00bb155f49887964da124625f02bedc4c058e2fa7dc9753880"),
+    ],
+)
+def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: bytes, mac: str) -> None:
+    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3)."""
+    assert sign(secret, 1_700_000_000, body) == f"v1,{mac}"

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
+from tests.recorder import OK, Recorder, recorder, status
+from tests.support import SmallHost, a_walk, development, until
+
+
+def a_node(url: str, **config: Any) -> Node:
+    return Node(id="n1", type="webhook", config={"webhookUrl": url, **config})
+
+
+class Running:
+    """A host whose plugin runs, a receiver, and a way to look at the outbox."""
+
+    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder) -> None:
+        self.host = host
+        self.actions = actions
+        self.receiver = receiver
+
+    async def reach(self, node: Node, **walk: Any) -> NodeResult:
+        return await self.actions.reach(a_walk(**walk), node)
+
+    async def row(self, delivery_id: str | None) -> dict[str, Any]:
+        transport = httpx.ASGITransport(app=self.actions.asgi_app())  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+            answer = await client.get(f"/v1/webhooks/outbox/{delivery_id}")
+        row: dict[str, Any] = answer.json()["data"]
+        return row
+
+    async def ended(self, result: NodeResult) -> dict[str, Any]:
+        async def finished() -> dict[str, Any] | None:
+            row = await self.row(result.delivery_id)
+            return row if row["status"] in {"delivered", "dead"} else None
+
+        row: dict[str, Any] = await until(finished)
+        return row
+
+
+@asynccontextmanager
+async def running(settings: dict[str, str], **host: Any) -> AsyncIterator[Running]:
+    small = SmallHost(settings, **host)
+    actions = FlowActions.load(small)
+    async with recorder() as receiver, actions.lifespan():
+        yield Running(small, actions, receiver)
+
+
+@pytest.fixture
+async def run(database_url: str) -> AsyncIterator[Running]:
+    async with running(development(database_url)) as started:
+        yield started
+
+
+class TestDelivery:
+    async def test_a_webhook_arrives_signed_with_every_header(self, run: Running) -> None:
+        """A receiver that follows §5.3 verifies what arrives, and finds the headers of §2.6."""
+        run.host.secret = "s3cret"
+        node = a_node(
+            run.receiver.url,
+            webhookBody='{"user": {{userId}}, "n": 1.10}',
+            webhookHeaders=[{"key": "X-Said", "value": "{{content}}"}, {"value": "no name"}],
+        )
+        result = await run.reach(node, user_id='a"b', content="héllo")
+        row = await run.ended(result)
+        (request,) = run.receiver.requests
+        assert request.line == "POST /hook HTTP/1.1"
+        assert request.body == b'{"user": "a\\"b", "n": 1.10}'
+        assert request.header("user-agent") == "Service-Webhooks/1"
+        assert request.header("x-service-webhook-event") == "experience.flow_node.webhook"
+        assert request.header("x-service-webhook-id") == row["eventId"]
+        assert request.header("content-type") == "application/json"
+        assert request.header("x-said") == "héllo"
+        signed = request.header("x-service-webhook-timestamp").encode() + b"." + request.body
+        expected = hmac.new(b"s3cret", signed, "sha256").hexdigest()
+        assert request.header("x-service-webhook-signature") == f"v1,{expected}"
+        names = {name for name, _ in request.headers}
+        assert names == {
+            "host",
+            "content-length",
+            "content-type",
+            "user-agent",
+            "x-said",
+            "x-service-webhook-id",
+            "x-service-webhook-event",
+            "x-service-webhook-timestamp",
+            "x-service-webhook-signature",
+        }
+        assert (row["status"], row["attempts"], row["lastStatusCode"]) == ("delivered", 1, 200)
+        assert [attempt["response"] for attempt in row["attemptLog"]] == ["ok"]
+
+    async def test_without_a_secret_there_is_no_signature(self, run: Running) -> None:
+        """An unsigned delivery carries a timestamp but no signature header (§5.3)."""
+        await run.ended(await run.reach(a_node(run.receiver.url)))
+        names = {name for name, _ in run.receiver.requests[0].headers}
+        assert "x-service-webhook-signature" not in names
+        assert "x-service-webhook-timestamp" in names
+        assert "content-type" not in names
+
+    @pytest.mark.parametrize("method", ["GET", "HEAD"])
+    async def test_get_and_head_have_no_body(self, run: Running, method: str) -> None:
+        """A body is not sent with GET and HEAD (§2.4)."""
+        if method == "HEAD":
+            run.receiver.answer = lambda number: b"HTTP/1.1 200 OK\r\n\r\n"
+        node = a_node(run.receiver.url, webhookMethod=method.lower(), webhookBody='{"a": 1}')
+        row = await run.ended(await run.reach(node))
+        (request,) = run.receiver.requests
+        assert (request.line, request.body) == (f"{method} /hook HTTP/1.1", b"")
+        assert row["body"] is None
+
+    async def test_one_attempt_without_retry(self, run: Running) -> None:
+        """With retry off, a failure makes the row dead at once (§2.4, §3.1)."""
+        run.receiver.answer = lambda number: status(500, body=b"x" * 5000)
+        row = await run.ended(await run.reach(a_node(run.receiver.url)))
+        assert (row["status"], row["attempts"], row["lastStatusCode"]) == ("dead", 1, 500)
+        assert row["attemptLog"][0]["response"] == "x" * 2048
+        assert len(run.receiver.requests) == 1
+
+    async def test_retry_sends_the_same_event_again_after_the_backoff(self, run: Running) -> None:
+        """With retry on, a failed attempt is repeated five seconds later under the same id (§8)."""
+        run.receiver.answer = lambda number: status(503) if number == 1 else OK
+        result = await run.reach(a_node(run.receiver.url, webhookRetryOnFailure=True, webhookBody="[1]"))
+        first = await until(lambda: run.receiver.requests)
+        row = await until(lambda: _retrying(run, result))
+        assert row["maxAttempts"] == 4
+        row = await run.ended(result)
+        started = [attempt["startedAt"] for attempt in row["attemptLog"]]
+        assert (row["status"], row["attempts"]) == ("delivered", 2)
+        assert 4.9 < _seconds(started[1]) - _seconds(started[0]) < 7
+        ids = {request.header("x-service-webhook-id") for request in run.receiver.requests}
+        assert len(ids) == 1
+        assert len(first) == 2
+
+    @pytest.mark.parametrize("code", [301, 302, 307, 404, 410, 199])
+    async def test_anything_but_2xx_is_a_failure(self, run: Running, code: int) -> None:
+        """Redirects are not followed, and only 2xx delivers (§4.5)."""
+        if code == 199:
+            run.receiver.answer = lambda number: b"garbage\r\n\r\n"
+        else:
+            run.receiver.answer = lambda number: status(code, f"location: {run.receiver.url}")
+        row = await run.ended(await run.reach(a_node(run.receiver.url)))
+        assert row["status"] == "dead"
+        assert len(run.receiver.requests) == 1
+
+    async def test_a_receiver_that_is_not_there_is_a_failure(self, run: Running) -> None:
+        """A refused connection is recorded as the row's error."""
+        row = await run.ended(await run.reach(a_node("http://127.0.0.1:1/")))
+        assert (row["status"], row["lastStatusCode"]) == ("dead", None)
+        assert row["lastError"]
+
+    async def test_a_cookie_of_one_delivery_is_not_sent_with_the_next(self, run: Running) -> None:
+        """Deliveries share nothing, cookies included."""
+        run.receiver.answer = lambda number: status(200, "set-cookie: a=b")
+        for _ in range(2):
+            await run.ended(await run.reach(a_node(run.receiver.url)))
+        assert not any(name == "cookie" for request in run.receiver.requests for name, _ in request.headers)
+
+
+class TestSecret:
+    async def test_the_secret_is_asked_for_when_signing(self, run: Running) -> None:
+        """What is in the database never holds the secret (§5.3.6)."""
+        run.host.secret = "hush-hush"
+        result = await run.reach(a_node(run.receiver.url, webhookSecret="hush-hush"))
+        row = await run.ended(result)
+        assert "hush-hush" not in json.dumps(row)
+
+    async def test_an_action_that_is_gone_ends_the_delivery(self, run: Running) -> None:
+        """A delivery whose action was removed is dead with that reason, and nothing is sent."""
+        run.host.secret_error = OriginGone()
+        row = await run.ended(await run.reach(a_node(run.receiver.url)))
+        assert row["status"] == "dead"
+        assert "no longer exists" in row["lastError"]
+        assert run.receiver.requests == []
+
+    async def test_a_host_that_fails_to_say_keeps_the_delivery_waiting(self, run: Running) -> None:
+        """An error of the host uses up no attempt and sends nothing unsigned."""
+        run.host.secret_error = ConnectionError("host database down")
+        result = await run.reach(a_node(run.receiver.url))
+        await asyncio.sleep(0.3)
+        row = await run.row(result.delivery_id)
+        assert (row["status"], row["attempts"]) == ("pending", 0)
+        assert run.receiver.requests == []
+
+
+class TestSkipped:
+    @pytest.mark.parametrize(
+        ("config", "reason"),
+        [
+            ({"webhookUrl": ""}, "missing_url"),
+            ({"webhookUrl": "   "}, "missing_url"),
+            ({"webhookUrl": None}, "missing_url"),
+            ({"webhookUrl": 7}, "missing_url"),
+            ({}, "missing_url"),
+            ({"webhookUrl": "ftp://example.com/"}, "blocked_url"),
+            ({"webhookUrl": "http://169.254.169.254/latest"}, "blocked_url"),
+            ({"webhookUrl": "http://user:pw@127.0.0.1/"}, "blocked_url"),
+            ({"webhookUrl": "http://127.0.0.1/", "webhookBody": "{"}, "invalid_body"),
+            ({"webhookUrl": "http://127.0.0.1/", "webhookBody": {"a": 1}}, "invalid_body"),
+        ],
+    )
+    @pytest.mark.parametrize("proceed", [None, True, False, "false", 0])
+    async def test_what_cannot_be_queued_is_skipped_and_halts_only_when_told(
+        self, run: Running, config: dict[str, Any], reason: str, proceed: Any
+    ) -> None:
+        """Nothing is enqueued; the walk halts only on an explicit false (§7.2)."""
+        if proceed is not None:
+            config = {**config, "webhookContinueOnFailure": proceed}
+        result = await run.reach(Node(id="n", type="webhook", config=config))
+        assert (result.status, result.reason, result.delivery_id) == ("skipped", reason, None)
+        assert result.halt is (proceed is False)
+        assert result.message
+
+    async def test_production_refuses_loopback_and_private_destinations(self, database_url: str) -> None:
+        """In production a private or loopback host skips the node, literal or by name (§2.4)."""
+        settings = {"FLOWACTIONS_DATABASE_URL": database_url}
+        async with running(settings) as run:
+            for url in (run.receiver.url, "http://localhost:9/", "https://10.0.0.1/", "http://[::1]/"):
+                result = await run.reach(a_node(url))
+                assert (result.status, result.reason) == ("skipped", "blocked_url")
+            assert run.receiver.requests == []
+
+    async def test_an_allowed_network_passes_in_production(self, database_url: str) -> None:
+        """Self-hosters may allow networks of their own."""
+        settings = {
+            "FLOWACTIONS_DATABASE_URL": database_url,
+            "FLOWACTIONS_EGRESS_ALLOW": "127.0.0.0/8",
+            "FLOWACTIONS_TICK_SECONDS": "0.05",
+        }
+        async with running(settings) as run:
+            row = await run.ended(await run.reach(a_node(run.receiver.url)))
+        assert row["status"] == "delivered"
+
+
+class TestHostTransaction:
+    @pytest.mark.parametrize("commits", [True, False])
+    async def test_a_delivery_belongs_to_the_hosts_transaction(self, database_url: str, commits: bool) -> None:
+        """With walk.connection, the row exists exactly when the host commits."""
+        url = database_url.replace("sqlite://", "sqlite+aiosqlite://").replace(
+            "postgresql://", "postgresql+asyncpg://"
+        )
+        engine = create_async_engine(url)
+        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_TICK_SECONDS": "0.05"}
+        try:
+            async with running(settings, database=engine) as run:
+                async with engine.connect() as connection:
+                    result = await run.reach(a_node(run.receiver.url), connection=connection)
+                    assert result.status == "queued"
+                    await (connection.commit() if commits else connection.rollback())
+                if commits:
+                    assert (await run.ended(result))["status"] == "delivered"
+                else:
+                    async with engine.connect() as connection:
+                        count = await connection.execute(text("SELECT count(*) FROM flowactions_outbox"))
+                        assert count.scalar_one() == 0
+        finally:
+            await engine.dispose()
+
+
+async def test_skipping_is_logged_with_the_node(run: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator sees in the log which node was skipped, and why."""
+    caplog.set_level(logging.WARNING)
+    await run.reach(Node(id="n-7", type="webhook"))
+    assert "webhook node n-7 skipped: missing_url" in caplog.text
+
+
+async def _retrying(run: Running, result: NodeResult) -> dict[str, Any] | None:
+    row = await run.row(result.delivery_id)
+    return row if row["status"] == "retrying" else None
+
+
+def _seconds(text_: str) -> float:
+    from datetime import datetime  # noqa: PLC0415
+
+    return datetime.fromisoformat(text_).timestamp()

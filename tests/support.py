@@ -1,0 +1,108 @@
+"""What many tests share: a small host, a walk, and waiting for something to become true."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import httpx
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from flowactions_hookspecs import (
+    Agent,
+    ApiPrincipal,
+    AuthEvent,
+    DashboardPrincipal,
+    Host,
+    LogicAction,
+    LogicActionRef,
+    Origin,
+    Walk,
+)
+
+
+class SmallHost(Host):
+    """A host whose answers a test sets as attributes."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        database: AsyncEngine | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.settings = settings or {}
+        self.database = database
+        self.transport = transport
+        self.secret: str | None = None
+        self.secret_error: Exception | None = None
+        self.action: LogicAction | None = None
+        self.action_error: Exception | None = None
+        self.principal: DashboardPrincipal | None = DashboardPrincipal(
+            organization_id="acme", user_id="ada", user_name="Ada"
+        )
+        self.agents: list[Agent] = []
+
+    async def dashboard_principal(self, connection: Any) -> DashboardPrincipal | None:
+        return self.principal
+
+    async def api_principal(self, connection: Any) -> ApiPrincipal | None:
+        return None
+
+    async def agent(self, agent_id: str) -> Agent | None:
+        return next((agent for agent in self.agents if agent.id == agent_id), None)
+
+    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
+        return [agent for agent in self.agents if agent.organization_id == organization_id]
+
+    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
+        if self.action_error is not None:
+            raise self.action_error
+        return self.action
+
+    async def signing_secret(self, origin: Origin) -> str | None:
+        if self.secret_error is not None:
+            raise self.secret_error
+        return self.secret
+
+    async def auth_event(self, event: AuthEvent) -> None:
+        raise NotImplementedError
+
+
+def development(database_url: str, **settings: str) -> dict[str, str]:
+    """Give the settings of a development host whose worker ticks often."""
+    return {
+        "FLOWACTIONS_ENVIRONMENT": "development",
+        "FLOWACTIONS_DATABASE_URL": database_url,
+        "FLOWACTIONS_TICK_SECONDS": "0.05",
+        **settings,
+    }
+
+
+def a_walk(**changes: Any) -> Walk:
+    """Make a walk of a new run."""
+    values: dict[str, Any] = {
+        "organization_id": "acme",
+        "agent_id": "agent-1",
+        "flow_id": "flow-1",
+        "run_id": uuid4().hex,
+        "user_id": "user-1",
+        "content": "hello",
+    }
+    return Walk(**{**values, **changes})
+
+
+async def until(holds: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait until ``holds`` (a plain or an async callable) gives something true, and return that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = holds()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not true within {seconds} s"
+        await asyncio.sleep(0.01)
