@@ -33,7 +33,9 @@ def test_a_rotated_key_still_opens_and_the_new_one_seals() -> None:
         KeyRing([NEW]).open(sealed, "acme", "token")
 
 
-@pytest.mark.parametrize(("organization", "purpose"), [("globex", "token"), ("acme", "other"), ("acmet", "oken")])
+@pytest.mark.parametrize(
+    ("organization", "purpose"), [("globex", "token"), ("acme", "other"), ("acmet", "oken")]
+)
 def test_a_sealed_value_moved_to_another_row_does_not_open(organization: str, purpose: str) -> None:
     """The seal holds for one organization and one purpose only."""
     ring = KeyRing([NEW])

@@ -31,7 +31,12 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_CONNECTIONS_PATH", "/admin/connections", "connections_path", "/admin/connections"),
         ("BACKEND_PUBLIC_URL", "https://example.com/api/", "public_url", "https://example.com/api"),
         ("CHAT_API_URL", "http://127.0.0.1:9/api", "chat_api_url", "http://127.0.0.1:9/api/"),
-        ("CHAT_AUTHORIZE_URL", "https://example.com/authorize", "chat_authorize_url", "https://example.com/authorize"),
+        (
+            "CHAT_AUTHORIZE_URL",
+            "https://example.com/authorize",
+            "chat_authorize_url",
+            "https://example.com/authorize",
+        ),
         ("CHAT_CLIENT_ID", "id", "chat_client_id", "id"),
         ("CHAT_CLIENT_SECRET", "secret", "chat_client_secret", "secret"),
         ("CHAT_BOT_TOKEN", "xoxb-1", "chat_bot_token", "xoxb-1"),
@@ -82,14 +87,18 @@ def test_what_cannot_be_used_is_named_and_its_value_is_not_shown(name: str, text
 def test_one_error_lists_everything() -> None:
     """All mistakes are told at once."""
     with pytest.raises(SettingsInvalid) as error:
-        read_settings({"FLOWACTIONS_TICK_SECONDS": "x", "FLOWACTIONS_CLAIM_LIMIT": "x", "FLOWACTIONS_NOPE": "1"})
+        read_settings(
+            {"FLOWACTIONS_TICK_SECONDS": "x", "FLOWACTIONS_CLAIM_LIMIT": "x", "FLOWACTIONS_NOPE": "1"}
+        )
     for name in ("FLOWACTIONS_TICK_SECONDS", "FLOWACTIONS_CLAIM_LIMIT", "FLOWACTIONS_NOPE does not exist"):
         assert name in str(error.value)
 
 
 def test_other_programs_settings_are_left_alone() -> None:
     """An environment full of other names is fine, and an empty text is a setting that is not set."""
-    settings = read_settings({"PATH": "/bin", "CHAT_OTHER": "x", "FLOWACTIONS_TEST_X": "y", "CHAT_BOT_TOKEN": " "})
+    settings = read_settings(
+        {"PATH": "/bin", "CHAT_OTHER": "x", "FLOWACTIONS_TEST_X": "y", "CHAT_BOT_TOKEN": " "}
+    )
     assert msgspec.structs.asdict(settings) == msgspec.structs.asdict(Settings())
 
 

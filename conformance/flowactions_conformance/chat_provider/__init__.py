@@ -1,0 +1,21 @@
+"""A fake chat provider on loopback that keeps the shapes of Slack's Web API."""
+
+from flowactions_conformance.chat_provider.app import FakeChatProvider
+from flowactions_conformance.chat_provider.faults import Fault
+from flowactions_conformance.chat_provider.state import (
+    Channel,
+    Member,
+    Message,
+    Workspace,
+    sample_workspace,
+)
+
+__all__ = [
+    "Channel",
+    "FakeChatProvider",
+    "Fault",
+    "Member",
+    "Message",
+    "Workspace",
+    "sample_workspace",
+]

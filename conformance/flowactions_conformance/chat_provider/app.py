@@ -1,0 +1,250 @@
+"""The fake provider's ASGI app: Web API, consent page, and a page that shows what was posted."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import html
+import secrets
+import string
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from litestar import HttpMethod, Litestar, MediaType, Request, Response, get, post, route
+from litestar.params import FromPath
+from litestar.response import File, Redirect, Stream
+from litestar.static_files import create_static_files_router
+
+from flowactions_conformance.chat_provider.events import send_event
+from flowactions_conformance.chat_provider.faults import Fault, fault_of, refusal
+from flowactions_conformance.chat_provider.methods import METHODS, Method
+from flowactions_conformance.chat_provider.state import (
+    Message,
+    State,
+    Token,
+    Workspace,
+    sample_workspace,
+)
+
+PAGES = Path(__file__).parent / "pages"
+JSON_TYPE = "application/json;charset=utf-8"
+CLIENT_ID = "fake-client-id"
+CLIENT_SECRET = "fake-client-secret"  # noqa: S105  guards nothing
+SIGNING_SECRET = "fake-signing-secret"  # noqa: S105  guards nothing
+
+
+class FakeChatProvider:
+    """A chat provider with its workspaces.
+
+    Args:
+        workspaces: a small sample workspace when not given.
+        events_url: where lifecycle events go; ``None`` sends none.
+        clock: Unix seconds.
+
+    Attributes:
+        app: the ASGI app.
+        state: workspaces, tokens and messages.
+        faults: method name → the answers to its next calls.
+        calls: the name of each method that was called, in order.
+    """
+
+    def __init__(
+        self,
+        workspaces: Sequence[Workspace] | None = None,
+        *,
+        events_url: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.state = State(workspaces or [sample_workspace()], int(clock()))
+        self.events_url = events_url
+        self.faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self.calls: list[str] = []
+        self._clock = clock
+        self.app = self._app()
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What was posted, oldest first."""
+        return self.state.messages
+
+    async def uninstall(self, workspace: Workspace) -> None:
+        """Remove the app from a workspace: its tokens die, and the events follow."""
+        for token in self.state.tokens_of(workspace):
+            token.dead = "account_inactive"
+        await self._send(workspace, {"type": "app_uninstalled"})
+        await self._send(
+            workspace, {"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [workspace.bot_user_id]}}
+        )
+
+    async def revoke(self, token: Token) -> None:
+        """Revoke one token, and send the event."""
+        token.dead = "token_revoked"
+        bots = [token.workspace.bot_user_id]
+        await self._send(token.workspace, {"type": "tokens_revoked", "tokens": {"oauth": [], "bot": bots}})
+
+    async def _send(self, workspace: Workspace, event: dict[str, Any]) -> None:
+        if self.events_url is not None:
+            event_id = f"Ev{secrets.token_hex(5).upper()}"
+            await send_event(
+                self.events_url,
+                SIGNING_SECRET,
+                self._clock(),
+                team_id=workspace.id,
+                event_id=event_id,
+                event=event,
+            )
+
+    async def _call(self, request: Request[Any, Any, Any], method_name: str) -> Any:
+        """Answer one call of the Web API."""
+        self.calls.append(method_name)
+        if method_name == "oauth.v2.access":
+            return _json(self._exchange(request, await _form(request)))
+        value = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        queued = self.faults[method_name]
+        fault = queued.popleft() if queued else fault_of(value)
+        if fault is not None:
+            await asyncio.sleep(fault.delay)
+            if fault.status == 0:
+                return Stream(_nothing, headers={"content-length": "1"})
+            return Response(fault.body, status_code=fault.status, headers=dict(fault.headers))
+        token = self.state.token(value)
+        method = METHODS.get(method_name)
+        if method is None or token is None or token.dead is not None:
+            return _json(_not_allowed(method, value, token))
+        is_json = request.headers.get("content-type", "").startswith("application/json")
+        arguments = await (_json_body(request) if is_json else _form(request))
+        if method.scopes and not set(method.scopes) & set(token.scopes):
+            body = refusal("missing_scope", needed=method.scopes[0], provided=",".join(token.scopes))
+        elif is_json and not method.takes_json:
+            body = refusal("invalid_arguments")
+        else:
+            body = method.run(self.state, token, arguments)
+        return _json(body, {"x-oauth-scopes": ",".join(token.scopes)})
+
+    def _exchange(self, request: Request[Any, Any, Any], form: Mapping[str, Any]) -> dict[str, Any]:
+        client = _basic(request) or (form.get("client_id"), form.get("client_secret"))
+        if client[0] != CLIENT_ID:
+            return refusal("invalid_client_id")
+        if client[1] != CLIENT_SECRET:
+            return refusal("bad_client_secret")
+        code = self.state.take_code(str(form.get("code") or ""))
+        if code is None:
+            return refusal("invalid_code")
+        if form.get("redirect_uri") != code.redirect_uri:
+            return refusal("bad_redirect_uri")
+        token = self.state.add_token(code.workspace, scopes=code.scopes)
+        return {
+            "ok": True,
+            "access_token": token.value,
+            "token_type": "bot",
+            "scope": ",".join(token.scopes),
+            "bot_user_id": code.workspace.bot_user_id,
+            "app_id": "A0FAKE",
+            "team": {"name": code.workspace.name, "id": code.workspace.id},
+            "enterprise": None,
+            "authed_user": {"id": code.workspace.members[0].id},
+        }
+
+    def _consent(self, query: Mapping[str, str]) -> Response[Any]:
+        if query.get("client_id") != CLIENT_ID:
+            return Response("Unknown client_id.", status_code=400, media_type=MediaType.TEXT)
+        page = string.Template((PAGES / "consent.html").read_text(encoding="utf-8"))
+        options = "".join(
+            f'<option value="{html.escape(workspace.id)}">{html.escape(workspace.name)}</option>'
+            for workspace in self.state.workspaces
+        )
+        scopes = "".join(f"<li><code>{html.escape(s)}</code></li>" for s in query.get("scope", "").split(","))
+        hidden = "".join(
+            f'<input type="hidden" name="{name}" value="{html.escape(query.get(name, ""))}">'
+            for name in ("redirect_uri", "state", "scope")
+        )
+        return Response(
+            page.substitute(options=options, scopes=scopes, hidden=hidden), media_type=MediaType.HTML
+        )
+
+    def _decide(self, form: Mapping[str, str]) -> Redirect:
+        answer = {"state": form.get("state", "")}
+        workspace = next((w for w in self.state.workspaces if w.id == form.get("workspace")), None)
+        redirect_uri = form.get("redirect_uri", "")
+        if form.get("decision") == "allow" and workspace is not None:
+            scopes = form.get("scope", "").split(",")
+            answer["code"] = self.state.add_code(workspace, redirect_uri, scopes)
+        else:
+            answer["error"] = "access_denied"
+        return Redirect(f"{redirect_uri}?{urlencode(answer)}", status_code=303)
+
+    def _app(self) -> Litestar:
+        @route("/api/{method_name:str}", http_method=[HttpMethod.GET, HttpMethod.POST])
+        async def call(request: Request[Any, Any, Any], method_name: FromPath[str]) -> Any:
+            return await self._call(request, method_name)
+
+        @get("/oauth/v2/authorize")
+        async def consent(request: Request[Any, Any, Any]) -> Response[Any]:
+            return self._consent(dict(request.query_params.items()))
+
+        @post("/oauth/v2/authorize")
+        async def decide(request: Request[Any, Any, Any]) -> Redirect:
+            return self._decide(await _form(request))
+
+        @get("/inspect/messages")
+        async def inspect() -> dict[str, list[Message]]:
+            return {"data": self.state.messages}
+
+        @get("/")
+        async def page() -> File:
+            return File(PAGES / "chat.html", content_disposition_type="inline", media_type="text/html")
+
+        static = create_static_files_router("/static", [PAGES], include_in_schema=False)
+        return Litestar(
+            [call, consent, decide, inspect, page, static], openapi_config=None, logging_config=None
+        )
+
+
+def _json(body: dict[str, Any], headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(
+        msgspec.json.encode(body), status_code=200, headers={"content-type": JSON_TYPE, **(headers or {})}
+    )
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    """End a body that was announced: the server then closes the connection."""
+    return
+    yield b""
+
+
+def _not_allowed(method: Method | None, value: str, token: Token | None) -> dict[str, Any]:
+    if method is None:
+        return refusal("unknown_method")
+    if not value:
+        return refusal("not_authed")
+    return refusal(token.dead if token is not None and token.dead else "invalid_auth")
+
+
+async def _json_body(request: Request[Any, Any, Any]) -> Mapping[str, Any]:
+    try:
+        body = msgspec.json.decode(await request.body())
+    except msgspec.DecodeError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+async def _form(request: Request[Any, Any, Any]) -> dict[str, str]:
+    """Read form fields and the query, as the provider does: the body's win."""
+    fields = dict(request.query_params.items())
+    return fields | dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _basic(request: Request[Any, Any, Any]) -> tuple[str, str] | None:
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return name, password

@@ -1,0 +1,65 @@
+"""Faults on demand: by what a token's text holds, or for the next call of a method.
+
+| token holds          | every call with it                                             |
+|----------------------|----------------------------------------------------------------|
+| ``-ratelimited``     | 429, ``Retry-After: 1``, ``{"ok":false,"error":"ratelimited"}`` |
+| ``-empty429``        | 429 with an empty body and no ``Retry-After``                  |
+| ``-html503``         | 503 with an HTML body                                          |
+| ``-garbage``         | 200 with a body that is no JSON                                |
+| ``-drop``            | the connection is closed without an answer                     |
+| ``-slow``            | the answer comes after 30 seconds                              |
+| ``-fail-CODE``       | 200 with ``{"ok":false,"error":"CODE"}`` from chat.postMessage |
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+
+class Fault(NamedTuple):
+    """An answer in place of the real one.
+
+    Attributes:
+        status: the HTTP status; 0 closes the connection instead.
+        body: the raw body.
+        headers: the headers.
+        delay: seconds before the answer.
+    """
+
+    status: int = 200
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    delay: float = 0.0
+
+
+RATE_LIMITED = Fault(
+    429,
+    b'{"ok":false,"error":"ratelimited"}',
+    (("retry-after", "1"), ("content-type", "application/json;charset=utf-8")),
+)
+
+BY_TOKEN: dict[str, Fault] = {
+    "-ratelimited": RATE_LIMITED,
+    "-empty429": Fault(429),
+    "-html503": Fault(503, b"<html>Service unavailable</html>", (("content-type", "text/html"),)),
+    "-garbage": Fault(200, b"not json", (("content-type", "application/json;charset=utf-8"),)),
+    "-drop": Fault(0),
+    "-slow": Fault(200, b'{"ok":true}', (("content-type", "application/json;charset=utf-8"),), 30.0),
+}
+
+
+def refusal(code: str, **more: Any) -> dict[str, Any]:
+    """Write the body of a refusal; the provider sends it with status 200."""
+    return {"ok": False, "error": code, **more}
+
+
+def fault_of(token: str) -> Fault | None:
+    """Give the fault that a token's text asks for."""
+    return next((fault for text, fault in BY_TOKEN.items() if text in token), None)
+
+
+def failing_code(token: str) -> str | None:
+    """Give the error code that a token's text asks chat.postMessage to fail with."""
+    match = re.search(r"-fail-([a-z_]+)", token)
+    return match[1] if match else None

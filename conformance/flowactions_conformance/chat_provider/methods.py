@@ -1,0 +1,184 @@
+"""The Web API's methods: pure answers over the state."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flowactions_conformance.chat_provider.faults import failing_code, refusal
+from flowactions_conformance.chat_provider.state import Channel, Member, State, Token
+
+Arguments = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class Method(NamedTuple):
+    """A method of the Web API.
+
+    Attributes:
+        run: gives the answer's body.
+        scopes: any of these lets a token call it; none lets every token.
+        takes_json: whether a JSON body is read; otherwise form fields and the query only.
+    """
+
+    run: Callable[[State, Token, Arguments], Answer]
+    scopes: tuple[str, ...] = ()
+    takes_json: bool = False
+
+
+def auth_test(_: State, token: Token, __: Arguments) -> Answer:
+    """Tell whose token it is."""
+    workspace = token.workspace
+    return {
+        "ok": True,
+        "url": f"https://{workspace.name.lower()}.example.com/",
+        "team": workspace.name,
+        "user": "bot",
+        "team_id": workspace.id,
+        "user_id": workspace.bot_user_id,
+        "bot_id": f"B{workspace.id[1:]}",
+    }
+
+
+def auth_revoke(_: State, token: Token, __: Arguments) -> Answer:
+    """Make the token worthless."""
+    token.dead = "token_revoked"
+    return {"ok": True, "revoked": True}
+
+
+def post_message(state: State, token: Token, arguments: Arguments) -> Answer:
+    """Post to a channel that the app has joined, or to a direct-message channel."""
+    text, target = str(arguments.get("text") or ""), str(arguments.get("channel") or "")
+    workspace = token.workspace
+    member = next((member for member in workspace.members if target == f"D{member.id[1:]}"), None)
+    channel = _channel(workspace.channels, target)
+    code = failing_code(token.value) or _unfit(text)
+    if code is None and member is None:
+        code = _closed(channel)
+    if code is not None:
+        more = {"needed": "chat:write", "provided": ""} if code == "missing_scope" else {}
+        return refusal(code, **more)
+    name = f"@{member.name}" if member is not None else f"#{channel.name if channel else ''}"
+    message = state.post(workspace, target, name, text)
+    sent = {"type": "message", "user": workspace.bot_user_id, "text": text, "ts": message.ts}
+    return {"ok": True, "channel": target, "ts": message.ts, "message": sent}
+
+
+def _unfit(text: str) -> str | None:
+    if not text:
+        return "no_text"
+    return "msg_too_long" if len(text) > 40_000 else None
+
+
+def _closed(channel: Channel | None) -> str | None:
+    """Say why the app cannot post to a channel; a private one that it is not in does not exist for it."""
+    if channel is None or (channel.is_private and not channel.is_member):
+        return "channel_not_found"
+    if channel.is_archived:
+        return "is_archived"
+    return None if channel.is_member else "not_in_channel"
+
+
+def conversations_open(_: State, token: Token, arguments: Arguments) -> Answer:
+    """Open the direct-message channel with a member."""
+    users = arguments.get("users")
+    user = str(users[0] if isinstance(users, list) and users else users or "")
+    member = next((member for member in token.workspace.members if member.id == user), None)
+    if member is None:
+        return refusal("user_not_found")
+    if member.is_bot:
+        return refusal("cannot_dm_bot")
+    if member.deleted:
+        return refusal("user_disabled")
+    return {"ok": True, "channel": {"id": f"D{member.id[1:]}"}}
+
+
+def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
+    """Let the app join a public channel."""
+    channel = _channel(token.workspace.channels, str(arguments.get("channel") or ""))
+    if channel is None or channel.is_private:
+        return refusal("channel_not_found")
+    channel.is_member = True
+    return {"ok": True, "channel": _channel_record(channel)}
+
+
+def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
+    """List channels page by page; a private one only where the app is a member."""
+    types = str(arguments.get("types") or "public_channel").split(",")
+    without_archived = str(arguments.get("exclude_archived") or "").lower() in {"true", "1"}
+    channels = [
+        channel
+        for channel in token.workspace.channels
+        if ("private_channel" if channel.is_private else "public_channel") in types
+        and (channel.is_member or not channel.is_private)
+        and not (channel.is_archived and without_archived)
+    ]
+    return _page(token, "channels", [_channel_record(channel) for channel in channels], arguments)
+
+
+def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
+    """List members page by page."""
+    return _page(token, "members", [_member_record(member) for member in token.workspace.members], arguments)
+
+
+METHODS: Mapping[str, Method] = {
+    "auth.test": Method(auth_test, takes_json=True),
+    "auth.revoke": Method(auth_revoke),
+    "chat.postMessage": Method(post_message, ("chat:write",), takes_json=True),
+    "conversations.open": Method(conversations_open, ("im:write",), takes_json=True),
+    "conversations.join": Method(conversations_join, takes_json=True),
+    "conversations.list": Method(conversations_list, ("channels:read", "groups:read")),
+    "users.list": Method(users_list, ("users:read",)),
+}
+
+
+def _channel(channels: Sequence[Channel], channel_id: str) -> Channel | None:
+    return next((channel for channel in channels if channel.id == channel_id), None)
+
+
+def _channel_record(channel: Channel) -> Answer:
+    return {
+        "id": channel.id,
+        "name": channel.name,
+        "is_channel": not channel.is_private,
+        "is_private": channel.is_private,
+        "is_archived": channel.is_archived,
+        "is_member": channel.is_member,
+    }
+
+
+def _member_record(member: Member) -> Answer:
+    return {
+        "id": member.id,
+        "name": member.name,
+        "deleted": member.deleted,
+        "is_bot": member.is_bot,
+        "real_name": member.real_name,
+        "profile": {"display_name": member.name.title(), "image_48": ""},
+    }
+
+
+def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) -> Answer:
+    """Cut a page. Pages may be short, and the first ones empty, while a cursor remains."""
+    workspace = token.workspace
+    try:
+        limit = min(int(arguments.get("limit") or 100), workspace.page_size, 999)
+        position = _position(str(arguments.get("cursor") or ""))
+    except ValueError:
+        return refusal("invalid_cursor")
+    if position < workspace.empty_pages:
+        shown, following = [], position + 1
+    else:
+        start = position - workspace.empty_pages
+        shown = records[start : start + limit]
+        following = position + limit if start + limit < len(records) else -1
+    cursor = "" if following < 0 else base64.b64encode(f"next:{following:06}".encode()).decode()
+    return {"ok": True, name: shown, "response_metadata": {"next_cursor": cursor}}
+
+
+def _position(cursor: str) -> int:
+    if not cursor:
+        return 0
+    text = base64.b64decode(cursor, validate=True).decode()
+    return int(text.removeprefix("next:"))

@@ -1,0 +1,46 @@
+// Shows the messages as they arrive. Text is only ever set as text: nothing in a message is executed.
+const MARKS = /\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|`(?<code>[^`\n]+)`/g;
+const list = document.querySelector("#messages");
+let shown = 0;
+
+function unescaped(text) {
+  return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+}
+
+function element(tag, className, ...children) {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.append(...children);
+  return made;
+}
+
+function formatted(text) {
+  const parts = [];
+  let end = 0;
+  for (const match of text.matchAll(MARKS)) {
+    parts.push(unescaped(text.slice(end, match.index)));
+    const [tag, inner] = Object.entries(match.groups).find(([, value]) => value !== undefined);
+    parts.push(element(tag, "", unescaped(inner)));
+    end = match.index + match[0].length;
+  }
+  return [...parts, unescaped(text.slice(end))];
+}
+
+function rendered(message) {
+  const time = element("time", "", new Date(Number(message.ts) * 1000).toLocaleTimeString());
+  const head = element("header", "", element("span", "channel", message.channel), time);
+  const item = element("li", "message", head, element("p", "text", ...formatted(message.text)));
+  item.dataset.ts = message.ts;
+  item.dataset.channel = message.channel_id;
+  return item;
+}
+
+async function refresh() {
+  const { data } = await (await fetch("/inspect/messages")).json();
+  document.querySelector("#empty").hidden = data.length > 0;
+  for (const message of data.slice(shown)) list.prepend(rendered(message));
+  shown = data.length;
+}
+
+setInterval(() => refresh().catch(() => {}), 1000);
+refresh();

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+import httpx
+import pytest
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+
+from flowactions_conformance.chat_provider import (
+    Channel,
+    FakeChatProvider,
+    Fault,
+    Workspace,
+    sample_workspace,
+)
+from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
+from flowactions_conformance.chat_provider.events import signature
+from flowactions_conformance.serving import serve
+
+SCOPES = "chat:write,channels:read,groups:read,users:read,im:write"
+
+
+class Running:
+    def __init__(self, provider: FakeChatProvider, url: str) -> None:
+        self.provider = provider
+        self.url = url
+        self.token = provider.state.add_token(provider.state.workspaces[0])
+
+    def client(self, token: str | None = None) -> AsyncWebClient:
+        value = self.token.value if token is None else token
+        return AsyncWebClient(token=value, base_url=f"{self.url}/api/", retry_handlers=[], timeout=2)
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[Running]:
+    provider = FakeChatProvider()
+    async with serve(provider.app) as url:
+        yield Running(provider, url)
+
+
+async def refused(call: Any) -> dict[str, Any]:
+    with pytest.raises(SlackApiError) as error:
+        await call
+    data: dict[str, Any] = error.value.response.data
+    return data
+
+
+async def test_auth_test_tells_whose_token_it_is(run: Running) -> None:
+    """The answer has the real one's fields, and the scopes are a header."""
+    answer = await run.client().auth_test()
+    assert {"ok", "url", "team", "user", "team_id", "user_id", "bot_id"} <= set(answer.data)
+    assert answer.headers["x-oauth-scopes"] == SCOPES
+    assert answer.headers["content-type"] == "application/json;charset=utf-8"
+
+
+async def test_a_bad_token_and_none_are_told_apart(run: Running) -> None:
+    """A wrong token is invalid_auth; no token is not_authed; both with HTTP 200."""
+    assert (await refused(run.client("xoxb-nope").auth_test()))["error"] == "invalid_auth"
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{run.url}/api/auth.test")
+    assert (answer.status_code, answer.json()["error"]) == (200, "not_authed")
+
+
+async def test_a_message_is_posted_with_a_rising_timestamp(run: Running) -> None:
+    """Each message has its own, later, timestamp."""
+    client = run.client()
+    first = await client.chat_postMessage(channel="C0GENERAL", text="*hi*")
+    second = await client.chat_postMessage(channel="C0GENERAL", text="again")
+    assert second["ts"] > first["ts"]
+    assert [(m.channel, m.text, m.ts) for m in run.provider.messages] == [
+        ("#general", "*hi*", first["ts"]),
+        ("#general", "again", second["ts"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("channel", "text", "error"),
+    [
+        ("C0RANDOM", "hi", "not_in_channel"),
+        ("C0OLD", "hi", "is_archived"),
+        ("nope", "hi", "channel_not_found"),
+        ("C0GENERAL", "", "no_text"),
+        ("C0GENERAL", "x" * 40_001, "msg_too_long"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The top-level `text`")
+async def test_a_message_that_cannot_be_posted_is_refused(
+    run: Running, channel: str, text: str, error: str
+) -> None:
+    """Membership, archive and length are refused with the provider's codes."""
+    assert (await refused(run.client().chat_postMessage(channel=channel, text=text)))["error"] == error
+
+
+async def test_a_direct_message_goes_through_its_channel(run: Running) -> None:
+    """Opening gives a channel to which messages can be posted."""
+    opened = await run.client().conversations_open(users=["U0GRACE"])
+    await run.client().chat_postMessage(channel=opened["channel"]["id"], text="psst")
+    assert run.provider.messages[0].channel == "@grace"
+
+
+@pytest.mark.parametrize(
+    ("user", "error"), [("U0ROBOT", "cannot_dm_bot"), ("U0GONE", "user_disabled"), ("U?", "user_not_found")]
+)
+async def test_some_members_cannot_get_direct_messages(run: Running, user: str, error: str) -> None:
+    """Bots, deactivated accounts and strangers are refused."""
+    assert (await refused(run.client().conversations_open(users=[user])))["error"] == error
+
+
+async def test_joining_a_channel_lets_the_app_post(run: Running) -> None:
+    """After a join, the channel takes messages."""
+    await run.client().conversations_join(channel="C0RANDOM")
+    assert (await run.client().chat_postMessage(channel="C0RANDOM", text="hi"))["ok"]
+
+
+async def test_a_missing_scope_is_named(run: Running) -> None:
+    """The refusal says what is needed and what there is."""
+    token = run.provider.state.add_token(run.provider.state.workspaces[0], scopes=["users:read"])
+    answer = await refused(run.client(token.value).chat_postMessage(channel="C0GENERAL", text="hi"))
+    assert (answer["error"], answer["needed"], answer["provided"]) == (
+        "missing_scope",
+        "chat:write",
+        "users:read",
+    )
+
+
+@pytest.mark.parametrize("method", ["conversations.list", "users.list", "auth.revoke"])
+async def test_json_is_refused_where_the_provider_takes_forms(run: Running, method: str) -> None:
+    """A JSON body is accepted only by the four methods that take it."""
+    headers = {"authorization": f"Bearer {run.token.value}"}
+    async with httpx.AsyncClient(headers=headers) as client:
+        answer = await client.post(f"{run.url}/api/{method}", json={"limit": 1})
+        accepted = await client.post(f"{run.url}/api/auth.test", json={})
+    assert answer.json()["error"] == "invalid_arguments"
+    assert accepted.json()["ok"]
+
+
+async def test_a_big_workspace_comes_in_pages_with_empty_ones_first() -> None:
+    """Every channel is seen once, over pages that may be empty while a cursor remains."""
+    channels = [Channel(id=f"C{number}", name=f"c{number}") for number in range(2500)]
+    big = Workspace(
+        id="T1",
+        name="Big",
+        bot_user_id="UB",
+        channels=channels,
+        members=[],
+        page_size=100,
+        empty_pages=2,
+    )
+    provider = FakeChatProvider([big])
+    async with serve(provider.app) as url:
+        client = Running(provider, url).client()
+        seen: list[str] = []
+        sizes: list[int] = []
+        cursor = ""
+        while True:
+            page = await client.conversations_list(types="public_channel", limit=999, cursor=cursor or None)
+            seen += [channel["id"] for channel in page["channels"]]
+            sizes.append(len(page["channels"]))
+            cursor = page["response_metadata"]["next_cursor"]
+            if not cursor:
+                break
+            assert cursor.endswith("=")
+    assert seen == [channel.id for channel in channels]
+    assert sizes[:3] == [0, 0, 100]
+
+
+async def test_the_built_in_user_does_not_say_that_it_is_a_bot(run: Running) -> None:
+    """Callers must exclude it by its id, as with the real provider."""
+    members = {member["id"]: member for member in (await run.client().users_list())["members"]}
+    assert members["USLACKBOT"]["is_bot"] is False
+    assert members["U0GONE"]["deleted"] is True
+
+
+class TestFaults:
+    async def test_throttling_by_token_text(self, run: Running) -> None:
+        """A token can ask for a 429 with and without a usable Retry-After."""
+        with pytest.raises(SlackApiError) as error:
+            await run.client("xoxb-fault-ratelimited").auth_test()
+        assert error.value.response.status_code == 429
+        assert error.value.response.headers["retry-after"] == "1"
+        async with httpx.AsyncClient() as client:
+            headers = {"authorization": "Bearer xoxb-fault-empty429"}
+            answer = await client.post(f"{run.url}/api/auth.test", headers=headers)
+        assert (answer.status_code, answer.content) == (429, b"")
+
+    async def test_a_dropped_connection(self, run: Running) -> None:
+        """A token can ask for the connection to break."""
+        with pytest.raises(aiohttp.ClientError):
+            await run.client("xoxb-fault-drop").auth_test()
+
+    async def test_a_code_for_posting(self, run: Running) -> None:
+        """A token can ask chat.postMessage to fail with any code, and everything else to work."""
+        client = run.client("xoxb-fault-fail-ekm_access_denied")
+        assert (await client.auth_test())["ok"]
+        answer = await refused(client.chat_postMessage(channel="C0GENERAL", text="hi"))
+        assert answer["error"] == "ekm_access_denied"
+
+    async def test_a_queued_fault_is_used_once(self, run: Running) -> None:
+        """The next call of a method fails, the one after works."""
+        run.provider.faults["auth.test"].append(Fault(503, b"<html>"))
+        async with httpx.AsyncClient() as client:
+            headers = {"authorization": f"Bearer {run.token.value}"}
+            answers = [await client.post(f"{run.url}/api/auth.test", headers=headers) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [503, 200]
+
+
+class TestOAuth:
+    async def test_the_consent_page_leads_to_a_token_once(self, run: Running) -> None:
+        """Allow gives a code that can be exchanged once, for a token with the scopes asked for."""
+        redirect = "http://127.0.0.1:1/callback"
+        async with httpx.AsyncClient() as client:
+            query = {"client_id": CLIENT_ID, "scope": SCOPES, "redirect_uri": redirect, "state": "a&b"}
+            page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
+            assert "Acme" in page.text
+            form = {**query, "workspace": "T0ACME", "decision": "allow"}
+            sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
+        answer = parse_qs(urlsplit(sent_back.headers["location"]).query)
+        assert answer["state"] == ["a&b"]
+        exchange = {
+            "client_id": CLIENT_ID,
+            "client_secret": CLIENT_SECRET,
+            "code": answer["code"][0],
+            "redirect_uri": redirect,
+        }
+        token = await run.client("").oauth_v2_access(**exchange)
+        assert (token["token_type"], token["scope"], token["team"]["id"]) == ("bot", SCOPES, "T0ACME")
+        assert (await run.client(token["access_token"]).auth_test())["ok"]
+        assert (await refused(run.client("").oauth_v2_access(**exchange)))["error"] == "invalid_code"
+
+    async def test_cancelling_sends_the_reason_back(self, run: Running) -> None:
+        """Cancel redirects with access_denied."""
+        form = {"decision": "cancel", "redirect_uri": "http://127.0.0.1:1/callback", "state": "s"}
+        async with httpx.AsyncClient() as client:
+            sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
+        assert sent_back.headers["location"] == "http://127.0.0.1:1/callback?state=s&error=access_denied"
+
+    @pytest.mark.parametrize(
+        ("change", "error"),
+        [
+            ({"client_id": "x"}, "invalid_client_id"),
+            ({"client_secret": "x"}, "bad_client_secret"),
+            ({"redirect_uri": "x"}, "bad_redirect_uri"),
+            ({"code": "x"}, "invalid_code"),
+        ],
+    )
+    async def test_a_wrong_exchange_is_refused(self, run: Running, change: dict[str, str], error: str) -> None:
+        """Each wrong part of an exchange has its own code."""
+        redirect = "http://127.0.0.1:1/callback"
+        code = run.provider.state.add_code(run.provider.state.workspaces[0], redirect, ["chat:write"])
+        exchange = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, "code": code}
+        call = run.client("").oauth_v2_access(**{**exchange, "redirect_uri": redirect, **change})
+        assert (await refused(call))["error"] == error
+
+
+async def test_uninstalling_kills_the_tokens(run: Running) -> None:
+    """After an uninstall, the workspace's tokens are refused."""
+    await run.provider.uninstall(run.provider.state.workspaces[0])
+    assert (await refused(run.client().auth_test()))["error"] == "account_inactive"
+
+
+def test_events_are_signed_as_published() -> None:
+    """The provider's published example gives the published signature."""
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V"
+        b"&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text="
+        b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554"
+        b"%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    assert signature("8f742231b10e8888abcd99yyyzzz85a5", 1531420618, body) == (
+        "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
+    )
+
+
+def test_two_providers_share_nothing() -> None:
+    """State belongs to an instance."""
+    one, two = FakeChatProvider(), FakeChatProvider([sample_workspace("Globex", "T0GLOBEX")])
+    one.state.post(one.state.workspaces[0], "C", "#c", "hi")
+    assert (len(one.messages), len(two.messages)) == (1, 0)
