@@ -24,24 +24,38 @@ class _Server(uvicorn.Server):
         yield
 
 
+def listen(port: int = 0) -> socket.socket:
+    """Open a loopback port, so that its URL is known before the app that it serves is made.
+
+    Args:
+        port: 0 for a free one.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Give the base URL of an open port, for example ``http://127.0.0.1:8000``."""
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 @asynccontextmanager
-async def serve(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterator[str]:
     """Run an ASGI app, lifespan included, until the block is left.
 
     Args:
         app: the ASGI app.
-        host: the address to listen on.
-        port: the port, 0 for a free one.
+        listener: an open port, closed in the end; ``None`` opens a free one.
 
     Yields:
-        The base URL, for example ``http://127.0.0.1:8000``.
+        The base URL.
 
     Raises:
         RuntimeError: the app did not start; its log says why.
     """
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    listener = listener or listen()
     config = uvicorn.Config(app, lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=5)
     server = _Server(config)
     running = asyncio.create_task(_run(server, listener))
@@ -50,7 +64,7 @@ async def serve(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIte
             if running.done():
                 raise RuntimeError("the app did not start; its log says why")
             await asyncio.sleep(0.01)
-        yield f"http://{host}:{listener.getsockname()[1]}"
+        yield url_of(listener)
     finally:
         server.should_exit = True
         await asyncio.wait({running})

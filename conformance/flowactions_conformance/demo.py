@@ -1,0 +1,153 @@
+"""``flowactions-demo``: the reference host, a fake chat provider and a webhook receiver, on loopback.
+
+With ``--once`` it runs the sample flows without a browser, says step by step what was observed, and exits 0 only
+when everything was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from flowactions_conformance.chat_provider import FakeChatProvider
+from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
+from flowactions_conformance.receiver import Receiver
+from flowactions_conformance.reference_host import Sample, create_app
+from flowactions_conformance.serving import listen, serve, url_of
+from flowactions_conformance.walkthrough import WalkthroughFailed, connect_chat, walk_through
+
+TICK_SECONDS = "0.5"
+
+
+class Demo(NamedTuple):
+    """A running demo.
+
+    Attributes:
+        host_url: the reference host.
+        receiver_url: the receiver's page.
+        provider_url: the fake provider's page; ``None`` with a real workspace.
+        dashboard_token: a bearer token for the dashboard.
+    """
+
+    host_url: str
+    receiver_url: str
+    provider_url: str | None
+    dashboard_token: str
+    receiver: Receiver
+    provider: FakeChatProvider | None
+
+
+@asynccontextmanager
+async def running_demo(
+    environment: Mapping[str, str], directory: Path, *, channel_id: str | None = None, port: int = 0
+) -> AsyncIterator[Demo]:
+    """Start the three apps on loopback.
+
+    Args:
+        environment: with ``CHAT_BOT_TOKEN`` or ``CHAT_CLIENT_ID`` set, a real workspace is used.
+        directory: for the database.
+        channel_id: the channel that the sample flows post to.
+        port: of the reference host, 0 for a free one.
+    """
+    chat = {name: value for name, value in environment.items() if name.startswith("CHAT_") and value}
+    real = "CHAT_BOT_TOKEN" in chat or "CHAT_CLIENT_ID" in chat
+    async with AsyncExitStack() as stack:
+        provider = None if real else FakeChatProvider()
+        provider_url = None
+        if provider is not None:
+            provider_url = await stack.enter_async_context(serve(provider.app))
+            chat = {
+                "CHAT_CLIENT_ID": CLIENT_ID,
+                "CHAT_CLIENT_SECRET": CLIENT_SECRET,
+                "CHAT_SIGNING_SECRET": SIGNING_SECRET,
+                "CHAT_API_URL": f"{provider_url}/api/",
+                "CHAT_AUTHORIZE_URL": f"{provider_url}/oauth/v2/authorize",
+            }
+        webhook_secret, dashboard_token = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        receiver = Receiver(webhook_secret)
+        receiver_url = await stack.enter_async_context(serve(receiver.app))
+        sample = Sample(
+            webhook_url=f"{receiver_url}/hooks/orders",
+            webhook_secret=webhook_secret,
+            channel_id=channel_id or ("" if real else "C0ORDERS"),
+            dashboard_token=dashboard_token,
+        )
+        listener = listen(port)
+        settings = {
+            **chat,
+            "FLOWACTIONS_ENVIRONMENT": "development",
+            "FLOWACTIONS_TICK_SECONDS": TICK_SECONDS,
+            "BACKEND_PUBLIC_URL": url_of(listener),
+        }
+        made = create_app(settings, directory / "reference-host.db", sample=sample)
+        host_url = await stack.enter_async_context(serve(made.app, listener))
+        yield Demo(host_url, receiver_url, provider_url, dashboard_token, receiver, provider)
+
+
+async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with running_demo(os.environ, directory, channel_id=options.channel, port=options.port) as demo:
+        connected = "connect yours on the Connections page"
+        if demo.provider is not None:
+            connected = f"connected to {await connect_chat(demo.host_url, demo.dashboard_token)}"
+        _say(
+            f"""
+The demo runs. Sign in as Ada; no password is asked.
+
+  Flow editor          {demo.host_url}/editor
+  A flow as a user     {demo.host_url}/run/order-placed
+  Step by step         {demo.host_url}/run/onboarding
+  Deliveries           {demo.host_url}/deliveries
+  Chat connection      {demo.host_url}/connections  ({connected})
+  Webhook receiver     {demo.receiver_url}/
+  Chat channels        {demo.provider_url or "in your workspace"}
+
+Press Ctrl+C to stop. Nothing is kept.
+"""
+        )
+        await stopped.wait()
+
+
+async def _once(options: argparse.Namespace, directory: Path) -> None:
+    async with running_demo(os.environ, directory, channel_id=options.channel) as demo:
+        arrivals, provider = demo.receiver.arrivals, demo.provider
+        messages = None if provider is None else provider.messages
+        await walk_through(demo.host_url, demo.dashboard_token, arrivals, messages, _say)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; give its exit status."""
+    parser = argparse.ArgumentParser(prog="flowactions-demo", description=__doc__)
+    parser.add_argument("--once", action="store_true", help="run the sample flows, report, and leave")
+    parser.add_argument("--port", type=int, default=0, help="port of the reference host (default: a free one)")
+    parser.add_argument("--channel", help="id of the channel to post to, in a real workspace")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    with tempfile.TemporaryDirectory(prefix="flowactions-demo-") as directory:
+        try:
+            asyncio.run((_once if options.once else _serve_until_stopped)(options, Path(directory)))
+        except WalkthroughFailed as failure:
+            _say(f"\nFAILED: {failure}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+"""The host's own routes: the dashboard's API, the end user's widget, and the pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from litestar import Request, Response, Router, get, post, put
+from litestar.datastructures import Cookie
+from litestar.di import NamedDependency, Provide
+from litestar.exceptions import ClientException, NotAuthorizedException, NotFoundException
+from litestar.params import FromPath, JSONBody
+from litestar.response import File, Redirect
+from litestar.static_files import create_static_files_router
+from msgspec import Meta
+
+from flowactions_conformance.reference_host import store as tables
+from flowactions_conformance.reference_host.host import SESSION_COOKIE, ReferenceHost
+from flowactions_conformance.reference_host.store import Flow, Store
+from flowactions_conformance.reference_host.walker import Turn, Walker
+from flowactions_hookspecs import (
+    DashboardPrincipal,
+    ExperienceTriggerRef,
+    FlowActions,
+    Receipt,
+    Walk,
+)
+
+PAGES = Path(__file__).parent / "pages"
+
+Person = NamedDependency[DashboardPrincipal]
+Data = dict[str, Any]
+
+
+class SignIn(msgspec.Struct, rename="camel"):
+    """Who signs in. The reference host has no passwords."""
+
+    user_id: str
+
+
+class FlowChange(msgspec.Struct, rename="camel"):
+    """A flow as the editor saves it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    agent_id: str
+    kind: Literal["single_shot", "client_paced"]
+    items: Annotated[list[dict[str, Any]], Meta(max_length=200)] = []
+
+
+class Opening(msgspec.Struct, rename="camel"):
+    """The end user opens a flow."""
+
+    user_id: Annotated[str, Meta(max_length=200)] = ""
+    content: Annotated[str, Meta(max_length=10_000)] = ""
+
+
+class Onward(msgspec.Struct):
+    """The end user goes on from the step that the browser shows."""
+
+    from_step: str | None = msgspec.field(name="from", default=None)
+
+
+@get("/people")
+async def list_people(store: NamedDependency[Store]) -> Data:
+    """List who can sign in."""
+    names = {row["id"]: row["name"] for row in await store.find(tables.organizations)}
+    people = await store.find(tables.people)
+    return _data(
+        [
+            {"userId": row["id"], "userName": row["name"], "organizationName": names[row["organization_id"]]}
+            for row in people
+        ]
+    )
+
+
+@post("/login", status_code=204)
+async def sign_in(store: NamedDependency[Store], data: JSONBody[SignIn]) -> Response[None]:
+    """Start a session."""
+    person = await store.one(tables.people, id=data.user_id)
+    if person is None:
+        raise NotFoundException("There is nobody with this id.")
+    token = await store.issue_token("dashboard", person["organization_id"], person_id=person["id"])
+    cookie = Cookie(key=SESSION_COOKIE, value=token, httponly=True, samesite="lax", path="/")
+    return Response(None, status_code=204, cookies=[cookie])
+
+
+@post("/logout", status_code=204)
+async def sign_out() -> Response[None]:
+    """End the session."""
+    response = Response(None, status_code=204)
+    response.delete_cookie(SESSION_COOKIE)
+    return response
+
+
+@get("/me")
+async def me(person: Person, store: NamedDependency[Store]) -> Data:
+    """Tell who is signed in."""
+    organization = await store.one(tables.organizations, id=person.organization_id)
+    return _data({**msgspec.to_builtins(person), "organizationName": organization and organization["name"]})
+
+
+@get("/node-types")
+async def node_types(person: Person, actions: NamedDependency[FlowActions]) -> Data:  # noqa: ARG001  guards
+    """Give the palette: what every node type says of itself."""
+    return _data([node_type.describe() for node_type in actions.node_types.values()])
+
+
+@get("/agents")
+async def list_agents(person: Person, store: NamedDependency[Store]) -> Data:
+    """List the organization's agents."""
+    rows = await store.find(tables.agents, organization_id=person.organization_id)
+    return _data([{"id": row["id"], "name": row["name"]} for row in rows])
+
+
+@get("/flows")
+async def list_flows(person: Person, store: NamedDependency[Store]) -> Data:
+    """List the organization's flows."""
+    rows = await store.find(tables.flows, organization_id=person.organization_id)
+    names = {"id": "id", "name": "name", "agentId": "agent_id", "kind": "kind"}
+    return _data([{wire: row[name] for wire, name in names.items()} for row in rows])
+
+
+@post("/flows")
+async def create_flow(person: Person, store: NamedDependency[Store], data: JSONBody[FlowChange]) -> Data:
+    """Make a flow."""
+    return await _save(store, person, uuid4().hex, data)
+
+
+@get("/flows/{flow_id:str}")
+async def show_flow(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Data:
+    """Show a flow."""
+    return _data(msgspec.to_builtins(await _own_flow(store, person, flow_id)))
+
+
+@put("/flows/{flow_id:str}")
+async def save_flow(
+    person: Person, store: NamedDependency[Store], flow_id: FromPath[str], data: JSONBody[FlowChange]
+) -> Data:
+    """Save a flow."""
+    await _own_flow(store, person, flow_id)
+    return await _save(store, person, flow_id, data)
+
+
+@get("/flows/{flow_id:str}/runs")
+async def list_runs(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Data:
+    """Show a flow's author what came of the newest runs."""
+    await _own_flow(store, person, flow_id)
+    return _data(
+        [
+            {
+                "runId": run.id,
+                "userId": run.user_id,
+                "content": run.content,
+                "openedAt": run.opened_at,
+                "results": results,
+            }
+            for run, results in await store.recent_runs(flow_id)
+        ]
+    )
+
+
+@post("/experiences/{experience_id:str}/triggers/{row_id:str}/actions/{index:int}/fire")
+async def fire(
+    person: Person,
+    store: NamedDependency[Store],
+    actions: NamedDependency[FlowActions],
+    experience_id: FromPath[str],
+    row_id: FromPath[str],
+    index: FromPath[int],
+) -> Receipt:
+    """Let a trigger fire on the server: its webhook action is dispatched."""
+    organization_id = person.organization_id
+    experience = await store.one(tables.experiences, id=experience_id, organization_id=organization_id)
+    if experience is None:
+        raise NotFoundException("There is no such experience.")
+    agent_id = experience["agent_id"]
+    walk = Walk(organization_id=organization_id, agent_id=agent_id, flow_id=experience_id, run_id=uuid4().hex)
+    ref = ExperienceTriggerRef(
+        organization_id=organization_id,
+        agent_id=agent_id,
+        experience_id=experience_id,
+        trigger_row_id=row_id,
+        action_index=index,
+    )
+    return await actions.dispatch(walk, ref)
+
+
+@post("/flows/{flow_id:str}/open", status_code=200)
+async def open_flow(
+    store: NamedDependency[Store],
+    walker: NamedDependency[Walker],
+    flow_id: FromPath[str],
+    data: JSONBody[Opening],
+) -> dict[str, Turn]:
+    """Open a flow in the end user's widget."""
+    flow = await store.flow(flow_id)
+    if flow is None:
+        raise NotFoundException("There is no such flow.")
+    return {"data": await walker.open(flow, data.user_id, data.content)}
+
+
+@post("/sessions/{session:str}/next", status_code=200)
+async def next_step(
+    store: NamedDependency[Store],
+    walker: NamedDependency[Walker],
+    session: FromPath[str],
+    data: JSONBody[Onward],
+) -> dict[str, Turn]:
+    """Go to the next step: ``flow.next``."""
+    run = await store.run(session)
+    if run is None:
+        raise NotFoundException("There is no such session.")
+    return {"data": await walker.next(run, data.from_step)}
+
+
+@get("/")
+async def home() -> Redirect:
+    """Begin with the editor."""
+    return Redirect("/editor")
+
+
+@get(["/editor", "/deliveries", "/connections", "/login"])
+async def page(request: Request[Any, Any, Any]) -> File:
+    """Give a page of the dashboard."""
+    return _page(request.url.path.strip("/"))
+
+
+@get("/run/{flow_id:str}")
+async def widget(flow_id: FromPath[str]) -> File:  # noqa: ARG001  the page reads it from its address
+    """Give the end user's page."""
+    return _page("run")
+
+
+def own_routes(host: ReferenceHost, actions: FlowActions) -> list[Router]:
+    """Make the host's own routers."""
+
+    async def person(request: Request[Any, Any, Any]) -> DashboardPrincipal:
+        principal = await host.dashboard_principal(request)
+        if principal is None:
+            raise NotAuthorizedException("Sign in first.")
+        return principal
+
+    def given(value: object) -> Provide:
+        return Provide(lambda: value, sync_to_thread=False)
+
+    walker = Walker(host.store, actions)
+    shared = {"store": given(host.store), "actions": given(actions), "walker": given(walker)}
+    dashboard = [
+        list_people,
+        me,
+        node_types,
+        list_agents,
+        list_flows,
+        create_flow,
+        show_flow,
+        save_flow,
+        list_runs,
+        fire,
+    ]
+    return [
+        Router("/api", route_handlers=dashboard, dependencies={**shared, "person": Provide(person)}),
+        Router("/run", route_handlers=[open_flow, next_step], dependencies=shared),
+        Router(
+            "/",
+            route_handlers=[home, page, widget, sign_in, sign_out],
+            dependencies=shared,
+            include_in_schema=False,
+        ),
+        create_static_files_router("/static", [PAGES], include_in_schema=False),
+    ]
+
+
+def _data(value: object) -> Data:
+    return {"data": value}
+
+
+def _page(name: str) -> File:
+    return File(PAGES / f"{name}.html", content_disposition_type="inline", media_type="text/html")
+
+
+async def _own_flow(store: Store, person: DashboardPrincipal, flow_id: str) -> Flow:
+    flow = await store.flow(flow_id)
+    if flow is None or flow.organization_id != person.organization_id:
+        raise NotFoundException("There is no such flow.")
+    return flow
+
+
+async def _save(store: Store, person: DashboardPrincipal, flow_id: str, change: FlowChange) -> Data:
+    own_agents = await store.find(tables.agents, organization_id=person.organization_id)
+    if change.agent_id not in {row["id"] for row in own_agents}:
+        raise ClientException("There is no such agent.")
+    if not all(_is_item(item) for item in change.items):
+        raise ClientException("Every item needs an id and a kind, and an action a type and a config.")
+    if len({item["id"] for item in change.items}) != len(change.items):
+        raise ClientException("Two items have the same id.")
+    flow = Flow(
+        id=flow_id,
+        organization_id=person.organization_id,
+        agent_id=change.agent_id,
+        name=change.name,
+        kind=change.kind,
+        items=change.items,
+    )
+    await store.save_flow(flow)
+    return _data(msgspec.to_builtins(flow))
+
+
+def _is_item(item: dict[str, Any]) -> bool:
+    if not isinstance(item.get("id"), str) or not item["id"]:
+        return False
+    if item.get("kind") == "action":
+        return isinstance(item.get("type"), str) and isinstance(item.get("config"), dict)
+    return item.get("kind") == "step"

@@ -1,0 +1,127 @@
+"""What the plugin asks of a host: the methods of `Host`, over the host's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+
+from flowactions_conformance.reference_host import store as tables
+from flowactions_conformance.reference_host.store import Store
+from flowactions_hookspecs import (
+    Agent,
+    ApiPrincipal,
+    AuthEvent,
+    DashboardPrincipal,
+    ExperienceTriggerRef,
+    FlowNodeOrigin,
+    Host,
+    LogicAction,
+    LogicActionRef,
+    Origin,
+    OriginGone,
+    QuestionRequired,
+)
+
+SESSION_COOKIE = "session"
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+class ReferenceHost(Host):
+    """The reference host.
+
+    Args:
+        settings: handed to the plugin as they are.
+        store: the host's data; the plugin shares its engine.
+    """
+
+    def __init__(self, settings: Mapping[str, str], store: Store) -> None:
+        self.settings = settings
+        self.store = store
+        self.database = store.engine
+
+    async def dashboard_principal(self, connection: Connection) -> DashboardPrincipal | None:
+        """Tell who is signed in, by session cookie or bearer token."""
+        token = _bearer(connection) or connection.cookies.get(SESSION_COOKIE)
+        found = await self.store.token("dashboard", token)
+        person = await self.store.one(tables.people, id=found["person_id"]) if found else None
+        if person is None:
+            return None
+        return DashboardPrincipal(
+            organization_id=person["organization_id"], user_id=person["id"], user_name=person["name"]
+        )
+
+    async def api_principal(self, connection: Connection) -> ApiPrincipal | None:
+        """Tell which customer backend calls, by bearer token."""
+        found = await self.store.token("api", _bearer(connection))
+        if found is None:
+            return None
+        agent_ids = None if found["agent_ids"] is None else frozenset(found["agent_ids"])
+        return ApiPrincipal(organization_id=found["organization_id"], agent_ids=agent_ids)
+
+    async def agent(self, agent_id: str) -> Agent | None:
+        """Look an agent up."""
+        row = await self.store.one(tables.agents, id=agent_id)
+        return None if row is None else Agent(**row)
+
+    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
+        """List the agents whose flows hold a node of this type."""
+        used = {
+            flow["agent_id"]
+            for flow in await self.store.find(tables.flows, organization_id=organization_id)
+            if any(item.get("type") == node_type for item in flow["items"])
+        }
+        own = await self.store.find(tables.agents, organization_id=organization_id)
+        return [Agent(**row) for row in own if row["id"] in used]
+
+    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
+        """Find the action in the experience's triggers, or in a node's trigger group."""
+        experience = await self.store.one(
+            tables.experiences,
+            id=ref.experience_id,
+            agent_id=ref.agent_id,
+            organization_id=ref.organization_id,
+        )
+        if experience is None:
+            return None
+        if isinstance(ref, ExperienceTriggerRef):
+            group = experience["triggers"].get(ref.trigger_row_id)
+        else:
+            group = experience["node_triggers"].get(f"{ref.node_id}/{ref.node_trigger_group_id}")
+            question = group and group.get("questionId")
+            if question and ref.question_id is None:
+                raise QuestionRequired
+            if question != ref.question_id:
+                return None
+        actions = group["actions"] if group else []
+        return (
+            msgspec.convert(actions[ref.action_index], LogicAction) if ref.action_index < len(actions) else None
+        )
+
+    async def signing_secret(self, origin: Origin) -> str | None:
+        """Give the secret that the node or action has now."""
+        if not isinstance(origin, FlowNodeOrigin):
+            action = await self.logic_action(origin.ref)
+            if action is None:
+                raise OriginGone
+            return action.secret
+        flow = await self.store.flow(origin.flow_id)
+        for item in flow.items if flow is not None else ():
+            if item["id"] == origin.node_id and item["kind"] == "action":
+                secret: str | None = item["config"].get("webhookSecret")
+                return secret or None
+        raise OriginGone
+
+    async def auth_event(self, event: AuthEvent) -> None:
+        """Remember the event."""
+        await self.store.put(
+            tables.auth_events, id=f"{event.provider}/{event.event_id}", event=msgspec.to_builtins(event)
+        )
+
+
+def _bearer(connection: Connection) -> str | None:
+    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

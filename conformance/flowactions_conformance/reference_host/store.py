@@ -1,0 +1,227 @@
+"""The host's own data, on SQLite."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    event,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+metadata = MetaData()
+
+
+def _table(name: str, *columns: Column[Any]) -> Table:
+    return Table(name, metadata, Column("id", String, primary_key=True), *columns)
+
+
+organizations = _table("organizations", Column("name", String))
+people = _table("people", Column("name", String), Column("organization_id", String))
+agents = _table("agents", Column("name", String), Column("organization_id", String))
+tokens = _table(
+    "tokens",
+    Column("kind", String),
+    Column("organization_id", String),
+    Column("person_id", String),
+    Column("agent_ids", JSON),
+    Column("expires_at", Float),
+)
+flows = _table(
+    "flows",
+    Column("organization_id", String, index=True),
+    Column("agent_id", String),
+    Column("name", String),
+    Column("kind", String),
+    Column("items", JSON),
+)
+experiences = _table(
+    "experiences",
+    Column("organization_id", String),
+    Column("agent_id", String),
+    Column("triggers", JSON),
+    Column("node_triggers", JSON),
+)
+runs = _table(
+    "runs",
+    Column("session", String, unique=True),
+    Column("flow", JSON),
+    Column("flow_id", String, index=True),
+    Column("user_id", String),
+    Column("content", String),
+    Column("opened_at", Float),
+    Column("position", Integer),
+    Column("done", Boolean),
+)
+results = Table(
+    "results",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", String, index=True),
+    Column("result", JSON),
+)
+auth_events = _table("auth_events", Column("event", JSON))
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A flow: content steps and action nodes, in the order in which the walk meets them.
+
+    Args:
+        kind: ``single_shot`` shows everything at once, ``client_paced`` a step at a time.
+        items: ``{"id", "kind": "step", "title", "text"}`` or ``{"id", "kind": "action", "type", "config"}``.
+    """
+
+    id: str
+    organization_id: str
+    agent_id: str
+    name: str
+    kind: Literal["single_shot", "client_paced"]
+    items: list[dict[str, Any]]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The content steps."""
+        return [item for item in self.items if item["kind"] == "step"]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a flow by one end user. ``position`` is the step shown, -1 before the first one."""
+
+    id: str
+    session: str
+    flow: Flow
+    user_id: str
+    content: str
+    opened_at: float
+    position: int
+    done: bool
+
+
+class Store:
+    """The host's database.
+
+    Args:
+        path: of the SQLite file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.engine: AsyncEngine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        event.listen(self.engine.sync_engine, "connect", _prepare)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Make the tables that are missing, and close the engine in the end."""
+        async with self.engine.begin() as connection:
+            await connection.run_sync(metadata.create_all)
+        try:
+            yield
+        finally:
+            await self.engine.dispose()
+
+    async def put(self, table: Table, **values: Any) -> None:
+        """Insert a row, or replace the one with its id."""
+        async with self.engine.begin() as connection:
+            statement = upsert(table).values(values)
+            await connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+
+    async def find(self, table: Table, **equal: Any) -> Sequence[Mapping[str, Any]]:
+        """Give the rows whose columns have these values."""
+        query = select(table).filter_by(**equal).order_by(table.c.id)
+        async with self.engine.connect() as connection:
+            return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+    async def one(self, table: Table, **equal: Any) -> Mapping[str, Any] | None:
+        """Give the first of those rows."""
+        return next(iter(await self.find(table, **equal)), None)
+
+    async def issue_token(
+        self, kind: str, organization_id: str, *, token: str | None = None, **values: Any
+    ) -> str:
+        """Make a bearer token. Only its digest is stored."""
+        token = token or secrets.token_urlsafe(24)
+        expires_at = time.time() + 7 * 86400
+        row = {"kind": kind, "organization_id": organization_id, "expires_at": expires_at, **values}
+        await self.put(tokens, id=_digest(token), **row)
+        return token
+
+    async def token(self, kind: str, token: str | None) -> Mapping[str, Any] | None:
+        """Look a token up; ``None`` when it is not there, of another kind, or expired."""
+        found = await self.one(tokens, id=_digest(token), kind=kind) if token else None
+        return found if found is not None and found["expires_at"] > time.time() else None
+
+    async def flow(self, flow_id: str) -> Flow | None:
+        """Give a flow."""
+        row = await self.one(flows, id=flow_id)
+        return None if row is None else Flow(**row)
+
+    async def save_flow(self, flow: Flow) -> None:
+        """Store a flow."""
+        await self.put(flows, **msgspec.structs.asdict(flow))
+
+    async def start_run(self, run: Run) -> None:
+        """Store a run that was just opened."""
+        values = {**msgspec.structs.asdict(run), "flow": msgspec.to_builtins(run.flow), "flow_id": run.flow.id}
+        async with self.engine.begin() as connection:
+            await connection.execute(insert(runs).values(values))
+
+    async def run(self, session: str) -> Run | None:
+        """Give the run behind a widget's session."""
+        row = await self.one(runs, session=session)
+        return None if row is None else _run(row)
+
+    async def move(self, run: Run, *, position: int, done: bool, halted: bool) -> None:
+        """Move a run on, unless another request moved it first; a halt ends it in any case."""
+        moved = update(runs).where(runs.c.id == run.id)
+        if not halted:
+            moved = moved.where(runs.c.position == run.position, runs.c.done.is_(False))
+        async with self.engine.begin() as connection:
+            await connection.execute(moved.values(position=position, done=done or halted))
+
+    async def add_results(self, run_id: str, found: Sequence[Any]) -> None:
+        """Keep the results of nodes, for the flow's author."""
+        if found:
+            rows = [{"run_id": run_id, "result": msgspec.to_builtins(result)} for result in found]
+            async with self.engine.begin() as connection:
+                await connection.execute(insert(results), rows)
+
+    async def recent_runs(self, flow_id: str) -> list[tuple[Run, list[dict[str, Any]]]]:
+        """Give a flow's newest runs with the results of their nodes."""
+        query = select(runs).where(runs.c.flow_id == flow_id).order_by(runs.c.opened_at.desc()).limit(20)
+        async with self.engine.connect() as connection:
+            found = [_run(dict(row)) for row in (await connection.execute(query)).mappings()]
+        return [(run, [row["result"] for row in await self.find(results, run_id=run.id)]) for run in found]
+
+
+def _run(row: Mapping[str, Any]) -> Run:
+    values = {name: row[name] for name in Run.__struct_fields__}
+    return Run(**{**values, "flow": msgspec.convert(row["flow"], Flow)})
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA busy_timeout = 10000")
+    cursor.close()
