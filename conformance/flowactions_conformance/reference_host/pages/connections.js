@@ -1,0 +1,104 @@
+// The chat connection: connect, see it, choose a default channel, send a test message, disconnect.
+
+import { begin, call } from "./api.js";
+import { $, badge, h } from "./dom.js";
+import { picker } from "./picker.js";
+
+const BASE = "/integrations/chat";
+const REASONS = {
+  cancelled: "You cancelled at the chat provider. Nothing was changed.",
+  expired: "The link had expired or was used already. Connect again.",
+  invalid_state: "The link was not made by this service. Connect again.",
+  wrong_browser: "The install was started in another browser. Connect again here.",
+  missing_scope: "The workspace did not grant every permission. Connect again and allow them all.",
+};
+
+function connectLink(text) {
+  return h("a", { class: "button", id: "connect", href: `${BASE}/install` }, text);
+}
+
+function details(card) {
+  const agents = card.agents.map(({ name }) => name).join(", ") || "none yet";
+  const rows = {
+    Workspace: card.workspace.name,
+    "Connected by": `${card.installedBy.name}, ${new Date(card.installedAt).toLocaleString()}`,
+    "Used by": agents,
+    Permissions: card.scopes.join(", "),
+  };
+  return h("dl", {}, ...Object.entries(rows).flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
+}
+
+function defaultChannel(card) {
+  const saved = h("p", { class: "help", role: "status" });
+  let chosen = card.defaultChannel ?? "";
+  const choice = picker(`${BASE}/channels`, { id: "default-channel" }, chosen, (id) => { chosen = id; });
+  const save = async () => {
+    try {
+      await call(`${BASE}/connection/default-channel`, { method: "PUT", body: { channelId: chosen } });
+      saved.textContent = "Saved.";
+    } catch (error) {
+      saved.textContent = error.message;
+    }
+  };
+  return h("div", { class: "field" }, h("label", { for: "default-channel" }, "Default channel"), h("div", { class: "row", style: "align-items:start" }, h("div", { style: "flex:1" }, choice), h("button", { class: "quiet", id: "save-channel", click: save }, "Save")), saved);
+}
+
+function testMessage() {
+  const outcome = h("p", { class: "help", id: "test-outcome", role: "status" });
+  const text = h("input", { id: "test-text", maxlength: "4000" });
+  text.value = "Hello from the flow editor!";
+  const send = async () => {
+    outcome.textContent = "Sending …";
+    try {
+      const { data } = await call(`${BASE}/send-message`, { method: "POST", body: { text: text.value } });
+      outcome.textContent = data.ok ? `Sent (${data.ts}).` : `Not sent: ${data.message}`;
+    } catch (error) {
+      outcome.textContent = `Not sent: ${error.message}`;
+    }
+  };
+  return h("div", { class: "field" }, h("label", { for: "test-text" }, "Test message"), h("div", { class: "row" }, h("div", { style: "flex:1" }, text), h("button", { class: "quiet", id: "send-test", click: send }, "Send")), outcome);
+}
+
+async function disconnect() {
+  const dialog = $("#confirm");
+  dialog.returnValue = "";
+  dialog.showModal();
+  await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
+  if (dialog.returnValue !== "yes") return;
+  await call(`${BASE}/connection`, { method: "DELETE" });
+  await draw();
+}
+
+async function draw() {
+  const title = (...more) => h("div", { class: "row spread" }, h("h2", { id: "chat-title", style: "margin:0" }, "Chat workspace"), ...more);
+  let card;
+  try {
+    card = (await call(`${BASE}/connection`)).data;
+  } catch (error) {
+    return $("#chat").replaceChildren(title(), h("p", { class: "muted" }, error.message));
+  }
+  if (!card) return $("#chat").replaceChildren(title(), h("p", {}, "No workspace is connected. Chat messages of your flows are not sent."), connectLink("Connect a workspace"));
+  const revoked = card.status !== "active";
+  $("#chat").replaceChildren(
+    title(badge(card.status)),
+    ...(revoked ? [h("p", { class: "error" }, card.advice ?? "Reconnect the workspace.")] : []),
+    details(card),
+    ...(revoked ? [] : [defaultChannel(card), testMessage()]),
+    h("div", { class: "row" }, connectLink("Reconnect"), h("button", { class: "danger", id: "disconnect", click: disconnect }, "Disconnect")),
+  );
+}
+
+function notice() {
+  const query = new URLSearchParams(location.search);
+  const outcome = query.get("chat");
+  if (!outcome) return;
+  const reason = query.get("reason") ?? "";
+  $("#notice").hidden = false;
+  $("#notice").classList.toggle("bad", outcome !== "connected");
+  $("#notice").textContent = outcome === "connected" ? "The workspace is connected." : (REASONS[reason] ?? `The workspace could not be connected (${reason}).`);
+  history.replaceState(null, "", location.pathname);
+}
+
+await begin();
+notice();
+await draw();

@@ -1,0 +1,85 @@
+// The outbox: what is waiting, what was delivered, what is dead; with each delivery's attempts.
+
+import { begin, call } from "./api.js";
+import { $, badge, h, relative } from "./dom.js";
+
+let cursor = null;
+let older = [];
+let paused = false;
+
+const EVENTS = { "experience.flow_node.webhook": "Webhook node", "experience.logic_action.webhook": "Logic action" };
+
+function row(delivery) {
+  return h(
+    "tr",
+    { "data-testid": `delivery-${delivery.id}`, "data-status": delivery.status },
+    h("td", {}, badge(delivery.status)),
+    h("td", {}, h("button", { class: "quiet small", "data-id": delivery.id, click: () => show(delivery.id) }, `${delivery.method} ${delivery.url}`)),
+    h("td", {}, EVENTS[delivery.eventType] ?? delivery.eventType),
+    h("td", {}, `${delivery.attempts} of ${delivery.maxAttempts}`),
+    h("td", { title: delivery.createdAt }, relative(delivery.createdAt)),
+    h("td", { title: delivery.nextAttemptAt ?? "" }, relative(delivery.nextAttemptAt)),
+  );
+}
+
+async function page(from) {
+  const query = new URLSearchParams({ limit: "50" });
+  if ($("#status").value) query.set("status", $("#status").value);
+  if (from) query.set("cursor", from);
+  return call(`/v1/webhooks/outbox?${query}`);
+}
+
+async function refresh() {
+  const newest = await page();
+  const known = new Set(newest.data.map(({ id }) => id));
+  if (!older.length) cursor = newest.nextCursor;
+  const focused = document.activeElement?.dataset?.id;
+  const all = [...newest.data, ...older.filter(({ id }) => !known.has(id))];
+  $("#rows").replaceChildren(...all.map(row));
+  if (focused) $(`[data-id="${focused}"]`)?.focus();
+  $("#empty").hidden = all.length > 0;
+  $("#more").hidden = !cursor;
+  $("#problem").textContent = "";
+}
+
+async function show(id) {
+  const { data } = await call(`/v1/webhooks/outbox/${id}`);
+  const dialog = $("#detail");
+  const attempts = data.attemptLog.map((attempt) =>
+    h("div", {}, h("p", {}, h("strong", {}, `Attempt ${attempt.number}`), `: ${attempt.statusCode ?? attempt.error ?? ""}, ${attempt.durationMs} ms, ${new Date(attempt.startedAt).toLocaleString()}`), attempt.response ? h("pre", {}, attempt.response) : null),
+  );
+  const retry = h("button", { click: () => again(id) }, "Retry now");
+  dialog.replaceChildren(
+    h("div", { class: "row spread" }, h("h2", { id: "detail-title", style: "margin:0" }, "Delivery "), badge(data.status)),
+    h("dl", {}, ...Object.entries({ Destination: `${data.method} ${data.url}`, "Event id": data.eventId, Created: new Date(data.createdAt).toLocaleString(), "Last error": data.lastError ?? "none" }).flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
+    h("h2", {}, "What is sent"),
+    h("pre", {}, data.headers.map(({ key, value }) => `${key}: ${value}`).join("\n") + (data.body ? `\n\n${data.body}` : "")),
+    h("h2", {}, "Attempts"),
+    ...(attempts.length ? attempts : [h("p", { class: "muted" }, "None yet.")]),
+    h("div", { class: "row" }, data.status === "dead" ? retry : null, h("button", { class: "quiet", click: () => dialog.close() }, "Close")),
+  );
+  if (!dialog.open) dialog.showModal();
+}
+
+async function again(id) {
+  await call(`/v1/webhooks/outbox/${id}/retry`, { method: "POST" });
+  await Promise.all([show(id), refresh()]);
+}
+
+const attempt = () => refresh().catch((error) => { $("#problem").textContent = error.message; });
+
+await begin();
+$("#status").addEventListener("change", () => { older = []; attempt(); });
+$("#pause").addEventListener("click", () => {
+  paused = !paused;
+  $("#pause").setAttribute("aria-pressed", String(paused));
+  $("#pause").textContent = paused ? "Resume updates" : "Pause updates";
+});
+$("#more").addEventListener("click", async () => {
+  const next = await page(cursor);
+  older = [...older, ...next.data];
+  cursor = next.nextCursor;
+  await attempt();
+});
+await attempt();
+setInterval(() => paused || attempt(), 2000);

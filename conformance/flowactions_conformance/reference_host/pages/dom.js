@@ -1,0 +1,54 @@
+// Small helpers for building pages. Text only ever enters a page as text.
+
+/** Make an element: attributes, properties that are functions as listeners, then children. */
+export function h(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value != null) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child != null));
+  return made;
+}
+
+export const $ = (selector) => document.querySelector(selector);
+
+/** Show a status word as a badge. */
+export const badge = (word) => h("span", { class: `badge ${word}` }, word);
+
+/** Give an SVG that the server sent, without anything that could run. */
+export function icon(svg) {
+  const drawn = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
+  if (drawn.nodeName !== "svg") return h("span", { class: "icon" });
+  for (const element of [drawn, ...drawn.querySelectorAll("*")]) {
+    if (["script", "foreignObject", "a", "use", "image"].includes(element.nodeName)) element.remove();
+    for (const { name } of [...element.attributes]) {
+      if (name.startsWith("on") || name.includes("href") || name === "style") element.removeAttribute(name);
+    }
+  }
+  drawn.setAttribute("aria-hidden", "true");
+  return drawn;
+}
+
+/** Say how long ago, or in how long, a time is. */
+export function relative(time) {
+  if (!time) return "";
+  const seconds = (new Date(time) - Date.now()) / 1000;
+  const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+  const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60]].find(([, s]) => Math.abs(seconds) >= s) ?? ["second", 1];
+  return words.format(Math.round(seconds / size), unit);
+}
+
+/** Put the keys of the page's header in place: navigation, who is signed in, sign out. */
+export function header(me, signOut) {
+  const here = location.pathname;
+  const links = [["/editor", "Editor"], ["/deliveries", "Deliveries"], ["/connections", "Connections"]];
+  $("header.top").replaceChildren(
+    h("a", { class: "skip", href: "#main" }, "Skip to content"),
+    h("strong", {}, "Reference host"),
+    h("nav", { "aria-label": "Dashboard" }, ...links.map(([path, name]) => h("a", { href: path, "aria-current": path === here ? "page" : null }, name))),
+    h("span", { class: "who" }, `${me.userName}, ${me.organizationName}`),
+    h("button", { class: "quiet small", click: signOut }, "Sign out"),
+  );
+}
