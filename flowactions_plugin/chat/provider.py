@@ -154,8 +154,8 @@ class SlackProvider:
             [
                 Choice(
                     _text(channel, "id"),
-                    f"{'🔒' if channel.get('is_private') else '#'}{_text(channel, 'name')}",
-                    None if channel.get("is_member") else "The app has not joined this channel.",
+                    f"#{_text(channel, 'name')}",
+                    _channel_note(channel),
                 )
                 for channel in _list(answer, "channels")
                 if not channel.get("is_archived")
@@ -229,6 +229,12 @@ def _next_cursor(answer: Any) -> str | None:
     metadata = answer.get("response_metadata")
     cursor = metadata.get("next_cursor") if isinstance(metadata, Mapping) else None
     return cursor if isinstance(cursor, str) and cursor else None
+
+
+def _channel_note(channel: Mapping[str, Any]) -> str | None:
+    if not channel.get("is_member"):
+        return "The app has not joined this channel."
+    return "Private channel" if channel.get("is_private") else None
 
 
 def _member_name(member: Mapping[str, Any]) -> str:

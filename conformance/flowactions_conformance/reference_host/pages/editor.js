@@ -181,4 +181,5 @@ const wanted = new URLSearchParams(location.search).get("flow");
 const first = flows.find(({ id }) => id === wanted) ?? flows[0];
 if (first) await open(first.id);
 else await create();
+for (const id of ["new-flow", "save"]) $(`#${id}`).disabled = false;
 setInterval(() => drawRuns().catch(() => {}), 2000);

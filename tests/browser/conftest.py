@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, async_playwright
+
+from flowactions_conformance.demo import Demo, running_demo
+
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture
+async def demo(tmp_path: Path) -> AsyncIterator[Demo]:
+    """The reference host, the fake provider and the receiver, running."""
+    async with running_demo({}, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    """A page of a real, headless Chromium. Any error on it fails the test."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        assert os.environ.get("CI") != "true", "in CI the browser tests must run: install chromium"
+        pytest.skip("there is no Chromium on this machine")
+    errors: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=QUIET)
+        context = await browser.new_context(viewport={"width": 1360, "height": 860})
+        context.on("weberror", lambda error: errors.append(str(error.error)))
+        context.set_default_timeout(10_000)
+        yield await context.new_page()
+        await browser.close()
+    assert errors == []

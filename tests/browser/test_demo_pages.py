@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from flowactions_conformance.demo import Demo
+
+pytestmark = pytest.mark.browser
+
+SCREENSHOT = Path(__file__).parents[2] / "docs" / "images" / "editor.png"
+
+
+async def sign_in(page: Page, demo: Demo, path: str) -> None:
+    await page.goto(f"{demo.host_url}{path}")
+    await page.get_by_test_id("sign-in-ada").click()
+    await page.wait_for_url(f"**{path}**")
+
+
+async def connect(page: Page, demo: Demo) -> None:
+    """Connect the fake workspace, by clicking."""
+    await sign_in(page, demo, "/connections")
+    await page.click("#connect")
+    await page.click("#allow")
+    await expect(page.locator("#notice")).to_have_text("The workspace is connected.")
+
+
+async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: Demo) -> None:
+    """An author connects chat, builds a flow, runs it as an end user, and sees delivery and message."""
+    await connect(page, demo)
+    await page.goto(f"{demo.host_url}/editor")
+    await page.click("#new-flow")
+    await expect(page.locator("#flow-title")).to_have_text("New flow")
+    await page.fill("#flow-name", "Lemonade")
+
+    await page.get_by_test_id("add-step").click()
+    await page.fill("#field-title", "Coming up")
+
+    await page.get_by_test_id("add-webhook").click()
+    await page.fill("#field-webhookUrl", f"{demo.receiver_url}/hooks/lemonade")
+    await page.click("#field-webhookHeaders-add")
+    await page.fill("#field-webhookHeaders-0-key", "x-user")
+    await page.fill("#field-webhookHeaders-0-value", "{{userId}}")
+    await page.fill("#field-webhookBody", '{"said": ')
+    await page.locator("[data-field=webhookBody] .chips button").nth(1).click()
+    await page.locator("#field-webhookBody").press_sequentially("}")
+    await expect(page.locator("#field-webhookBody")).to_have_value('{"said": {{content}}}')
+
+    await page.get_by_test_id("add-chat_message").click()
+    await expect(page.locator("#field-chatUserId")).to_have_count(0)
+    await page.select_option("#field-chatActionType", "dm")
+    await expect(page.locator("#field-chatChannelId")).to_have_count(0)
+    await expect(page.locator("#field-chatUserId")).to_be_visible()
+    await page.select_option("#field-chatActionType", "channel")
+    await page.fill("#field-chatChannelId", "ord")
+    await page.locator("#field-chatChannelId-choices [data-id=C0ORDERS]").click()
+    await expect(page.locator("#field-chatChannelId")).to_have_value("C0ORDERS")
+    await page.fill("#field-chatMessageText", "*{{userId}}* wants {{content}}")
+    await page.click("#save")
+    await expect(page.locator("#status")).to_have_text("Saved")
+    if os.environ.get("FLOWACTIONS_TEST_SCREENSHOT"):
+        SCREENSHOT.parent.mkdir(exist_ok=True)
+        await page.mouse.move(0, 0)
+        await page.screenshot(path=SCREENSHOT)
+
+    await page.reload()
+    await page.locator("[data-type=webhook] .choice").click()
+    await expect(page.locator("#field-webhookHeaders-0-key")).to_have_value("x-user")
+
+    widget = await page.context.new_page()
+    await widget.goto(f"{demo.host_url}{await page.get_attribute('#run', 'href')}")
+    await widget.fill("#user", "user-7")
+    await widget.fill("#content", "a <big> lemonade")
+    await widget.click("#start")
+    await expect(widget.locator("#done")).to_be_visible()
+    await expect(widget.locator("#steps")).to_contain_text("Coming up")
+
+    await expect(page.locator("#runs .run .badge").first).to_have_text("queued")
+    await page.goto(f"{demo.host_url}/deliveries")
+    await expect(page.locator("#rows tr").first).to_have_attribute("data-status", "delivered")
+    await page.locator("#rows tr button").first.click()
+    await expect(page.locator("#detail")).to_contain_text('{"said": "a <big> lemonade"}')
+    await expect(page.locator("#detail")).to_contain_text("Attempt 1: 200")
+
+    await page.goto(demo.receiver_url)
+    arrival = page.locator("#arrivals details").first
+    await expect(arrival).to_contain_text("/hooks/lemonade")
+    await arrival.locator("summary").click()
+    await expect(arrival).to_contain_text("x-user: user-7")
+
+    await page.goto(demo.provider_url or "")
+    await expect(page.locator("li.message .text").first).to_have_text("user-7 wants a <big> lemonade")
+    await expect(page.locator("li.message .channel").first).to_have_text("#orders")
+
+
+async def test_a_client_paced_flow_sends_as_the_user_gets_there(page: Page, demo: Demo) -> None:
+    """Nothing is sent on opening; each press of Next sends what precedes that step."""
+    await connect(page, demo)
+    await page.goto(f"{demo.host_url}/run/onboarding")
+    await page.click("#start")
+    await expect(page.locator("#steps")).to_contain_text("Welcome")
+    assert len(demo.receiver.arrivals) == 0
+    for title in ("Your profile", "You are ready"):
+        await page.click("#next")
+        await expect(page.locator("#steps")).to_contain_text(title)
+    assert demo.provider is not None
+    assert [message.channel for message in demo.provider.messages] == ["#orders"]
+    await page.click("#next")
+    await expect(page.locator("#done")).to_be_visible()
+    await page.goto(demo.receiver_url)
+    await expect(page.locator("#arrivals details[data-signature=verified]")).to_have_count(2)
+
+
+async def test_the_connection_is_used_and_ended(page: Page, demo: Demo) -> None:
+    """An administrator sets a default channel, sends a test message, and disconnects."""
+    await connect(page, demo)
+    await expect(page.locator("#chat")).to_contain_text("Acme Support")
+    await page.fill("#test-text", "hello there")
+    await page.click("#send-test")
+    await expect(page.locator("#test-outcome")).to_contain_text("no default channel")
+    await page.click("#default-channel")
+    await page.locator("#default-channel-choices [data-id=C0GENERAL]").click()
+    await page.click("#save-channel")
+    await expect(page.locator("#chat")).to_contain_text("Saved.")
+    await page.click("#send-test")
+    await expect(page.locator("#test-outcome")).to_contain_text("Sent (")
+    assert demo.provider is not None
+    assert [message.text for message in demo.provider.messages] == ["hello there"]
+    await page.click("#disconnect")
+    await page.click("#really")
+    await expect(page.locator("#chat")).to_contain_text("No workspace is connected")
+
+
+async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo) -> None:
+    """Cancel on the consent page leads back to a sentence that a person understands."""
+    await sign_in(page, demo, "/connections")
+    await page.click("#connect")
+    await page.click("button[value=cancel]")
+    await expect(page.locator("#notice")).to_contain_text("You cancelled at the chat provider")
+
+
+async def test_the_editor_works_by_keyboard(page: Page, demo: Demo) -> None:
+    """Adding, editing and saving need no mouse."""
+    await sign_in(page, demo, "/editor")
+    await expect(page.locator("#items li").first).to_be_visible()
+    before = await page.locator("#items li").count()
+    await page.get_by_test_id("add-chat_message").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#field-chatActionType")).to_be_focused()
+    await page.keyboard.press("Tab")
+    await page.keyboard.type("C0GENERAL")
+    await page.keyboard.press("Tab")
+    await page.keyboard.type("typed")
+    await page.keyboard.press("Control+s")
+    await expect(page.locator("#status")).to_have_text("Saved")
+    assert await page.locator("#items li").count() == before + 1
