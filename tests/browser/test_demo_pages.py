@@ -27,10 +27,8 @@ async def connect(page: Page, demo: Demo) -> None:
     await expect(page.locator("#notice")).to_have_text("The workspace is connected.")
 
 
-async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: Demo) -> None:
-    """An author connects chat, builds a flow, runs it as an end user, and sees delivery and message."""
-    await connect(page, demo)
-    await page.goto(f"{demo.host_url}/editor")
+async def build_flow(page: Page, demo: Demo) -> None:
+    """Build and save a flow with a step and both nodes, as an author would."""
     await page.click("#new-flow")
     await expect(page.locator("#flow-title")).to_have_text("New flow")
     await page.fill("#flow-name", "Lemonade")
@@ -60,15 +58,10 @@ async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: De
     await page.fill("#field-chatMessageText", "*{{userId}}* wants {{content}}")
     await page.click("#save")
     await expect(page.locator("#status")).to_have_text("Saved")
-    if os.environ.get("FLOWACTIONS_TEST_SCREENSHOT"):
-        SCREENSHOT.parent.mkdir(exist_ok=True)
-        await page.mouse.move(0, 0)
-        await page.screenshot(path=SCREENSHOT)
 
-    await page.reload()
-    await page.locator("[data-type=webhook] .choice").click()
-    await expect(page.locator("#field-webhookHeaders-0-key")).to_have_value("x-user")
 
+async def run_flow(page: Page, demo: Demo) -> None:
+    """Run the editor's flow in another tab, as an end user would."""
     widget = await page.context.new_page()
     await widget.goto(f"{demo.host_url}{await page.get_attribute('#run', 'href')}")
     await widget.fill("#user", "user-7")
@@ -76,7 +69,23 @@ async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: De
     await widget.click("#start")
     await expect(widget.locator("#done")).to_be_visible()
     await expect(widget.locator("#steps")).to_contain_text("Coming up")
+    await widget.close()
 
+
+async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: Demo) -> None:
+    """An author connects chat, builds a flow, runs it as an end user, and sees delivery and message."""
+    await connect(page, demo)
+    await page.goto(f"{demo.host_url}/editor")
+    await build_flow(page, demo)
+    if os.environ.get("FLOWACTIONS_TEST_SCREENSHOT"):
+        SCREENSHOT.parent.mkdir(exist_ok=True)
+        await page.mouse.move(0, 0)
+        await page.screenshot(path=SCREENSHOT)
+    await page.reload()
+    await page.locator("[data-type=webhook] .choice").click()
+    await expect(page.locator("#field-webhookHeaders-0-key")).to_have_value("x-user")
+
+    await run_flow(page, demo)
     await expect(page.locator("#runs .run .badge").first).to_have_text("queued")
     await page.goto(f"{demo.host_url}/deliveries")
     await expect(page.locator("#rows tr").first).to_have_attribute("data-status", "delivered")

@@ -6,6 +6,7 @@ import { $, badge, h, relative } from "./dom.js";
 let cursor = null;
 let older = [];
 let paused = false;
+const drawn = new Map();
 
 const EVENTS = { "experience.flow_node.webhook": "Webhook node", "experience.logic_action.webhook": "Logic action" };
 
@@ -29,14 +30,32 @@ async function page(from) {
   return call(`/v1/webhooks/outbox?${query}`);
 }
 
+// A row that has not changed stays the same element, so that an update never takes a click or the focus away.
+function kept(delivery) {
+  const state = JSON.stringify([delivery, relative(delivery.createdAt), relative(delivery.nextAttemptAt)]);
+  const before = drawn.get(delivery.id);
+  if (before?.state === state) return before.element;
+  const element = row(delivery);
+  if (before && before.element.dataset.status === delivery.status) {
+    [...element.cells].forEach((cell, index) => index !== 1 && before.element.cells[index].replaceWith(cell));
+    drawn.set(delivery.id, { state, element: before.element });
+    return before.element;
+  }
+  drawn.set(delivery.id, { state, element });
+  return element;
+}
+
 async function refresh() {
   const newest = await page();
   const known = new Set(newest.data.map(({ id }) => id));
   if (!older.length) cursor = newest.nextCursor;
-  const focused = document.activeElement?.dataset?.id;
   const all = [...newest.data, ...older.filter(({ id }) => !known.has(id))];
-  $("#rows").replaceChildren(...all.map(row));
-  if (focused) $(`[data-id="${focused}"]`)?.focus();
+  const rows = all.map(kept);
+  if (rows.some((element, index) => $("#rows").children[index] !== element) || rows.length !== $("#rows").children.length) {
+    const focused = document.activeElement?.dataset?.id;
+    $("#rows").replaceChildren(...rows);
+    if (focused) $(`[data-id="${focused}"]`)?.focus();
+  }
   $("#empty").hidden = all.length > 0;
   $("#more").hidden = !cursor;
   $("#problem").textContent = "";
