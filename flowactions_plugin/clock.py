@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 Clock: TypeAlias = Callable[[], float]
@@ -19,6 +20,15 @@ def to_iso(milliseconds: int) -> str:
     """Write a stored time (Unix milliseconds) as ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+ID_PATTERN: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""What ids look like, for checking those that come from outside."""
+
+
+def is_id(text: str) -> bool:
+    """Tell whether a text has an id's form."""
+    return re.match(ID_PATTERN, text) is not None and len(text) == 36
 
 
 def new_id(now: float) -> str:

@@ -112,7 +112,7 @@ The demo runs. Sign in as Ada; no password is asked.
   Deliveries           {demo.host_url}/deliveries
   Chat connection      {demo.host_url}/connections  ({connected})
   Webhook receiver     {demo.receiver_url}/
-  Chat channels        {demo.provider_url or "in your workspace"}
+  Chat channels        {f"{demo.provider_url}/" if demo.provider_url else "in your workspace"}
 
 Press Ctrl+C to stop. Nothing is kept.
 """

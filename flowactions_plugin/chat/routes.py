@@ -74,7 +74,7 @@ class InstallAnswer(msgspec.Struct):
 class DefaultChannel(msgspec.Struct, rename="camel"):
     """The channel that test messages go to."""
 
-    channel_id: Annotated[str, Meta(min_length=1, max_length=100)]
+    channel_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
 
 
 class TestMessage(msgspec.Struct):
@@ -139,7 +139,7 @@ async def install(
 @get("/callback", summary="Where the provider sends the browser back", include_in_schema=False)
 async def callback(
     request: Request[Any, Any, Any],
-    chat: NamedDependency[Chat],
+    anybodys_chat: NamedDependency[Chat],
     dashboard_url: NamedDependency[str],
     code: FromQuery[str | None] = None,
     signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
@@ -148,7 +148,7 @@ async def callback(
     """End the install, and send the browser to the dashboard with what came of it (§4.1)."""
     outcome = {"chat": "connected"}
     try:
-        await chat.install.finish(code=code, state=signed_state, error=error, cookies=request.cookies)
+        await anybodys_chat.install.finish(code=code, state=signed_state, error=error, cookies=request.cookies)
     except OAuthFailed as exc:
         outcome = {"chat": "error", "reason": exc.reason}
     return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
@@ -234,10 +234,14 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
         dashboard_url: the page on which an install ends.
     """
 
-    async def provide_chat() -> Chat:
+    async def any_chat() -> Chat:
         if isinstance(chat, NotConfigured):
             raise chat
         return chat
+
+    # It asks for the principal, so that strangers get a 401 and learn nothing of the settings.
+    async def dashboard_chat(principal: NamedDependency[DashboardPrincipal]) -> Chat:  # noqa: ARG001
+        return await any_chat()
 
     return Router(
         BASE_PATH,
@@ -253,7 +257,8 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
         ],
         dependencies={
             "principal": dashboard_principal(host),
-            "chat": Provide(provide_chat),
+            "chat": Provide(dashboard_chat),
+            "anybodys_chat": Provide(any_chat),
             "host": Provide(lambda: host, sync_to_thread=False),
             "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
         },

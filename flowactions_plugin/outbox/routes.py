@@ -10,13 +10,15 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
-from flowactions_plugin.clock import to_iso
+from flowactions_plugin.clock import ID_PATTERN, is_id, to_iso
 from flowactions_plugin.http.auth import dashboard_principal
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.outbox.delivery import FINISHED
 from flowactions_plugin.outbox.store import OutboxStore
 
 PAGE_LIMIT: Final = 100
+NO_NUL_PATTERN: Final = r"^[^\x00]*$"
+"""PostgreSQL's text cannot hold NUL."""
 
 
 class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
@@ -90,8 +92,8 @@ async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
     status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
-    agent_id: Annotated[str | None, QueryParameter(name="agentId")] = None,
-    cursor: FromQuery[str | None] = None,
+    agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
+    cursor: Annotated[str | None, QueryParameter(pattern=ID_PATTERN)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
 ) -> DeliveryPage:
     """List the organization's deliveries, newest first."""
@@ -109,7 +111,7 @@ async def show_delivery(
     delivery_id: FromPath[str],
 ) -> OneDelivery:
     """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
-    found = await store.detail(delivery_id, principal.organization_id)
+    found = await store.detail(delivery_id, principal.organization_id) if is_id(delivery_id) else None
     if found is None:
         raise Problem("not_found", "There is no delivery with this id.")
     row, log = found
@@ -141,7 +143,7 @@ async def retry_delivery(
     delivery_id: FromPath[str],
 ) -> Response[RetryAnswer]:
     """Make a dead delivery due now; it gets one more attempt (§4.3)."""
-    requeued = await store.retry(delivery_id, principal.organization_id)
+    requeued = is_id(delivery_id) and await store.retry(delivery_id, principal.organization_id)
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 

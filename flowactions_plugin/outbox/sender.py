@@ -80,8 +80,9 @@ def _request(delivery: ClaimedDelivery, secret: str | None, timestamp: int) -> h
 
 
 async def _first_bytes(response: httpx.Response) -> bytes:
+    assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101  an async transport gives no other
     kept = bytearray()
-    async for chunk in response.aiter_raw():
+    async for chunk in response.stream:
         kept += chunk
         if len(kept) >= RESPONSE_KEPT_BYTES:
             break

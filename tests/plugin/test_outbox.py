@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
+from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+
+OK = Outcome(0, 1, status_code=200)
+FAILED = Outcome(0, 1, status_code=500)
+ORIGIN = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
+
+
+def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
+    values: dict[str, Any] = {
+        "id": new_id(1_700_000_000),
+        "organization_id": "acme",
+        "agent_id": "a",
+        "origin": ORIGIN,
+        "event_id": "evt_1",
+        "event_type": "t",
+        "url": url,
+        "destination": url,
+        "method": "POST",
+        "headers": (),
+        "body": b"{}",
+        "max_attempts": 4,
+    }
+    return NewDelivery(**{**values, **changes})
+
+
+class Queue:
+    """A store with a database of its own, and shortcuts."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store = OutboxStore(database)
+
+    async def put(self, **changes: Any) -> str:
+        delivery = a_delivery(**changes)
+        async with self.database.write() as connection:
+            await self.store.enqueue(delivery, connection)
+        return delivery.id
+
+    async def run(self, statement: str) -> None:
+        async with self.database.write() as connection:
+            await connection.execute(text(statement))
+
+    async def expire_claims(self) -> None:
+        await self.run("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE claim_token IS NOT NULL")
+
+    async def row(self, row_id: str) -> Any:
+        found = await self.store.detail(row_id, "acme")
+        assert found is not None
+        return found[0]
+
+
+@pytest.fixture
+async def queue(database_url: str) -> AsyncIterator[Queue]:
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
+        yield Queue(database)
+
+
+def a_worker(queue: Queue, answer: Any, limit: int = 50) -> Worker:
+    sender = Sender(httpx.MockTransport(answer), queue.database.clock, lambda: 0.0)
+
+    async def no_secret(origin: object) -> None:
+        return None
+
+    return Worker(queue.store, sender, no_secret, tick_seconds=0.01, claim_limit=limit)
+
+
+class TestClaims:
+    async def test_a_claim_takes_the_oldest_up_to_the_limit(self, queue: Queue) -> None:
+        """Rows that are due are claimed oldest first, and no more than the limit (§8)."""
+        ids = [await queue.put() for _ in range(5)]
+        for age, row_id in enumerate(ids):
+            due = 1000 - age
+            await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {due} WHERE id = '{row_id}'")  # noqa: S608
+        claimed = await queue.store.claim(3)
+        assert {delivery.id for delivery in claimed} == set(ids[2:])
+
+    async def test_a_row_that_is_not_due_is_left(self, queue: Queue) -> None:
+        """nextAttemptAt must have elapsed."""
+        row_id = await queue.put()
+        (claimed,) = await queue.store.claim(10)
+        await queue.store.complete(claimed, FAILED, Transition("retrying", 60))
+        assert await queue.store.claim(10) == []
+        assert (await queue.row(row_id)).status == "retrying"
+
+    async def test_a_claimed_row_is_claimed_by_nobody_else(self, queue: Queue) -> None:
+        """Simultaneous claims share the rows out without overlap."""
+        ids = {await queue.put() for _ in range(30)}
+        claims = await asyncio.gather(*(queue.store.claim(10) for _ in range(6)))
+        taken = [delivery.id for claim in claims for delivery in claim]
+        assert sorted(taken) == sorted(ids)
+
+    async def test_an_expired_claim_is_taken_over_without_using_up_an_attempt(self, queue: Queue) -> None:
+        """The new holder writes; the old one, waking late, changes nothing."""
+        row_id = await queue.put()
+        (late,) = await queue.store.claim(1)
+        await queue.expire_claims()
+        (second,) = await queue.store.claim(1)
+        assert (second.id, second.attempts, second.takeovers) == (row_id, 0, 1)
+        assert not await queue.store.complete(late, OK, Transition("delivered"))
+        assert not await queue.store.release(late, 0)
+        assert not await queue.store.bury(late, "late")
+        assert (await queue.row(row_id)).status == "pending"
+        assert await queue.store.complete(second, FAILED, Transition("retrying", 5))
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, row.takeovers, row.claim_token) == ("retrying", 1, 0, None)
+
+    async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
+        """Delivered and dead rows are done."""
+        for status in ("delivered", "dead"):
+            await queue.put()
+            (claimed,) = await queue.store.claim(1)
+            await queue.store.complete(claimed, OK, Transition(status))
+        assert await queue.store.claim(10) == []
+
+
+class TestRetryOfADeadRow:
+    async def test_a_dead_row_becomes_pending_and_due(self, queue: Queue) -> None:
+        """It gets one more attempt; its history stays (§3.1, §4.3)."""
+        row_id = await queue.put(max_attempts=1)
+        await a_worker(queue, lambda request: httpx.Response(500)).tick()
+        assert (await queue.row(row_id)).status == "dead"
+        assert await queue.store.retry(row_id, "acme")
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, row.finished_at) == ("pending", 1, None)
+        await a_worker(queue, lambda request: httpx.Response(500)).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts) == ("dead", 2)
+
+    async def test_only_a_dead_row_of_the_organization(self, queue: Queue) -> None:
+        """A live row, another tenant's row and a missing one are all the same: there is none."""
+        live = await queue.put()
+        dead = await queue.put(organization_id="globex")
+        await queue.run(f"UPDATE flowactions_outbox SET status = 'dead' WHERE id = '{dead}'")  # noqa: S608
+        assert not await queue.store.retry(live, "acme")
+        assert not await queue.store.retry(dead, "acme")
+        assert not await queue.store.retry("nothing", "acme")
+        assert await queue.store.retry(dead, "globex")
+
+
+class TestWorker:
+    async def test_a_tick_takes_no_more_than_the_limit(self, queue: Queue) -> None:
+        """Fifty rows a tick by default, here two (§8)."""
+        for _ in range(5):
+            await queue.put()
+        worker = a_worker(queue, lambda request: httpx.Response(204), limit=2)
+        assert [await worker.tick() for _ in range(4)] == [2, 2, 1, 0]
+
+    async def test_a_row_that_kills_its_workers_ends(self, queue: Queue) -> None:
+        """The third takeover makes the row dead with that reason, and nothing is sent."""
+        row_id = await queue.put()
+        for _ in range(3):
+            assert len(await queue.store.claim(1)) == 1
+            await queue.expire_claims()
+        sent: list[Any] = []
+        await a_worker(queue, sent.append).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts) == ("dead", 0)
+        assert "3 workers in a row" in row.last_error
+        assert sent == []
+
+    async def test_a_stored_row_that_cannot_be_read_ends_and_holds_up_nobody(self, queue: Queue) -> None:
+        """Garbage in a row makes that row dead; its neighbours are delivered."""
+        broken, healthy = await queue.put(), await queue.put()
+        await queue.run(f"UPDATE flowactions_outbox SET origin = 'garbage' WHERE id = '{broken}'")  # noqa: S608
+        await a_worker(queue, lambda request: httpx.Response(200)).tick()
+        row = await queue.row(broken)
+        assert row.status == "dead"
+        assert "cannot be read" in row.last_error
+        assert (await queue.row(healthy)).status == "delivered"
+
+    @pytest.mark.parametrize(
+        "error", [UnicodeEncodeError("ascii", "x", 0, 1, "no"), RuntimeError("odd"), httpx.ReadError("gone")]
+    )
+    async def test_whatever_a_transport_raises_is_an_outcome(self, queue: Queue, error: Exception) -> None:
+        """No exception of an attempt leaves a row unrecorded."""
+        row_id = await queue.put()
+
+        def fail(request: httpx.Request) -> httpx.Response:
+            raise error
+
+        await a_worker(queue, fail).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts) == ("retrying", 1)
+        assert type(error).__name__ in row.last_error
+
+    async def test_a_stop_finishes_what_is_in_flight(self, queue: Queue) -> None:
+        """A worker that is cancelled while it sends writes the outcome before it ends."""
+        row_id = await queue.put()
+        sending, release = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: httpx.Request) -> httpx.Response:
+            sending.set()
+            await release.wait()
+            return httpx.Response(200)
+
+        running = asyncio.create_task(a_worker(queue, slow).run())
+        await sending.wait()
+        running.cancel()
+        await asyncio.sleep(0.02)
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await queue.row(row_id)).status == "delivered"
+
+    async def test_an_outage_is_logged_once_and_overcome(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
+        caplog.set_level(logging.INFO)
+        row_id = await queue.put()
+        engine, queue.database._engine = queue.database._engine, None
+        running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+        await asyncio.sleep(0.1)
+        queue.database._engine = engine
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if (await queue.row(row_id)).status == "delivered":
+                break
+        running.cancel()
+        await asyncio.wait({running})
+        messages = [record.getMessage() for record in caplog.records]
+        assert sum("out of reach" in message for message in messages) == 1
+        assert sum("reachable again" in message for message in messages) == 1
+
+
+def _claimed(**changes: Any) -> ClaimedDelivery:
+    values: dict[str, Any] = {
+        "id": "1",
+        "token": "t",
+        "origin": ORIGIN,
+        "url": "http://127.0.0.1/",
+        "method": "POST",
+        "headers": [("x", "1")],
+        "body": b"{}",
+        "attempts": 0,
+        "max_attempts": 4,
+        "takeovers": 0,
+    }
+    return ClaimedDelivery(**{**values, **changes})
+
+
+async def test_an_attempt_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that never answers is a failure after the total deadline (§8)."""
+    monkeypatch.setattr("flowactions_plugin.outbox.sender.DEADLINE_SECONDS", 0.05)
+
+    async def hang(request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    outcome = await Sender(httpx.MockTransport(hang), lambda: 0.0, lambda: 0.0).send(_claimed(), None)
+    assert outcome.error == "timed out after 0.05 s"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Litestar, get
+
+from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from tests.recorder import Recorder, recorder, status
+from tests.support import SmallHost, a_walk, development, until
+
+
+class Running:
+    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder) -> None:
+        self.host = host
+        self.actions = actions
+        self.receiver = receiver
+        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
+
+    async def enqueue(self, **walk: Any) -> str:
+        node = Node(id="n", type="webhook", config={"webhookUrl": self.receiver.url})
+        result = await self.actions.reach(a_walk(**walk), node)
+        assert result.delivery_id is not None
+        return result.delivery_id
+
+    async def rows(self, **query: Any) -> list[dict[str, Any]]:
+        answer = await self.client.get("/v1/webhooks/outbox", params=query)
+        rows: list[dict[str, Any]] = answer.json()["data"]
+        return rows
+
+
+@pytest.fixture
+async def run(database_url: str) -> AsyncIterator[Running]:
+    host = SmallHost(development(database_url))
+    actions = FlowActions.load(host)
+    async with recorder() as receiver, actions.lifespan():
+        running = Running(host, actions, receiver)
+        async with running.client:
+            yield running
+
+
+async def test_deliveries_are_listed_newest_first_and_page_by_page(run: Running) -> None:
+    """Pages of two lead through all five rows without gap or repetition."""
+    ids = [await run.enqueue() for _ in range(5)]
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        query = {"limit": "2", **({"cursor": cursor} if cursor else {})}
+        page = (await run.client.get("/v1/webhooks/outbox", params=query)).json()
+        seen += [row["id"] for row in page["data"]]
+        cursor = page["nextCursor"]
+        if cursor is None:
+            break
+    assert sorted(seen) == sorted(ids)
+    assert seen == sorted(seen, reverse=True)
+
+
+async def test_deliveries_are_filtered_by_status_and_agent(run: Running) -> None:
+    """A filter shows only what it names."""
+    run.receiver.answer = lambda number: status(500)
+    dead = await run.enqueue(agent_id="agent-9")
+    await until(lambda: _ended(run, dead))
+    assert [row["id"] for row in await run.rows(status="dead")] == [dead]
+    assert await run.rows(status="delivered") == []
+    assert [row["id"] for row in await run.rows(agentId="agent-9")] == [dead]
+    assert await run.rows(agentId="agent-1") == []
+
+
+async def test_a_dead_delivery_is_retried(run: Running) -> None:
+    """The retry answers as §4.3 says, and the delivery is sent again."""
+    run.receiver.answer = lambda number: status(500 if number == 1 else 200)
+    delivery_id = await run.enqueue()
+    await until(lambda: _ended(run, delivery_id))
+    answer = await run.client.post(f"/v1/webhooks/outbox/{delivery_id}/retry")
+    assert (answer.status_code, answer.json()) == (200, {"data": {"id": delivery_id, "requeued": True}})
+    await until(lambda: _ended(run, delivery_id, "delivered"))
+    again = await run.client.post(f"/v1/webhooks/outbox/{delivery_id}/retry")
+    assert (again.status_code, again.json()) == (404, {"data": {"id": delivery_id, "requeued": False}})
+
+
+async def test_another_organization_sees_nothing(run: Running) -> None:
+    """Rows of another tenant are as if they did not exist."""
+    run.receiver.answer = lambda number: status(500)
+    delivery_id = await run.enqueue()
+    await until(lambda: _ended(run, delivery_id))
+    run.host.principal = DashboardPrincipal(organization_id="globex", user_id="g", user_name="G")
+    assert await run.rows() == []
+    assert (await run.client.get(f"/v1/webhooks/outbox/{delivery_id}")).status_code == 404
+    assert (await run.client.post(f"/v1/webhooks/outbox/{delivery_id}/retry")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/webhooks/outbox"),
+        ("GET", "/v1/webhooks/outbox/1"),
+        ("POST", "/v1/webhooks/outbox/1/retry"),
+        ("GET", "/integrations/chat/install"),
+        ("GET", "/integrations/chat/connection"),
+        ("DELETE", "/integrations/chat/connection"),
+        ("PUT", "/integrations/chat/connection/default-channel"),
+        ("POST", "/integrations/chat/send-message"),
+        ("GET", "/integrations/chat/channels"),
+        ("GET", "/integrations/chat/members"),
+    ],
+)
+async def test_nobody_gets_in_without_a_session(run: Running, method: str, path: str) -> None:
+    """Every dashboard route answers 401 with a problem to strangers."""
+    run.host.principal = None
+    answer = await run.client.request(method, path, json={"text": "x", "channelId": "C"})
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert answer.json()["code"] == "unauthorized"
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/webhooks/outbox?status=lost", "status"),
+        ("/v1/webhooks/outbox?limit=0", "limit"),
+        ("/v1/webhooks/outbox?limit=many", "limit"),
+        ("/v1/webhooks/outbox?limit=1000", "limit"),
+    ],
+)
+async def test_a_wrong_query_names_its_field(run: Running, path: str, named: str) -> None:
+    """Validation answers 400 with the field's path."""
+    answer = await run.client.get(path)
+    assert answer.status_code == 400
+    assert [error["path"] for error in answer.json()["errors"]] == [named]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "é", "%00", "'; DROP TABLE x", "9" * 3000])
+async def test_any_cursor_is_answered(run: Running, cursor: str) -> None:
+    """A cursor that was made up lists what it lists, and is never a server error."""
+    answer = await run.client.get("/v1/webhooks/outbox", params={"cursor": cursor})
+    assert answer.status_code in {200, 400}
+    for path in (f"/v1/webhooks/outbox/{cursor}x", f"/v1/webhooks/outbox/{cursor}x/retry"):
+        answer = await run.client.request("POST" if "retry" in path else "GET", path)
+        assert answer.status_code in {400, 404}
+
+
+async def test_without_chat_settings_its_routes_name_them_and_the_rest_works(run: Running) -> None:
+    """The chat provider is unavailable and nothing else breaks (§5.5)."""
+    for method, path in (
+        ("GET", "/integrations/chat/install"),
+        ("GET", "/integrations/chat/callback"),
+        ("GET", "/integrations/chat/connection"),
+        ("POST", "/integrations/chat/send-message"),
+        ("GET", "/integrations/chat/channels"),
+    ):
+        answer = await run.client.request(method, path, json={"text": "x"})
+        assert answer.status_code == 503
+        assert "CHAT_CLIENT_ID" in answer.json()["detail"]
+    assert not run.actions.node_types["chat_message"].available
+    assert "CHAT_CLIENT_ID" in (run.actions.node_types["chat_message"].unavailable_reason or "")
+    assert run.actions.node_types["webhook"].available
+
+
+async def test_mounting_changes_nothing_in_the_host(run: Running) -> None:
+    """The host's own errors keep the host's own shape."""
+
+    @get("/own", sync_to_thread=False)
+    def own() -> None:
+        raise LookupError
+
+    app = Litestar([own, *run.actions.route_handlers], logging_config=None, openapi_config=None)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+        answer = await client.get("/own")
+        missing = await client.get("/nothing")
+    assert answer.headers["content-type"] == "application/json"
+    assert (answer.status_code, missing.status_code) == (500, 404)
+    assert "code" not in missing.json()
+
+
+async def _ended(run: Running, delivery_id: str, state: str = "dead") -> bool:
+    rows = await run.rows()
+    return any(row["id"] == delivery_id and row["status"] == state for row in rows)
