@@ -16,6 +16,7 @@ from flowactions_plugin.outbox.delivery import (
     Outcome,
     retry_after,
 )
+from flowactions_plugin.outbox.egress import parse_destination
 from flowactions_plugin.outbox.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.outbox.store import ClaimedDelivery
 
@@ -50,6 +51,7 @@ class Sender:
             return Outcome(int(now * 1000), int((self._timer() - started) * 1000), **kept)  # type: ignore[arg-type]
 
         try:
+            parse_destination(delivery.url)  # a stored URL meets the rules of an authored one
             async with asyncio.timeout(DEADLINE_SECONDS):
                 response = await self._transport.handle_async_request(_request(delivery, secret, int(now)))
                 try:

@@ -201,6 +201,15 @@ class TestWorker:
         assert (row.status, row.attempts) == ("retrying", 1)
         assert type(error).__name__ in row.last_error
 
+    async def test_a_stored_url_that_is_not_allowed_ends_at_once(self, queue: Queue) -> None:
+        """A URL that was planted in the queue meets the same rules, and is dead without a request (§2.4)."""
+        sent: list[Any] = []
+        row_id = await queue.put(url="http://user@127.0.0.1/")
+        await a_worker(queue, sent.append).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, sent) == ("dead", 1, [])
+        assert "user name" in row.last_error
+
     async def test_a_stop_finishes_what_is_in_flight(self, queue: Queue) -> None:
         """A worker that is cancelled while it sends writes the outcome before it ends."""
         row_id = await queue.put()

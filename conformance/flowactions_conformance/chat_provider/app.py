@@ -147,7 +147,7 @@ class FakeChatProvider:
             "app_id": "A0FAKE",
             "team": {"name": code.workspace.name, "id": code.workspace.id},
             "enterprise": None,
-            "authed_user": {"id": code.workspace.members[0].id},
+            "authed_user": {"id": "U0ADMIN"},
         }
 
     def _consent(self, query: Mapping[str, str]) -> Response[Any]:

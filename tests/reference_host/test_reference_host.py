@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flowactions_conformance.reference_host import ReferenceApp, Sample, create_app
+from flowactions_conformance.serving import serve
+from flowactions_hookspecs import (
+    ExperienceTriggerRef,
+    FlowNodeOrigin,
+    Host,
+    LogicActionOrigin,
+    LogicActionRef,
+    Node,
+    NodeResult,
+    NodeTriggerRef,
+    NodeType,
+    OriginGone,
+    QuestionRequired,
+    Walk,
+    hookimpl,
+)
+
+SAMPLE = Sample(
+    webhook_url="http://127.0.0.1:1/hooks",
+    webhook_secret="shh",
+    channel_id="C1",
+    dashboard_token="ada-token",
+    api_token="api-token",
+)
+
+
+class Probe:
+    """A plugin that records what reaches it; a node whose config says so halts."""
+
+    def __init__(self) -> None:
+        self.reached: list[tuple[Walk, Node]] = []
+        self.waiting: dict[tuple[str, str | None], list[Node]] = {}
+
+    @hookimpl
+    def flowactions_node_types(self, host: Host) -> list[NodeType]:
+        return [NodeType(name="probe", title="Probe", description="Records.", reach=self.reach)]
+
+    @hookimpl
+    def flowactions_step_listeners(self, host: Host) -> list[Any]:
+        return [self.advance]
+
+    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+        self.reached.append((walk, node))
+        if walk.pacing == "deferred":
+            self.waiting.setdefault((walk.run_id, walk.next_step_id), []).append(node)
+            return NodeResult(node_id=node.id, status="recorded")
+        return NodeResult(node_id=node.id, status="sent", halt=node.config.get("halt", False))
+
+    async def advance(self, walk: Walk, step_id: str | None) -> list[NodeResult]:
+        fired = self.waiting.pop((walk.run_id, step_id), [])
+        await asyncio.sleep(0)
+        return [
+            NodeResult(node_id=node.id, status="sent", halt=node.config.get("halt", False)) for node in fired
+        ]
+
+
+class Running:
+    def __init__(self, made: ReferenceApp, probe: Probe, client: httpx.AsyncClient) -> None:
+        self.host = made.host
+        self.probe = probe
+        self.client = client
+
+    async def make_flow(self, kind: str, *items: dict[str, Any]) -> str:
+        body = {"name": "F", "agentId": "acme-support", "kind": kind, "items": list(items)}
+        answer = await self.client.post("/api/flows", json=body)
+        assert answer.status_code == 201, answer.text
+        flow_id: str = answer.json()["data"]["id"]
+        return flow_id
+
+    async def open(self, flow_id: str) -> dict[str, Any]:
+        body = {"userId": "u1", "content": "hello"}
+        answer = await self.client.post(f"/run/flows/{flow_id}/open", json=body)
+        turn: dict[str, Any] = answer.json()["data"]
+        return turn
+
+    async def next(self, turn: dict[str, Any], came_from: Any = ...) -> dict[str, Any]:
+        step = turn["step"] and turn["step"]["id"]
+        body = {"from": step if came_from is ... else came_from}
+        answer = await self.client.post(f"/run/sessions/{turn['session']}/next", json=body)
+        following: dict[str, Any] = answer.json()["data"]
+        return following
+
+    async def results(self, flow_id: str) -> list[tuple[str, str]]:
+        runs = (await self.client.get(f"/api/flows/{flow_id}/runs")).json()["data"]
+        return [(result["nodeId"], result["status"]) for result in runs[0]["results"]]
+
+
+@asynccontextmanager
+async def running(directory: Path, probe: Probe | None = None) -> AsyncIterator[Running]:
+    probe = probe or Probe()
+    made = create_app({}, directory / "host.db", sample=SAMPLE, plugins=[probe])
+    async with serve(made.app) as url:
+        headers = {"authorization": "Bearer ada-token"}
+        async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+            yield Running(made, probe, client)
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as started:
+        yield started
+
+
+def step(name: str) -> dict[str, Any]:
+    return {"id": name, "kind": "step", "title": name, "text": ""}
+
+
+def action(name: str, **config: Any) -> dict[str, Any]:
+    return {"id": name, "kind": "action", "type": "probe", "config": config}
+
+
+class TestWalker:
+    async def test_a_single_shot_flow_is_walked_in_order_when_it_is_opened(self, run: Running) -> None:
+        """Every node is reached eagerly, with the walk of this run, before the answer is given."""
+        flow_id = await run.make_flow("single_shot", action("a"), step("s"), action("b"))
+        turn = await run.open(flow_id)
+        assert ([shown["id"] for shown in turn["steps"]], turn["done"]) == (["s"], True)
+        assert [node.id for _, node in run.probe.reached] == ["a", "b"]
+        (walk, _), (second, _) = run.probe.reached
+        assert (walk.organization_id, walk.agent_id, walk.flow_id) == ("acme", "acme-support", flow_id)
+        assert (walk.user_id, walk.content, walk.pacing) == ("u1", "hello", "eager")
+        assert walk.run_id == second.run_id
+        await run.open(flow_id)
+        assert run.probe.reached[2][0].run_id != walk.run_id
+
+    async def test_a_halt_stops_the_walk(self, run: Running) -> None:
+        """What comes after a halting node is neither shown nor run."""
+        flow_id = await run.make_flow(
+            "single_shot", step("s1"), action("a", halt=True), step("s2"), action("b")
+        )
+        turn = await run.open(flow_id)
+        assert ([shown["id"] for shown in turn["steps"]], turn["done"]) == (["s1"], True)
+        assert await run.results(flow_id) == [("a", "sent")]
+
+    async def test_a_client_paced_flow_fires_as_the_user_gets_there(self, run: Running) -> None:
+        """Opening records; each next fires what precedes that step; the end is a step, too (§3.2)."""
+        flow_id = await run.make_flow(
+            "client_paced", step("s1"), action("a"), action("b"), step("s2"), action("c")
+        )
+        turn = await run.open(flow_id)
+        assert (turn["step"]["id"], turn["done"]) == ("s1", False)
+        assert [walk.next_step_id for walk, _ in run.probe.reached] == ["s2", "s2", None]
+        assert {walk.pacing for walk, _ in run.probe.reached} == {"deferred"}
+        assert await run.results(flow_id) == [(name, "recorded") for name in "abc"]
+        turn = await run.next(turn)
+        assert turn["step"]["id"] == "s2"
+        assert (await run.results(flow_id))[3:] == [("a", "sent"), ("b", "sent")]
+        turn = await run.next(turn)
+        assert (turn["step"], turn["done"]) == (None, True)
+        assert (await run.results(flow_id))[5:] == [("c", "sent")]
+        assert await run.next(turn) == turn
+
+    async def test_a_flow_that_begins_with_an_action_waits_for_next(self, run: Running) -> None:
+        """Nothing fires on opening, not even what precedes the first step."""
+        flow_id = await run.make_flow("client_paced", action("a"), step("s1"))
+        turn = await run.open(flow_id)
+        assert (turn["step"], turn["done"]) == (None, False)
+        turn = await run.next(turn)
+        assert turn["step"]["id"] == "s1"
+        assert (await run.results(flow_id))[1:] == [("a", "sent")]
+
+    @pytest.mark.parametrize("came_from", ["s2", "nothing", None])
+    async def test_a_forged_step_does_nothing(self, run: Running, came_from: str | None) -> None:
+        """The browser's idea of where it is, is not trusted."""
+        flow_id = await run.make_flow("client_paced", step("s1"), action("a"), step("s2"))
+        turn = await run.open(flow_id)
+        assert await run.next(turn, came_from) == turn
+        assert await run.results(flow_id) == [("a", "recorded")]
+
+    async def test_racing_next_calls_move_once(self, run: Running) -> None:
+        """A doubled click goes one step on, and fires once."""
+        flow_id = await run.make_flow("client_paced", step("s1"), action("a"), step("s2"), step("s3"))
+        turn = await run.open(flow_id)
+        turns = await asyncio.gather(*(run.next(turn) for _ in range(8)))
+        assert {after["step"]["id"] for after in turns} == {"s2"}
+        assert await run.results(flow_id) == [("a", "recorded"), ("a", "sent")]
+
+    async def test_a_halt_at_a_deferred_node_ends_the_run(self, run: Running) -> None:
+        """It stays ended, and the browser learns only that it is done."""
+        flow_id = await run.make_flow("client_paced", step("s1"), action("a", halt=True), step("s2"))
+        turn = await run.open(flow_id)
+        ended = await run.next(turn)
+        assert (ended["step"], ended["done"]) == (None, True)
+        assert set(ended) == {"session", "step", "steps", "done"}
+        assert (await run.next(turn))["done"]
+
+    async def test_a_session_survives_a_restart(self, tmp_path: Path) -> None:
+        """A run goes on after the host has started again, from the step it was at."""
+        probe = Probe()
+        async with running(tmp_path, probe) as first:
+            flow_id = await first.make_flow("client_paced", step("s1"), action("a"), step("s2"))
+            turn = await first.open(flow_id)
+        async with running(tmp_path, probe) as second:
+            assert (await second.next(turn))["step"]["id"] == "s2"
+            assert (await second.results(flow_id))[1:] == [("a", "sent")]
+
+
+class TestDashboard:
+    async def test_a_config_reaches_the_node_as_it_was_saved(self, run: Running) -> None:
+        """Falsy values and unknown keys survive the way from editor to plugin."""
+        config = {"empty": "", "no": False, "zero": 0, "null": None, "deep": {"é": [1.10, []]}}
+        flow_id = await run.make_flow("single_shot", action("a", **config))
+        shown = (await run.client.get(f"/api/flows/{flow_id}")).json()["data"]
+        assert shown["items"][0]["config"] == config
+        await run.open(flow_id)
+        assert run.probe.reached[0][1].config == config
+
+    async def test_the_palette_holds_every_node_type(self, run: Running) -> None:
+        """What plugins declare is what the editor gets."""
+        types = (await run.client.get("/api/node-types")).json()["data"]
+        assert [one["name"] for one in types] == ["chat_message", "webhook", "probe"]
+        assert types[0]["available"] is False
+
+    @pytest.mark.parametrize("token", ["x", "nonsense", "api-token", "é"])
+    async def test_strangers_are_refused(self, run: Running, token: str) -> None:
+        """No token, garbage and a token of another kind are all 401."""
+        for path in ("/api/me", "/api/flows", "/api/node-types"):
+            headers = {"authorization": f"Bearer {token}".encode()}
+            assert (await run.client.get(path, headers=headers)).status_code == 401  # type: ignore[arg-type]
+
+    async def test_signing_in_and_out(self, run: Running) -> None:
+        """A session cookie works for host and plugin routes, and signing out ends it in the browser."""
+        async with httpx.AsyncClient(base_url=run.client.base_url) as browser:
+            assert (await browser.post("/login", json={"userId": "nobody"})).status_code == 404
+            signed_in = await browser.post("/login", json={"userId": "ada"})
+            assert "httponly" in signed_in.headers["set-cookie"].lower()
+            assert (await browser.get("/api/me")).json()["data"]["organizationName"] == "Acme"
+            assert (await browser.get("/v1/webhooks/outbox")).status_code == 200
+            await browser.post("/logout")
+            assert (await browser.get("/api/me")).status_code == 401
+
+    async def test_another_organizations_flow_is_not_there(self, run: Running) -> None:
+        """Grace of Globex sees nothing of Acme."""
+        flow_id = await run.make_flow("single_shot")
+        async with httpx.AsyncClient(base_url=run.client.base_url) as browser:
+            await browser.post("/login", json={"userId": "grace"})
+            assert (await browser.get("/api/flows")).json()["data"] == []
+            for method, path in (
+                ("GET", f"/api/flows/{flow_id}"),
+                ("PUT", f"/api/flows/{flow_id}"),
+                ("GET", f"/api/flows/{flow_id}/runs"),
+            ):
+                body = {"name": "x", "agentId": "globex-support", "kind": "single_shot"}
+                assert (await browser.request(method, path, json=body)).status_code == 404
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b'{"name":"","agentId":"acme-support","kind":"single_shot"}',
+            b'{"name":"x","agentId":"globex-support","kind":"single_shot"}',
+            b'{"name":"x","agentId":"acme-support","kind":"sideways"}',
+            b'{"name":"x","agentId":"acme-support","kind":"single_shot","items":[{}]}',
+            b'{"name":"x","agentId":"acme-support","kind":"single_shot","items":[{"id":"a","kind":"action"}]}',
+            b'{"name":"x","agentId":"acme-support","kind":"single_shot","items":[{"id":"a","kind":"step"},{"id":"a","kind":"step"}]}',
+        ],
+    )
+    async def test_a_flow_that_makes_no_sense_is_refused(self, run: Running, body: bytes) -> None:
+        """Garbage is a 400, never a server error."""
+        answer = await run.client.post("/api/flows", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+
+    async def test_missing_flows_and_sessions_are_404(self, run: Running) -> None:
+        """The widget's routes say so when there is nothing."""
+        assert (await run.client.post("/run/flows/none/open", json={})).status_code == 404
+        assert (await run.client.post("/run/sessions/none/next", json={})).status_code == 404
+
+
+class TestHostMethods:
+    async def test_agents_using_a_node_type(self, run: Running) -> None:
+        """Only agents of the organization whose flows hold such a node are listed."""
+        names = [agent.id for agent in await run.host.agents_using("acme", "chat_message")]
+        assert names == ["acme-support"]
+        assert await run.host.agents_using("globex", "chat_message") == []
+        assert await run.host.agents_using("acme", "probe") == []
+
+    @pytest.mark.parametrize(
+        ("changes", "url"),
+        [
+            ({}, SAMPLE.webhook_url),
+            ({"trigger_row_id": "none"}, None),
+            ({"action_index": 1}, None),
+            ({"experience_id": "none"}, None),
+            ({"agent_id": "globex-support"}, None),
+            ({"organization_id": "globex"}, None),
+        ],
+    )
+    async def test_an_experience_trigger_is_resolved(
+        self, run: Running, changes: dict[str, Any], url: str | None
+    ) -> None:
+        """Every part of the reference must fit."""
+        values = {
+            "organization_id": "acme",
+            "agent_id": "acme-support",
+            "experience_id": "survey",
+            "trigger_row_id": "submitted",
+            "action_index": 0,
+        }
+        action_found = await run.host.logic_action(ExperienceTriggerRef(**{**values, **changes}))
+        assert (action_found and action_found.url) == url
+
+    async def test_a_survey_question_must_be_named(self, run: Running) -> None:
+        """A question's trigger asks for its question, and takes no other."""
+
+        def ref(group: str, question: str | None) -> LogicActionRef:
+            return NodeTriggerRef(
+                organization_id="acme",
+                agent_id="acme-support",
+                experience_id="survey",
+                node_id="rating",
+                node_trigger_group_id=group,
+                action_index=0,
+                question_id=question,
+            )
+
+        assert await run.host.logic_action(ref("low", None)) is not None
+        assert await run.host.logic_action(ref("answered", "q1")) is not None
+        assert await run.host.logic_action(ref("answered", "q2")) is None
+        with pytest.raises(QuestionRequired):
+            await run.host.logic_action(ref("answered", None))
+
+    async def test_the_signing_secret_is_the_present_one(self, run: Running) -> None:
+        """A changed secret counts at once; a removed node or action is gone."""
+        origin = FlowNodeOrigin(
+            organization_id="acme", agent_id="acme-support", flow_id="order-placed", node_id="notify-backend"
+        )
+        assert await run.host.signing_secret(origin) == "shh"
+        flow = await run.host.store.flow("order-placed")
+        assert flow is not None
+        flow.items[1]["config"]["webhookSecret"] = "new"
+        await run.host.store.save_flow(flow)
+        assert await run.host.signing_secret(origin) == "new"
+        del flow.items[1]
+        await run.host.store.save_flow(flow)
+        with pytest.raises(OriginGone):
+            await run.host.signing_secret(origin)
+        gone = ExperienceTriggerRef(
+            organization_id="acme", agent_id="a", experience_id="e", trigger_row_id="t", action_index=0
+        )
+        with pytest.raises(OriginGone):
+            await run.host.signing_secret(LogicActionOrigin(ref=gone))
+
+    async def test_a_trigger_that_fires_on_the_server_is_dispatched(self, run: Running) -> None:
+        """Firing a trigger gives a receipt; an action that is not there is skipped with a reason."""
+        path = "/api/experiences/survey/triggers/{}/actions/0/fire"
+        receipt = (await run.client.post(path.format("submitted"))).json()
+        assert receipt["status"] == "skipped"
+        assert receipt["reason"] == "blocked_url"
+        receipt = (await run.client.post(path.format("none"))).json()
+        assert receipt["reason"] == "unknown_action"
+        assert (await run.client.post("/api/experiences/x/triggers/t/actions/0/fire")).status_code == 404
