@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import logging
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from litestar import Litestar
+from sybil import Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser
+
+from flowactions_hookspecs import Node
+from flowactions_plugin.settings import read_settings
+from tests.support import SmallHost, a_walk, development
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README_STANDS_FOR = "class MyHost(Host): ...  # seven methods: docs/how-to/add-to-your-host.md\n"
+
+
+class _Await(CodeBlockParser):
+    """Runs Python examples that may await at their top level."""
+
+    language = "python"
+
+    def evaluate(self, example: Example) -> None:
+        source = example.parsed.replace(README_STANDS_FOR, "")
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(source, example.path, "exec", flags=flags, dont_inherit=True)
+        pending = eval(code, example.namespace)  # noqa: S307  the project's own documents
+        if inspect.iscoroutine(pending):
+            example.namespace["loop"].run_until_complete(pending)
+
+
+def examples(path: Path, namespace: dict[str, Any]) -> list[Example]:
+    """Find a page's examples; they share one namespace."""
+    document = Sybil(parsers=[_Await()], path=str(ROOT)).parse(path)
+    document.namespace.update(namespace)
+    return list(document.examples())
+
+
+@pytest.mark.parametrize("page", ["add-to-your-host.md", "receive-webhooks.md"])
+def test_the_examples_of_a_guide_work(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block of a guide runs, in order, and its assertions hold."""
+    monkeypatch.chdir(tmp_path)
+    logging.getLogger("flowactions").setLevel(logging.CRITICAL)
+    loop = asyncio.new_event_loop()
+    try:
+        found = examples(ROOT / "docs" / "how-to" / page, {"loop": loop})
+        for example in found:
+            example.evaluate()
+    finally:
+        loop.close()
+        logging.getLogger("flowactions").setLevel(logging.NOTSET)
+    assert len(found) >= 2
+
+
+def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's blocks mount the plugin and, once the host has started, call it."""
+    monkeypatch.chdir(tmp_path)
+    loop = asyncio.new_event_loop()
+    namespace: dict[str, Any] = {
+        "Litestar": Litestar,
+        "MyHost": lambda: SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")),
+        "mine": [],
+        "walk": a_walk(pacing="deferred"),
+        "node": Node(id="n", type="webhook"),
+        "step_id": None,
+        "loop": loop,
+    }
+    mount, call = examples(ROOT / "README.md", namespace)
+    mount.evaluate()
+    lifespan = mount.namespace["actions"].lifespan()
+    try:
+        loop.run_until_complete(lifespan.__aenter__())
+        call.evaluate()
+        loop.run_until_complete(lifespan.__aexit__(None, None, None))
+    finally:
+        loop.close()
+    assert call.namespace["result"].status == "recorded"
+    assert [result.reason for result in call.namespace["results"]] == ["missing_url"]
+
+
+def test_the_readme_has_exactly_two_commands() -> None:
+    """One runs the main job, one the tests; each is a single line that sets up what it needs."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    assert len(commands) == 2
+    for command in commands:
+        assert shlex.split(command)[:4] == ["python3", "-m", "venv", ".venv"]
+    assert commands[0].endswith("flowactions-demo")
+    assert commands[1].endswith("python -m pytest")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link and image of a page is there."""
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_key_that_operators_are_told_to_make_is_accepted() -> None:
+    """The guide's command prints a usable encryption key."""
+    text = (ROOT / "docs" / "how-to" / "operate.md").read_text()
+    (line,) = re.findall(r"^   (python3 -c .*)$", text, re.MULTILINE)
+    command = [sys.executable, *shlex.split(line)[1:]]
+    key = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": key}).encryption_keys) == 1

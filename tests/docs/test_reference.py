@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+import flowactions_hookspecs
+from flowactions_hookspecs import FlowActions, Host, spec
+from flowactions_plugin.http.problems import TITLES
+from flowactions_plugin.settings import READERS
+from tests.support import SmallHost
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def named(page: str) -> set[str]:
+    """Give every word that a page sets in code type."""
+    return set(re.findall(r"`([^`\n]+)`", (DOCS / page).read_text()))
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    """The settings page's table and the code name the same settings."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", (DOCS / "reference/settings.md").read_text(), re.MULTILINE)
+    assert rows == list(READERS)
+
+
+def test_every_problem_is_documented_with_its_status() -> None:
+    """The HTTP page's table and the code name the same problems."""
+    text = (DOCS / "reference/http.md").read_text()
+    rows = re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", text, re.MULTILINE)
+    assert {code: int(status) for code, status in rows} == {
+        code: status for code, (status, _) in TITLES.items()
+    }
+
+
+def test_every_route_is_documented_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP page's table and what the plugin mounts are the same."""
+    monkeypatch.chdir(tmp_path)
+    app: Litestar = FlowActions.load(SmallHost()).asgi_app()
+    mounted = {
+        (method, re.sub(r"\{(\w+):str\}", r"{\1}", route.path))
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        for method in handler.http_methods
+        if method != "OPTIONS"
+    }
+    text = (DOCS / "reference/http.md").read_text()
+    rows = re.findall(r"^\| `(GET|POST|PUT|DELETE) ([^`]+)` \|", text, re.MULTILINE)
+    assert set(rows) == mounted
+
+
+def test_everything_public_is_in_the_contract_page() -> None:
+    """Every exported name, every hook and every member of Host is on the page."""
+    words = {re.split(r"[(.]", word)[0] for word in named("reference/contract.md")}
+    assert set(flowactions_hookspecs.__all__) <= words
+    assert {name for name in vars(spec) if name.startswith("flowactions_")} <= words
+    members = {name for name in vars(Host) if not name.startswith("_")} | set(Host.__annotations__)
+    assert {name for name in members if name != "plugin_state"} <= words
+
+
+def test_every_hook_is_tested() -> None:
+    """No hook goes without a test that implements it."""
+    tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    for name in vars(spec):
+        if name.startswith("flowactions_"):
+            assert re.search(rf"\b{name}\b|{name.removeprefix('flowactions_')}=", tests), name
+
+
+def test_every_decision_is_listed() -> None:
+    """The index of decisions leads to each of them."""
+    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (DOCS / "decisions/README.md").read_text())
+    assert listed == sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
