@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 
 from litestar import Router
 
@@ -110,10 +109,5 @@ class Services:
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from flowactions_hookspecs.base import ContractStruct
@@ -55,12 +54,7 @@ class Supervisor:
         ]
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for _, running in self._running:
             running.cancel()
         await asyncio.gather(*(self._drained(task, running) for task, running in self._running))

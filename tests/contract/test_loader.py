@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from litestar import get
 
@@ -29,7 +30,8 @@ from flowactions_hookspecs import (
     Walk,
     hookimpl,
 )
-from tests.support import SmallHost, a_walk, until
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, until
 
 REF = ExperienceTriggerRef(
     organization_id="acme", agent_id="a", experience_id="e", trigger_row_id="t", action_index=0
@@ -129,19 +131,28 @@ class TestWhatIsCollected:
         assert calls == ["a", "b"]
         assert list(actions.plugin_names) == ["flowactions-plugin", "a", "b"]
 
-    def test_two_hosts_in_one_process_are_independent(self) -> None:
-        """Two hosts with different settings get services of their own."""
-        configured = SmallHost(
-            {
-                "FLOWACTIONS_ENVIRONMENT": "development",
-                "CHAT_BOT_TOKEN": "xoxb-1",
-                "BACKEND_PUBLIC_URL": "http://localhost",
-            }
-        )
-        one, two = load(host=configured), load(host=SmallHost())
+    async def test_two_hosts_in_one_process_are_independent(self, tmp_path: Any) -> None:
+        """Two hosts that run side by side have settings, outbox and deliveries of their own."""
+        settings = [development(f"sqlite:///{tmp_path / name}.db") for name in ("one", "two")]
+        settings[0] |= {"CHAT_BOT_TOKEN": "xoxb-1", "BACKEND_PUBLIC_URL": "http://localhost"}
+        one, two = (load(host=SmallHost(each)) for each in settings)
         assert one.node_types["chat_message"].available
         assert not two.node_types["chat_message"].available
-        assert not set(map(id, one.route_handlers)) & set(map(id, two.route_handlers))
+        async with recorder() as receiver, one.lifespan(), two.lifespan():
+            node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+            enqueued = await one.reach(a_walk(), node)
+            await until(lambda: receiver.requests)
+            assert [row["id"] for row in await listed(one)] == [enqueued.delivery_id]
+            assert await listed(two) == []
+            await asyncio.sleep(0.2)
+            assert len(receiver.requests) == 1
+
+
+async def listed(actions: FlowActions) -> list[dict[str, Any]]:
+    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+        rows: list[dict[str, Any]] = (await client.get("/v1/webhooks/outbox")).json()["data"]
+    return rows
 
 
 class TestWhatIsRefused:
