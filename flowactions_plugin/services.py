@@ -109,5 +109,5 @@ class Services:
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self._open.aclose()

@@ -75,7 +75,7 @@ class Database:
             await connection.run_sync(metadata.create_all)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         if self._shared is None and self._engine is not None:
             await self._engine.dispose()
             self._engine = None

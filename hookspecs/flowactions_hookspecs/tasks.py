@@ -54,7 +54,7 @@ class Supervisor:
         ]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         for _, running in self._running:
             running.cancel()
         await asyncio.gather(*(self._drained(task, running) for task, running in self._running))
