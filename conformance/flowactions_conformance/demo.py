@@ -60,7 +60,7 @@ async def running_demo(
         port: of the reference host, 0 for a free one.
     """
     chat = {name: value for name, value in environment.items() if name.startswith("CHAT_") and value}
-    real = "CHAT_BOT_TOKEN" in chat or "CHAT_CLIENT_ID" in chat
+    real = _has_real_workspace(environment)
     async with AsyncExitStack() as stack:
         provider = None if real else FakeChatProvider()
         provider_url = None
@@ -92,6 +92,10 @@ async def running_demo(
         made = create_app(settings, directory / "reference-host.db", sample=sample)
         host_url = await stack.enter_async_context(serve(made.app, listener))
         yield Demo(host_url, receiver_url, provider_url, dashboard_token, receiver, provider)
+
+
+def _has_real_workspace(environment: Mapping[str, str]) -> bool:
+    return bool(environment.get("CHAT_BOT_TOKEN") or environment.get("CHAT_CLIENT_ID"))
 
 
 async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> None:
@@ -139,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="port of the reference host (default: a free one)")
     parser.add_argument("--channel", help="id of the channel to post to, in a real workspace")
     options = parser.parse_args(arguments)
+    if options.once and _has_real_workspace(os.environ) and not options.channel:
+        parser.error("a real workspace needs --channel, the id of a channel that the app has joined")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with tempfile.TemporaryDirectory(prefix="flowactions-demo-") as directory:
         try:

@@ -236,7 +236,7 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
 
     async def any_chat() -> Chat:
         if isinstance(chat, NotConfigured):
-            raise chat
+            raise NotConfigured(str(chat))  # anew: one that is raised again and again would grow
         return chat
 
     # It asks for the principal, so that strangers get a 401 and learn nothing of the settings.

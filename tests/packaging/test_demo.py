@@ -38,7 +38,7 @@ def test_once_fails_when_the_provider_refuses(tmp_path: Path) -> None:
         "CHAT_API_URL": "http://127.0.0.1:1/api/",
     }
     done = subprocess.run(
-        [*DEMO, "--once"],
+        [*DEMO, "--once", "--channel", "C1"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -198,6 +198,25 @@ def test_a_url_that_two_parsers_could_read_differently_is_refused(url: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "missing"),
+        ("http://user@example.com", "user name or password"),
+        ("ftp://example.com", "must start with http:// or https://"),
+        ("http://exam ple.com", "a space, a control character or a backslash"),
+        ("http://example.com:0", "port must be from 1 to 65535"),
+        ("http://127.1", "not an IPv4 address in its usual spelling"),
+        ("http://exämple.com", "must be written in ASCII"),
+        (f"http://example.com/{'a' * 2048}", "longer than 2048 characters"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_with_the_url(url: str, said: str) -> None:
+    """An author can mend the URL from the message alone."""
+    with pytest.raises(EgressRefused, match=said):
+        parse_destination(url)
+
+
+@pytest.mark.parametrize(
     ("url", "key"),
     [
         ("http://example.com", "http://example.com:80"),
