@@ -29,11 +29,11 @@ def listen(port: int = 0) -> socket.socket:
 
     Args:
         port: 0 for a free one.
+
+    Raises:
+        OSError: the port is taken.
     """
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    return listener
+    return socket.create_server(("127.0.0.1", port))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import httpx
 import pytest
+from litestar import Litestar, Request, post
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
@@ -77,6 +78,16 @@ async def test_a_message_is_posted_with_a_rising_timestamp(run: Running) -> None
     ]
 
 
+async def test_timestamps_follow_the_clock_and_are_unique() -> None:
+    """Messages of one instant differ, and a later one shows its own time."""
+    now = [1_700_000_000.0]
+    state = FakeChatProvider(clock=lambda: now[0]).state
+    posted = [state.post(state.workspaces[0], "C", "#c", "hi").ts for _ in range(2)]
+    now[0] += 60
+    posted.append(state.post(state.workspaces[0], "C", "#c", "hi").ts)
+    assert posted == ["1700000000.000000", "1700000000.000001", "1700000060.000000"]
+
+
 @pytest.mark.parametrize(
     ("channel", "text", "error"),
     [
@@ -102,6 +113,21 @@ async def test_a_direct_message_goes_through_its_channel(run: Running) -> None:
     assert run.provider.messages[0].channel == "@grace"
 
 
+async def test_opening_again_says_so(run: Running) -> None:
+    """The second time, the same channel comes with no_op and already_open."""
+    first = await run.client().conversations_open(users="U0GRACE")
+    again = await run.client().conversations_open(users="U0GRACE")
+    assert first.data == {"ok": True, "channel": {"id": "D0GRACE"}}
+    assert again.data == {**first.data, "no_op": True, "already_open": True}
+
+
+@pytest.mark.parametrize("channel", ["D0GRACE", "D0ROBOT", "DSLACKBOT"])
+async def test_a_direct_channel_must_be_opened_first(run: Running, channel: str) -> None:
+    """A guessed direct-message channel does not exist."""
+    refusal = await refused(run.client().chat_postMessage(channel=channel, text="hi"))
+    assert refusal["error"] == "channel_not_found"
+
+
 @pytest.mark.parametrize(
     ("user", "error"), [("U0ROBOT", "cannot_dm_bot"), ("U0GONE", "user_disabled"), ("U?", "user_not_found")]
 )
@@ -111,23 +137,44 @@ async def test_some_members_cannot_get_direct_messages(run: Running, user: str, 
 
 
 async def test_joining_a_channel_lets_the_app_post(run: Running) -> None:
-    """After a join, the channel takes messages."""
-    await run.client().conversations_join(channel="C0RANDOM")
-    assert (await run.client().chat_postMessage(channel="C0RANDOM", text="hi"))["ok"]
+    """After a join, the channel takes messages; archived and private channels cannot be joined."""
+    scopes = ["chat:write", "channels:join"]
+    token = run.provider.state.add_token(run.provider.state.workspaces[0], scopes=scopes)
+    client = run.client(token.value)
+    joined = await client.conversations_join(channel="C0RANDOM")
+    assert joined["channel"]["is_member"] is True
+    assert (await client.chat_postMessage(channel="C0RANDOM", text="hi"))["ok"]
+    assert (await refused(client.conversations_join(channel="C0OLD")))["error"] == "is_archived"
+    assert (await refused(client.conversations_join(channel="G0LEADS")))["error"] == "channel_not_found"
 
 
-async def test_a_missing_scope_is_named(run: Running) -> None:
+async def test_revoking_a_token_makes_it_worthless(run: Running) -> None:
+    """After auth.revoke, every call with the token is token_revoked."""
+    assert (await run.client().auth_revoke())["revoked"] is True
+    assert (await refused(run.client().auth_test()))["error"] == "token_revoked"
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "needed"),
+    [
+        ("chat.postMessage", {"channel": "C0GENERAL", "text": "hi"}, "chat:write"),
+        ("conversations.open", {"users": "U0GRACE"}, "im:write"),
+        ("conversations.join", {"channel": "C0RANDOM"}, "channels:join"),
+        ("conversations.list", {}, "channels:read"),
+        ("conversations.list", {"types": "private_channel"}, "groups:read"),
+        ("users.list", {}, "users:read"),
+    ],
+)
+async def test_a_missing_scope_is_named(
+    run: Running, method: str, arguments: dict[str, str], needed: str
+) -> None:
     """The refusal says what is needed and what there is."""
-    token = run.provider.state.add_token(run.provider.state.workspaces[0], scopes=["users:read"])
-    answer = await refused(run.client(token.value).chat_postMessage(channel="C0GENERAL", text="hi"))
-    assert (answer["error"], answer["needed"], answer["provided"]) == (
-        "missing_scope",
-        "chat:write",
-        "users:read",
-    )
+    token = run.provider.state.add_token(run.provider.state.workspaces[0], scopes=["pins:read"])
+    answer = await refused(run.client(token.value).api_call(method, data=arguments))
+    assert (answer["error"], answer["needed"], answer["provided"]) == ("missing_scope", needed, "pins:read")
 
 
-@pytest.mark.parametrize("method", ["conversations.list", "users.list", "auth.revoke"])
+@pytest.mark.parametrize("method", ["conversations.list", "users.list", "auth.revoke", "oauth.v2.access"])
 async def test_json_is_refused_where_the_provider_takes_forms(run: Running, method: str) -> None:
     """A JSON body is accepted only by the four methods that take it."""
     headers = {"authorization": f"Bearer {run.token.value}"}
@@ -168,11 +215,43 @@ async def test_a_big_workspace_comes_in_pages_with_empty_ones_first() -> None:
     assert sizes[:3] == [0, 0, 100]
 
 
+async def test_channels_are_listed_by_kind(run: Running) -> None:
+    """Kinds and archived channels are as asked for; a record has the real one's fields."""
+    client = run.client()
+    public = (await client.conversations_list())["channels"]
+    both = await client.conversations_list(types="public_channel,private_channel", exclude_archived=True)
+    assert [channel["name"] for channel in public] == ["general", "orders", "random", "old-project"]
+    assert [channel["name"] for channel in both["channels"]] == ["general", "orders", "random", "leads"]
+    assert {"id", "name", "is_private", "is_archived", "is_member"} <= set(public[0])
+    assert both["response_metadata"] == {"next_cursor": ""}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"limit": "0"}, "invalid_limit"),
+        ({"limit": "-1"}, "invalid_limit"),
+        ({"limit": "many"}, "invalid_limit"),
+        ({"cursor": "made up"}, "invalid_cursor"),
+        ({"cursor": "bmV4dDotNQ=="}, "invalid_cursor"),
+        ({"types": "channels"}, "invalid_types"),
+    ],
+)
+async def test_a_listing_that_makes_no_sense_is_refused(
+    run: Running, arguments: dict[str, str], error: str
+) -> None:
+    """Limit, cursor and types are checked."""
+    answer = await refused(run.client().api_call("conversations.list", http_verb="GET", params=arguments))
+    assert answer["error"] == error
+
+
 async def test_the_built_in_user_does_not_say_that_it_is_a_bot(run: Running) -> None:
     """Callers must exclude it by its id, as with the real provider."""
     members = {member["id"]: member for member in (await run.client().users_list())["members"]}
     assert members["USLACKBOT"]["is_bot"] is False
     assert members["U0GONE"]["deleted"] is True
+    assert {"id", "name", "deleted", "is_bot", "real_name", "profile"} <= set(members["U0GRACE"])
+    assert set(members["U0GRACE"]["profile"]) == {"display_name", "image_48"}
 
 
 class TestFaults:
@@ -186,6 +265,22 @@ class TestFaults:
             headers = {"authorization": "Bearer xoxb-fault-empty429"}
             answer = await client.post(f"{run.url}/api/auth.test", headers=headers)
         assert (answer.status_code, answer.content) == (429, b"")
+
+    @pytest.mark.parametrize(("fault", "status"), [("html503", 503), ("garbage", 200)])
+    async def test_bodies_that_are_no_json(self, run: Running, fault: str, status: int) -> None:
+        """A token can ask for an answer that no JSON parser takes."""
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer xoxb-fault-{fault}"}) as client:
+            answer = await client.post(f"{run.url}/api/users.list")
+        assert answer.status_code == status
+        with pytest.raises(ValueError, match="Expecting value"):
+            answer.json()
+
+    async def test_a_slow_answer(self, run: Running) -> None:
+        """A token can ask for an answer that comes after the caller's patience."""
+        headers = {"authorization": "Bearer xoxb-fault-slow"}
+        async with httpx.AsyncClient(headers=headers, timeout=0.2) as client:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post(f"{run.url}/api/auth.test")
 
     async def test_a_dropped_connection(self, run: Running) -> None:
         """A token can ask for the connection to break."""
@@ -206,6 +301,13 @@ class TestFaults:
             headers = {"authorization": f"Bearer {run.token.value}"}
             answers = [await client.post(f"{run.url}/api/auth.test", headers=headers) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [503, 200]
+        assert run.provider.calls == ["auth.test", "auth.test"]
+
+    async def test_an_exchange_can_fail_too(self, run: Running) -> None:
+        """Queued faults reach the one method that is called without a token."""
+        run.provider.faults["oauth.v2.access"].append(Fault(503, b"<html>"))
+        async with httpx.AsyncClient() as client:
+            assert (await client.post(f"{run.url}/api/oauth.v2.access")).status_code == 503
 
 
 class TestOAuth:
@@ -233,10 +335,44 @@ class TestOAuth:
 
     async def test_cancelling_sends_the_reason_back(self, run: Running) -> None:
         """Cancel redirects with access_denied."""
-        form = {"decision": "cancel", "redirect_uri": "http://127.0.0.1:1/callback", "state": "s"}
+        redirect = "http://127.0.0.1:1/callback?tab=2"
+        form = {"client_id": CLIENT_ID, "decision": "cancel", "redirect_uri": redirect, "state": "s"}
         async with httpx.AsyncClient() as client:
             sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
-        assert sent_back.headers["location"] == "http://127.0.0.1:1/callback?state=s&error=access_denied"
+        assert sent_back.headers["location"] == f"{redirect}&state=s&error=access_denied"
+
+    @pytest.mark.parametrize("change", [{"client_id": "x"}, {"redirect_uri": "javascript:alert(1)"}])
+    @pytest.mark.parametrize("verb", ["GET", "POST"])
+    async def test_a_request_that_cannot_be_redirected_ends_here(
+        self, run: Running, verb: str, change: dict[str, str]
+    ) -> None:
+        """An unknown client, or nowhere to go back to, is a plain 400."""
+        query = {"client_id": CLIENT_ID, "redirect_uri": "http://127.0.0.1:1/callback", **change}
+        async with httpx.AsyncClient() as client:
+            answer = await client.request(verb, f"{run.url}/oauth/v2/authorize", params=query)
+        assert answer.status_code == 400
+
+    async def test_the_consent_page_escapes_what_it_is_given(self, run: Running) -> None:
+        """Nothing from the address becomes markup."""
+        hostile = '"><script>alert(1)</script>'
+        query = {"client_id": CLIENT_ID, "redirect_uri": "http://x/", "state": hostile, "scope": hostile}
+        async with httpx.AsyncClient() as client:
+            page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
+        assert page.status_code == 200
+        assert "<script" not in page.text
+
+    async def test_the_app_authenticates_with_basic_as_well(self, run: Running) -> None:
+        """Id and secret may come in the header; a wrong secret there is refused."""
+        redirect = "http://127.0.0.1:1/callback"
+        code = run.provider.state.add_code(run.provider.state.workspaces[0], redirect, ["chat:write"])
+        form = {"code": code, "redirect_uri": redirect}
+        url = f"{run.url}/api/oauth.v2.access"
+        async with httpx.AsyncClient() as client:
+            wrong = await client.post(url, data=form, auth=(CLIENT_ID, "x"))
+            right = await client.post(url, data=form, auth=(CLIENT_ID, CLIENT_SECRET))
+        assert (wrong.status_code, wrong.json()["error"]) == (200, "bad_client_secret")
+        assert right.json()["enterprise"] is None
+        assert "bot_id" not in right.json()
 
     @pytest.mark.parametrize(
         ("change", "error"),
@@ -256,10 +392,56 @@ class TestOAuth:
         assert (await refused(call))["error"] == error
 
 
-async def test_uninstalling_kills_the_tokens(run: Running) -> None:
-    """After an uninstall, the workspace's tokens are refused."""
-    await run.provider.uninstall(run.provider.state.workspaces[0])
-    assert (await refused(run.client().auth_test()))["error"] == "account_inactive"
+class TestLifecycle:
+    async def test_uninstalling_kills_the_tokens(self, run: Running) -> None:
+        """After an uninstall, the workspace's tokens are refused."""
+        await run.provider.uninstall(run.provider.state.workspaces[0])
+        assert (await refused(run.client().auth_test()))["error"] == "account_inactive"
+
+    async def test_events_are_sent_signed(self) -> None:
+        """Uninstall and revocation are told in the provider's wrapper, signed over the bytes sent."""
+        seen: list[dict[str, Any]] = []
+
+        @post("/events")
+        async def events(request: Request[Any, Any, Any]) -> None:
+            body, stamp = await request.body(), int(request.headers["x-slack-request-timestamp"])
+            assert request.headers["x-slack-signature"] == signature("s3cret", stamp, body)
+            seen.append(await request.json())
+
+        async with serve(Litestar([events])) as url:
+            provider = FakeChatProvider(
+                events_url=f"{url}/events", signing_secret="s3cret", clock=lambda: 1_700_000_000.9
+            )
+            workspace = provider.state.workspaces[0]
+            token = provider.state.add_token(workspace)
+            await provider.revoke(token)
+            assert token.dead == "token_revoked"
+            await provider.uninstall(workspace)
+        revoked = {"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [workspace.bot_user_id]}}
+        assert [event["event"] for event in seen] == [revoked, {"type": "app_uninstalled"}, revoked]
+        assert {(event["type"], event["team_id"], event["event_time"]) for event in seen} == {
+            ("event_callback", "T0ACME", 1_700_000_000)
+        }
+        assert len({event["event_id"] for event in seen}) == 3
+
+
+async def test_messages_can_be_inspected(run: Running) -> None:
+    """What was posted is there as JSON, and the page that shows it asks nothing of other hosts."""
+    sent = await run.client().chat_postMessage(channel="C0ORDERS", text="a &lt;b&gt;")
+    async with httpx.AsyncClient() as client:
+        shown = (await client.get(f"{run.url}/inspect/messages")).json()["data"]
+        page = await client.get(run.url)
+    assert shown == [
+        {
+            "workspace": "Acme",
+            "channel_id": "C0ORDERS",
+            "channel": "#orders",
+            "text": "a &lt;b&gt;",
+            "ts": sent["ts"],
+        }
+    ]
+    assert page.headers["content-type"].startswith("text/html")
+    assert "http" not in page.text
 
 
 def test_events_are_signed_as_published() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import httpx
 import pytest
 from litestar import Litestar
 
-from flowactions_conformance.serving import serve
+from flowactions_conformance.serving import listen, serve
 
 
 async def test_an_app_is_served_with_its_lifespan_until_the_block_ends() -> None:
@@ -31,3 +33,22 @@ async def test_an_app_that_cannot_start_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="did not start"):
         async with asyncio.timeout(5), serve(Litestar(on_startup=[fail])):
             pass
+
+
+async def test_a_port_can_be_opened_before_the_app_is_made() -> None:
+    """The URL is known first, is served as promised, and a taken port is an error."""
+    listener = listen()
+    port = listener.getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        listen(port)
+    async with serve(Litestar(), listener) as url, httpx.AsyncClient() as client:
+        assert url == f"http://127.0.0.1:{port}"
+        assert (await client.get(url)).status_code == 404
+    assert listener.fileno() == -1
+
+
+def test_a_missing_server_says_what_to_install() -> None:
+    """Without uvicorn, the import names the extra that brings it."""
+    code = "import sys; sys.modules['uvicorn'] = None; import flowactions_conformance.serving"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'flowactions-plugin[demo]'" in done.stderr

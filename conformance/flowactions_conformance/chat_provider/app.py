@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import html
 import secrets
-import string
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 import msgspec
-from litestar import HttpMethod, Litestar, MediaType, Request, Response, get, post, route
+from litestar import HttpMethod, Litestar, Request, Response, get, post, route
 from litestar.params import FromPath
-from litestar.response import File, Redirect, Stream
+from litestar.response import File, Stream
 from litestar.static_files import create_static_files_router
 
+from flowactions_conformance.chat_provider import oauth
 from flowactions_conformance.chat_provider.events import send_event
 from flowactions_conformance.chat_provider.faults import Fault, fault_of, refusal
-from flowactions_conformance.chat_provider.methods import METHODS, Method
+from flowactions_conformance.chat_provider.methods import METHODS, Method, missing_scope
 from flowactions_conformance.chat_provider.state import (
     Message,
     State,
@@ -36,6 +34,7 @@ JSON_TYPE = "application/json;charset=utf-8"
 CLIENT_ID = "fake-client-id"
 CLIENT_SECRET = "fake-client-secret"  # noqa: S105  guards nothing
 SIGNING_SECRET = "fake-signing-secret"  # noqa: S105  guards nothing
+CLIENT = oauth.OAuthClient(CLIENT_ID, CLIENT_SECRET)
 
 
 class FakeChatProvider:
@@ -44,6 +43,7 @@ class FakeChatProvider:
     Args:
         workspaces: a small sample workspace when not given.
         events_url: where lifecycle events go; ``None`` sends none.
+        signing_secret: what the events are signed with.
         clock: Unix seconds.
 
     Attributes:
@@ -58,12 +58,14 @@ class FakeChatProvider:
         workspaces: Sequence[Workspace] | None = None,
         *,
         events_url: str | None = None,
+        signing_secret: str = SIGNING_SECRET,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.state = State(workspaces or [sample_workspace()], int(clock()))
+        self.state = State(workspaces or [sample_workspace()], clock)
         self.events_url = events_url
         self.faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self.calls: list[str] = []
+        self._signing_secret = signing_secret
         self._clock = clock
         self.app = self._app()
 
@@ -92,7 +94,7 @@ class FakeChatProvider:
             event_id = f"Ev{secrets.token_hex(5).upper()}"
             await send_event(
                 self.events_url,
-                SIGNING_SECRET,
+                self._signing_secret,
                 self._clock(),
                 team_id=workspace.id,
                 event_id=event_id,
@@ -102,81 +104,29 @@ class FakeChatProvider:
     async def _call(self, request: Request[Any, Any, Any], method_name: str) -> Any:
         """Answer one call of the Web API."""
         self.calls.append(method_name)
-        if method_name == "oauth.v2.access":
-            return _json(self._exchange(request, await _form(request)))
-        value = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        authorization = request.headers.get("authorization", "")
+        value = authorization.removeprefix("Bearer ").strip() if authorization.startswith("Bearer ") else ""
         queued = self.faults[method_name]
         fault = queued.popleft() if queued else fault_of(value)
         if fault is not None:
-            await asyncio.sleep(fault.delay)
-            if fault.status == 0:
-                return Stream(_nothing, headers={"content-length": "1"})
-            return Response(fault.body, status_code=fault.status, headers=dict(fault.headers))
+            return await _faulty(fault)
+        is_json = request.headers.get("content-type", "").startswith("application/json")
+        if method_name == "oauth.v2.access":
+            if is_json:
+                return _json(refusal("invalid_arguments"))
+            return _json(oauth.exchange(self.state, CLIENT, authorization, await _form(request)))
         token = self.state.token(value)
         method = METHODS.get(method_name)
         if method is None or token is None or token.dead is not None:
             return _json(_not_allowed(method, value, token))
-        is_json = request.headers.get("content-type", "").startswith("application/json")
-        arguments = await (_json_body(request) if is_json else _form(request))
-        if method.scopes and not set(method.scopes) & set(token.scopes):
-            body = refusal("missing_scope", needed=method.scopes[0], provided=",".join(token.scopes))
+        if method.scope is not None and method.scope not in token.scopes:
+            body = missing_scope(method.scope, token)
         elif is_json and not method.takes_json:
             body = refusal("invalid_arguments")
         else:
+            arguments = await (_json_body(request) if is_json else _form(request))
             body = method.run(self.state, token, arguments)
         return _json(body, {"x-oauth-scopes": ",".join(token.scopes)})
-
-    def _exchange(self, request: Request[Any, Any, Any], form: Mapping[str, Any]) -> dict[str, Any]:
-        client = _basic(request) or (form.get("client_id"), form.get("client_secret"))
-        if client[0] != CLIENT_ID:
-            return refusal("invalid_client_id")
-        if client[1] != CLIENT_SECRET:
-            return refusal("bad_client_secret")
-        code = self.state.take_code(str(form.get("code") or ""))
-        if code is None:
-            return refusal("invalid_code")
-        if form.get("redirect_uri") != code.redirect_uri:
-            return refusal("bad_redirect_uri")
-        token = self.state.add_token(code.workspace, scopes=code.scopes)
-        return {
-            "ok": True,
-            "access_token": token.value,
-            "token_type": "bot",
-            "scope": ",".join(token.scopes),
-            "bot_user_id": code.workspace.bot_user_id,
-            "app_id": "A0FAKE",
-            "team": {"name": code.workspace.name, "id": code.workspace.id},
-            "enterprise": None,
-            "authed_user": {"id": "U0ADMIN"},
-        }
-
-    def _consent(self, query: Mapping[str, str]) -> Response[Any]:
-        if query.get("client_id") != CLIENT_ID:
-            return Response("Unknown client_id.", status_code=400, media_type=MediaType.TEXT)
-        page = string.Template((PAGES / "consent.html").read_text(encoding="utf-8"))
-        options = "".join(
-            f'<option value="{html.escape(workspace.id)}">{html.escape(workspace.name)}</option>'
-            for workspace in self.state.workspaces
-        )
-        scopes = "".join(f"<li><code>{html.escape(s)}</code></li>" for s in query.get("scope", "").split(","))
-        hidden = "".join(
-            f'<input type="hidden" name="{name}" value="{html.escape(query.get(name, ""))}">'
-            for name in ("redirect_uri", "state", "scope")
-        )
-        return Response(
-            page.substitute(options=options, scopes=scopes, hidden=hidden), media_type=MediaType.HTML
-        )
-
-    def _decide(self, form: Mapping[str, str]) -> Redirect:
-        answer = {"state": form.get("state", "")}
-        workspace = next((w for w in self.state.workspaces if w.id == form.get("workspace")), None)
-        redirect_uri = form.get("redirect_uri", "")
-        if form.get("decision") == "allow" and workspace is not None:
-            scopes = form.get("scope", "").split(",")
-            answer["code"] = self.state.add_code(workspace, redirect_uri, scopes)
-        else:
-            answer["error"] = "access_denied"
-        return Redirect(f"{redirect_uri}?{urlencode(answer)}", status_code=303)
 
     def _app(self) -> Litestar:
         @route("/api/{method_name:str}", http_method=[HttpMethod.GET, HttpMethod.POST])
@@ -185,11 +135,11 @@ class FakeChatProvider:
 
         @get("/oauth/v2/authorize")
         async def consent(request: Request[Any, Any, Any]) -> Response[Any]:
-            return self._consent(dict(request.query_params.items()))
+            return oauth.consent(self.state, CLIENT, dict(request.query_params.items()))
 
         @post("/oauth/v2/authorize")
-        async def decide(request: Request[Any, Any, Any]) -> Redirect:
-            return self._decide(await _form(request))
+        async def decide(request: Request[Any, Any, Any]) -> Response[Any]:
+            return oauth.decide(self.state, CLIENT, await _form(request))
 
         @get("/inspect/messages")
         async def inspect() -> dict[str, list[Message]]:
@@ -209,6 +159,13 @@ def _json(body: dict[str, Any], headers: dict[str, str] | None = None) -> Respon
     return Response(
         msgspec.json.encode(body), status_code=200, headers={"content-type": JSON_TYPE, **(headers or {})}
     )
+
+
+async def _faulty(fault: Fault) -> Any:
+    await asyncio.sleep(fault.delay)
+    if fault.status == 0:
+        return Stream(_nothing, headers={"content-length": "1"})
+    return Response(fault.body, status_code=fault.status, headers=dict(fault.headers))
 
 
 async def _nothing() -> AsyncIterator[bytes]:
@@ -237,14 +194,3 @@ async def _form(request: Request[Any, Any, Any]) -> dict[str, str]:
     """Read form fields and the query, as the provider does: the body's win."""
     fields = dict(request.query_params.items())
     return fields | dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
-
-
-def _basic(request: Request[Any, Any, Any]) -> tuple[str, str] | None:
-    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except ValueError:
-        return None
-    return name, password

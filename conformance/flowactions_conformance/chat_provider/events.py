@@ -18,7 +18,11 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 async def send_event(
     url: str, secret: str, now: float, *, team_id: str, event_id: str, event: dict[str, Any]
 ) -> int:
-    """Deliver an event; give the status that it was answered with."""
+    """Deliver an event once; give the status that it was answered with.
+
+    Raises:
+        httpx.HTTPError: nobody answered within three seconds.
+    """
     wrapper = {
         "type": "event_callback",
         "team_id": team_id,

@@ -9,6 +9,8 @@
 | ``-drop``            | the connection is closed without an answer                     |
 | ``-slow``            | the answer comes after 30 seconds                              |
 | ``-fail-CODE``       | 200 with ``{"ok":false,"error":"CODE"}`` from chat.postMessage |
+
+A token that begins with ``xoxb-fault-`` need not be issued: it belongs to the first workspace.
 """
 
 from __future__ import annotations

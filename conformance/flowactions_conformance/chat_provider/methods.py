@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,18 +13,20 @@ from flowactions_conformance.chat_provider.state import Channel, Member, State, 
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
 
+SCOPE_OF_TYPE: Mapping[str, str] = {"public_channel": "channels:read", "private_channel": "groups:read"}
+
 
 class Method(NamedTuple):
     """A method of the Web API.
 
     Attributes:
         run: gives the answer's body.
-        scopes: any of these lets a token call it; none lets every token.
+        scope: what a token needs to call it; ``None`` lets every token.
         takes_json: whether a JSON body is read; otherwise form fields and the query only.
     """
 
     run: Callable[[State, Token, Arguments], Answer]
-    scopes: tuple[str, ...] = ()
+    scope: str | None = None
     takes_json: bool = False
 
 
@@ -51,7 +54,7 @@ def post_message(state: State, token: Token, arguments: Arguments) -> Answer:
     """Post to a channel that the app has joined, or to a direct-message channel."""
     text, target = str(arguments.get("text") or ""), str(arguments.get("channel") or "")
     workspace = token.workspace
-    member = next((member for member in workspace.members if target == f"D{member.id[1:]}"), None)
+    member = state.direct_member(workspace, target)
     channel = _channel(workspace.channels, target)
     code = failing_code(token.value) or _unfit(text)
     if code is None and member is None:
@@ -80,7 +83,7 @@ def _closed(channel: Channel | None) -> str | None:
     return None if channel.is_member else "not_in_channel"
 
 
-def conversations_open(_: State, token: Token, arguments: Arguments) -> Answer:
+def conversations_open(state: State, token: Token, arguments: Arguments) -> Answer:
     """Open the direct-message channel with a member."""
     users = arguments.get("users")
     user = str(users[0] if isinstance(users, list) and users else users or "")
@@ -91,7 +94,8 @@ def conversations_open(_: State, token: Token, arguments: Arguments) -> Answer:
         return refusal("cannot_dm_bot")
     if member.deleted:
         return refusal("user_disabled")
-    return {"ok": True, "channel": {"id": f"D{member.id[1:]}"}}
+    already = {"no_op": True, "already_open": True} if state.open_direct(token.workspace, member) else {}
+    return {"ok": True, **already, "channel": {"id": member.direct_channel_id}}
 
 
 def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
@@ -99,6 +103,8 @@ def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
     channel = _channel(token.workspace.channels, str(arguments.get("channel") or ""))
     if channel is None or channel.is_private:
         return refusal("channel_not_found")
+    if channel.is_archived:
+        return refusal("is_archived")
     channel.is_member = True
     return {"ok": True, "channel": _channel_record(channel)}
 
@@ -106,6 +112,11 @@ def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
 def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
     """List channels page by page; a private one only where the app is a member."""
     types = str(arguments.get("types") or "public_channel").split(",")
+    for kind in types:
+        if kind not in SCOPE_OF_TYPE:
+            return refusal("invalid_types")
+        if SCOPE_OF_TYPE[kind] not in token.scopes:
+            return missing_scope(SCOPE_OF_TYPE[kind], token)
     without_archived = str(arguments.get("exclude_archived") or "").lower() in {"true", "1"}
     channels = [
         channel
@@ -122,14 +133,19 @@ def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
     return _page(token, "members", [_member_record(member) for member in token.workspace.members], arguments)
 
 
+def missing_scope(needed: str, token: Token) -> Answer:
+    """Refuse a call that a token has no permission for."""
+    return refusal("missing_scope", needed=needed, provided=",".join(token.scopes))
+
+
 METHODS: Mapping[str, Method] = {
     "auth.test": Method(auth_test, takes_json=True),
     "auth.revoke": Method(auth_revoke),
-    "chat.postMessage": Method(post_message, ("chat:write",), takes_json=True),
-    "conversations.open": Method(conversations_open, ("im:write",), takes_json=True),
-    "conversations.join": Method(conversations_join, takes_json=True),
-    "conversations.list": Method(conversations_list, ("channels:read", "groups:read")),
-    "users.list": Method(users_list, ("users:read",)),
+    "chat.postMessage": Method(post_message, "chat:write", takes_json=True),
+    "conversations.open": Method(conversations_open, "im:write", takes_json=True),
+    "conversations.join": Method(conversations_join, "channels:join", takes_json=True),
+    "conversations.list": Method(conversations_list),
+    "users.list": Method(users_list, "users:read"),
 }
 
 
@@ -162,8 +178,11 @@ def _member_record(member: Member) -> Answer:
 def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) -> Answer:
     """Cut a page. Pages may be short, and the first ones empty, while a cursor remains."""
     workspace = token.workspace
+    asked = str(arguments.get("limit") or 100)
+    if re.fullmatch(r"[1-9][0-9]{0,8}", asked) is None:
+        return refusal("invalid_limit")
+    limit = min(int(asked), workspace.page_size, 999)
     try:
-        limit = min(int(arguments.get("limit") or 100), workspace.page_size, 999)
         position = _position(str(arguments.get("cursor") or ""))
     except ValueError:
         return refusal("invalid_cursor")
@@ -180,5 +199,7 @@ def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) 
 def _position(cursor: str) -> int:
     if not cursor:
         return 0
-    text = base64.b64decode(cursor, validate=True).decode()
-    return int(text.removeprefix("next:"))
+    prefix, _, position = base64.b64decode(cursor, validate=True).decode().partition(":")
+    if prefix != "next" or not position.isdecimal():
+        raise ValueError(cursor)
+    return int(position)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -30,9 +29,14 @@ class Member(msgspec.Struct, kw_only=True):
     is_bot: bool = False
     deleted: bool = False
 
+    @property
+    def direct_channel_id(self) -> str:
+        """The id of the direct-message channel with the app."""
+        return f"D{self.id[1:]}"
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it was posted."""
+    """A message as it was posted; ``ts`` is its time in Unix seconds, and unique."""
 
     workspace: str
     channel_id: str
@@ -80,15 +84,17 @@ class State:
 
     Args:
         workspaces: at least one.
-        first_ts: the whole part of the first message's timestamp.
+        clock: Unix seconds.
     """
 
-    def __init__(self, workspaces: Sequence[Workspace], first_ts: int) -> None:
+    def __init__(self, workspaces: Sequence[Workspace], clock: Callable[[], float]) -> None:
         self.workspaces = list(workspaces)
         self.messages: list[Message] = []
         self._tokens: dict[str, Token] = {}
         self._codes: dict[str, Code] = {}
-        self._timestamps: Iterator[str] = (f"{first_ts + n // 1000}.{n % 1000:06d}" for n in itertools.count(1))
+        self._open: set[tuple[str, str]] = set()
+        self._clock = clock
+        self._last_micros = 0
 
     def add_token(
         self, workspace: Workspace, value: str | None = None, scopes: Sequence[str] = ALL_SCOPES
@@ -119,14 +125,30 @@ class State:
         """Use an OAuth code up."""
         return self._codes.pop(value, None)
 
+    def open_direct(self, workspace: Workspace, member: Member) -> bool:
+        """Open the direct-message channel with a member; say whether it was open already."""
+        key = (workspace.id, member.direct_channel_id)
+        was_open = key in self._open
+        self._open.add(key)
+        return was_open
+
+    def direct_member(self, workspace: Workspace, channel_id: str) -> Member | None:
+        """Find the member at the other end of an open direct-message channel."""
+        if (workspace.id, channel_id) not in self._open:
+            return None
+        return next((member for member in workspace.members if member.direct_channel_id == channel_id), None)
+
     def post(self, workspace: Workspace, channel_id: str, channel: str, text: str) -> Message:
         """Keep a message."""
+        # Two messages in one microsecond, or a clock set back, must not share a timestamp.
+        self._last_micros = max(int(self._clock() * 1_000_000), self._last_micros + 1)
+        seconds, micros = divmod(self._last_micros, 1_000_000)
         message = Message(
             workspace=workspace.name,
             channel_id=channel_id,
             channel=channel,
             text=text,
-            ts=next(self._timestamps),
+            ts=f"{seconds}.{micros:06d}",
         )
         self.messages.append(message)
         return message

@@ -1,7 +1,7 @@
 """The receiver's ASGI app: anything under ``/hooks/`` is recorded, verified and answered.
 
 ``/hooks/status/503/…`` answers that status, ``/hooks/fail-first/2/…`` answers 500 to the first two arrivals of
-each event, ``/hooks/slow/3/…`` answers after three seconds, and any other path answers 200.
+each event id, ``/hooks/slow/3/…`` answers after three seconds, and any other path answers 200. Every method is taken.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from litestar import HttpMethod, Litestar, Request, Response, get, route
-from litestar.params import FromPath
+from litestar import Litestar, Request, Response, asgi, get
+from litestar.enums import ScopeType
 from litestar.response import File
 from litestar.static_files import create_static_files_router
+from litestar.types import HTTPScope, Receive, Scope, Send
 
 from flowactions_conformance.receiver.verify import verify
 
@@ -34,8 +34,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         signature: ``verified``, ``unsigned``, ``stale`` or ``wrong``; see `verify`.
-        seen: how often this event id has arrived, this time included.
+        seen: how often this event id has arrived, this time included; 1 when there is none.
         at: Unix seconds.
+        path: as it was sent, query included.
+        headers: in the order of arrival, names in lower case.
         body: text, cut at 64 KiB.
     """
 
@@ -72,42 +74,54 @@ class Receiver:
         self.arrivals: deque[Arrival] = deque(maxlen=KEPT_ARRIVALS)
         self.app = self._app()
 
-    async def receive(self, request: Request[Any, Any, Any], path: str) -> int:
-        """Record one request; give the status to answer with."""
-        body = await request.body()
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        event_id = headers.get("x-service-webhook-id", "")
-        self._seen[event_id] += 1
+    def record(self, scope: HTTPScope, body: bytes) -> Arrival:
+        """Record one request, and decide what to answer."""
+        path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        by_name = dict(headers)
+        event_id = by_name.get("x-service-webhook-id", "")
+        seen = self._count(event_id)
+        now = self._clock()
         self._total += 1
-        seen = self._seen[event_id]
-        answer = _answer(path, seen)
-        self.arrivals.append(
-            Arrival(
-                number=self._total,
-                at=self._clock(),
-                method=request.method,
-                path=f"/hooks{path}",
-                headers=sorted(headers.items()),
-                body=body[:KEPT_BODY_BYTES].decode("utf-8", "replace"),
-                event_id=event_id,
-                event_type=headers.get("x-service-webhook-event", ""),
-                signature=verify(self._secret, headers, body, self._clock()),
-                seen=seen,
-                answer=answer,
-            )
+        arrival = Arrival(
+            number=self._total,
+            at=now,
+            method=scope["method"],
+            path=f"{path}?{query}" if query else path,
+            headers=headers,
+            body=body[:KEPT_BODY_BYTES].decode("utf-8", "replace"),
+            event_id=event_id,
+            event_type=by_name.get("x-service-webhook-event", ""),
+            signature=verify(self._secret, by_name, body, now),
+            seen=seen,
+            answer=_answer(path, seen),
         )
+        self.arrivals.append(arrival)
+        return arrival
+
+    def _count(self, event_id: str) -> int:
+        if not event_id:
+            return 1
         if len(self._seen) > KEPT_ARRIVALS:
             self._seen = Counter({arrival.event_id: arrival.seen for arrival in self.arrivals})
-        return answer
+        self._seen[event_id] += 1
+        return self._seen[event_id]
 
     def _app(self) -> Litestar:
-        @route("/hooks/{path:path}", http_method=list(HttpMethod), include_in_schema=False)
-        async def hook(request: Request[Any, Any, Any], path: FromPath[str]) -> Response[bytes]:
-            answer = await self.receive(request, path)
-            slow = re.match(r"/slow/(\d{1,2})(/|$)", path)
-            if slow:
-                await asyncio.sleep(min(int(slow[1]), SLOWEST_SECONDS))
-            return Response(b"", status_code=answer, media_type="text/plain")
+        # A mount, because a route takes only the methods that Litestar knows.
+        @asgi("/hooks", is_mount=True, copy_scope=True)
+        async def hooks(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != ScopeType.HTTP:
+                return
+            body = await _read(receive)
+            if body is None:
+                status = 413
+            else:
+                arrival = self.record(scope, body)
+                await asyncio.sleep(_delay(arrival.path))
+                status = arrival.answer
+            answer = Response(b"", status_code=status, media_type="text/plain")
+            await answer.to_asgi_response(None, Request(scope))(scope, receive, send)
 
         @get("/inspect/deliveries")
         async def inspect() -> dict[str, list[Arrival]]:
@@ -118,16 +132,34 @@ class Receiver:
             return File(PAGES / "receiver.html", content_disposition_type="inline", media_type="text/html")
 
         return Litestar(
-            [hook, inspect, page, create_static_files_router("/static", [PAGES], include_in_schema=False)],
-            request_max_body_size=BODY_LIMIT,
+            [hooks, inspect, page, create_static_files_router("/static", [PAGES], include_in_schema=False)],
             openapi_config=None,
             logging_config=None,
         )
 
 
+async def _read(receive: Receive) -> bytes | None:
+    """Read a request's body; ``None`` when it is over the limit or breaks off."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if len(body) > BODY_LIMIT:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
+
+
 def _answer(path: str, seen: int) -> int:
-    status = re.match(r"/status/([2-5]\d\d)(/|$)", path)
+    status = re.match(r"/hooks/status/([2-5]\d\d)(/|$)", path)
     if status:
         return int(status[1])
-    fail_first = re.match(r"/fail-first/(\d{1,3})(/|$)", path)
+    fail_first = re.match(r"/hooks/fail-first/(\d{1,3})(/|$)", path)
     return 500 if fail_first and seen <= int(fail_first[1]) else 200
+
+
+def _delay(path: str) -> int:
+    slow = re.match(r"/hooks/slow/(\d{1,2})([/?]|$)", path)
+    return min(int(slow[1]), SLOWEST_SECONDS) if slow else 0

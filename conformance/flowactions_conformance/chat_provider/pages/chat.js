@@ -1,5 +1,6 @@
 // Shows the messages as they arrive. Text is only ever set as text: nothing in a message is executed.
-const MARKS = /\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|`(?<code>[^`\n]+)`/g;
+// As in the real thing, a mark counts only at a word's edge: snake_case_names stay as they are.
+const MARKS = /(?<!\w)(?:\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|`(?<code>[^`\n]+)`)(?!\w)/g;
 const list = document.querySelector("#messages");
 let shown = 0;
 
@@ -28,7 +29,8 @@ function formatted(text) {
 
 function rendered(message) {
   const time = element("time", "", new Date(Number(message.ts) * 1000).toLocaleTimeString());
-  const head = element("header", "", element("span", "channel", message.channel), time);
+  const channel = element("span", "channel", message.channel);
+  const head = element("header", "", channel, element("span", "workspace", message.workspace), time);
   const item = element("li", "message", head, element("p", "text", ...formatted(message.text)));
   item.dataset.ts = message.ts;
   item.dataset.channel = message.channel_id;

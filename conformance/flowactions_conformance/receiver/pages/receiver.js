@@ -1,4 +1,5 @@
 // Shows arrivals as they come. Everything from a request is set as text.
+const KEPT = 1000;
 const list = document.querySelector("#arrivals");
 let newest = 0;
 
@@ -41,6 +42,7 @@ async function refresh() {
   const { data } = await (await fetch("/inspect/deliveries")).json();
   document.querySelector("#empty").hidden = data.length > 0;
   for (const arrival of data.filter(({ number }) => number > newest)) list.prepend(rendered(arrival));
+  while (list.childElementCount > KEPT) list.lastElementChild.remove();
   newest = data.at(-1)?.number ?? newest;
 }
 
