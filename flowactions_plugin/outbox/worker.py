@@ -15,6 +15,9 @@ from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
 
 log = logging.getLogger("flowactions.outbox")
 
+HOST_SECONDS: Final = 5.0
+"""How long the host may take over a signing secret; within the lease's margin."""
+
 HOST_RETRY_SECONDS: Final = 30.0
 """How long a row waits when the host failed to say what its signing secret is."""
 
@@ -104,7 +107,8 @@ class Worker:
 
     async def _secret(self, origin: Origin) -> _Secret:
         try:
-            return _Secret(value=await self._signing_secret(origin))
+            async with asyncio.timeout(HOST_SECONDS):
+                return _Secret(value=await self._signing_secret(origin))
         except OriginGone as exc:
             return _Secret(gone=str(exc))
         except Exception:

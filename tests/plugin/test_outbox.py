@@ -210,6 +210,25 @@ class TestWorker:
         assert (row.status, row.attempts, sent) == ("dead", 1, [])
         assert "user name" in row.last_error
 
+    async def test_a_host_that_hangs_holds_up_nobody(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A signing secret that never comes lets its delivery wait, and the others go."""
+        monkeypatch.setattr("flowactions_plugin.outbox.worker.HOST_SECONDS", 0.05)
+        other = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="hangs")
+        waiting, healthy = await queue.put(origin=other), await queue.put()
+
+        async def secret(origin: object) -> str:
+            if origin == other:
+                await asyncio.Event().wait()
+            return "s"
+
+        sender = Sender(httpx.MockTransport(lambda request: httpx.Response(200)), lambda: 0.0, lambda: 0.0)
+        await Worker(queue.store, sender, secret, tick_seconds=1, claim_limit=10).tick()
+        assert (await queue.row(healthy)).status == "delivered"
+        row = await queue.row(waiting)
+        assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+
     async def test_a_stop_finishes_what_is_in_flight(self, queue: Queue) -> None:
         """A worker that is cancelled while it sends writes the outcome before it ends."""
         row_id = await queue.put()
