@@ -96,7 +96,7 @@ def test_the_readme_has_exactly_two_commands() -> None:
     for command in commands:
         assert shlex.split(command)[:4] == ["python3", "-m", "venv", ".venv"]
     assert commands[0].endswith("flowactions-demo")
-    assert commands[1].endswith("python -m pytest")
+    assert commands[1].endswith("python -m pytest -n auto")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
