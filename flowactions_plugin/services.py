@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from litestar import Router
 
@@ -22,6 +23,7 @@ from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 
@@ -49,9 +51,10 @@ class Services:
         self._store = OutboxStore(self._database)
         self._outbox = Outbox(self._store, self._guard, self._database.clock)
         connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
+        self._deferred = DeferredStore(self._database)
         self._pacing = Pacing(
             self._database,
-            DeferredStore(self._database),
+            self._deferred,
             {
                 webhook.NAME: webhook.WebhookNode(self._outbox),
                 chat_message.NAME: chat_message.ChatMessageNode(connections),
@@ -88,8 +91,20 @@ class Services:
         ]
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
-        """Give the delivery worker."""
-        return [BackgroundTask(name="flowactions delivery", run=self._deliver)]
+        """Give the delivery worker and the retention task."""
+        return [
+            BackgroundTask(name="flowactions delivery", run=self._deliver),
+            BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
+        ]
+
+    def _prunes(self) -> Sequence[Prune]:
+        kept = self._settings.retention_days * DAY_MS
+        dead = max(kept, DEAD_DAYS * DAY_MS)
+        return [
+            partial(self._store.prune, "delivered", kept),
+            partial(self._store.prune, "dead", dead),
+            partial(self._deferred.prune, kept),
+        ]
 
     async def _deliver(self) -> None:
         transport = self._host.transport or self._guard.transport(self._settings.claim_limit)

@@ -31,6 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
         tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
         claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
+        retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
+            runs are kept.
         egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
             forbids them.
         encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
@@ -47,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str = "sqlite+aiosqlite:///flowactions.db"
     tick_seconds: float = 60.0
     claim_limit: int = 50
+    retention_days: int = 30
     egress_allow: tuple[Network, ...] = ()
     encryption_keys: tuple[bytes, ...] = ()
     connections_path: str = "/connections"
@@ -141,6 +144,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_DATABASE_URL": ("database_url", _database_url),
     "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", _number(float, 0.05, 3600)),
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
+    "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", _networks),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),

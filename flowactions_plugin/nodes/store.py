@@ -76,3 +76,23 @@ class DeferredStore:
         )
         async with self._database.write(walk.connection) as connection:
             await connection.execute(rest)
+
+    async def prune(self, older_than_ms: int, limit: int) -> int:
+        """Remove records of runs that were abandoned, oldest first.
+
+        Args:
+            older_than_ms: only records made longer ago than this.
+            limit: how many at the most, so that nobody waits for the transaction.
+
+        Returns:
+            How many there were.
+        """
+        old = (
+            select(deferred.c.id)
+            .where(deferred.c.created_at < self._database.now() - older_than_ms)
+            .order_by(deferred.c.created_at)
+            .limit(limit)
+        )
+        async with self._database.write() as connection:
+            removed = await connection.execute(delete(deferred).where(deferred.c.id.in_(old)))
+        return removed.rowcount

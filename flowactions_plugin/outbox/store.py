@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Row, and_, insert, select, update
+from sqlalchemy import Row, and_, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Origin
@@ -181,6 +181,37 @@ class OutboxStore:
         )
         async with self._database.write() as connection:
             return (await connection.execute(requeued)).rowcount == 1
+
+    async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
+        """Remove finished rows with their attempts, oldest first.
+
+        Args:
+            status: ``delivered`` or ``dead``.
+            older_than_ms: only rows that finished longer ago than this.
+            limit: how many at the most, so that nobody waits for the transaction.
+
+        Returns:
+            How many there were.
+        """
+        old = (
+            select(outbox.c.id)
+            .where(
+                outbox.c.status == status,
+                outbox.c.finished_at.is_not(None),
+                outbox.c.finished_at < self._database.now() - older_than_ms,
+            )
+            .order_by(outbox.c.finished_at)
+            .limit(limit)
+        )
+        async with self._database.write() as connection:
+            ids = (await connection.execute(old)).scalars().all()
+            if ids:
+                # Not left to the foreign key: SQLite heeds it only on connections that ask for it.
+                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids)))
+                # A row that was retried meanwhile stays.
+                gone = delete(outbox).where(outbox.c.id.in_(ids), outbox.c.status == status)
+                await connection.execute(gone)
+        return len(ids)
 
     async def page(
         self,

@@ -66,6 +66,14 @@ Index(
 )
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
 Index("ix_flowactions_outbox_organization_status", outbox.c.organization_id, outbox.c.status, outbox.c.id)
+FINISHED: Final = text("finished_at IS NOT NULL")
+Index(
+    "ix_flowactions_outbox_finished",
+    outbox.c.status,
+    outbox.c.finished_at,
+    sqlite_where=FINISHED,
+    postgresql_where=FINISHED,
+)
 
 attempts: Final = Table(
     "flowactions_attempts",
@@ -95,6 +103,7 @@ deferred: Final = Table(
     # A walk that is repeated records nothing twice.
     UniqueConstraint("organization_id", "run_id", "step_id", "node_id", name="uq_flowactions_deferred_node"),
 )
+Index("ix_flowactions_deferred_created", deferred.c.created_at)
 
 chat_connections: Final = Table(
     "flowactions_chat_connections",

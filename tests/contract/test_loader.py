@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pluggy
 import pytest
 from litestar import get
 
 from flowactions_hookspecs import (
+    PROJECT,
     AlreadyStarted,
     BackgroundTask,
     ExperienceTriggerRef,
@@ -29,6 +31,7 @@ from flowactions_hookspecs import (
     StartFailed,
     Walk,
     hookimpl,
+    spec,
 )
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
@@ -153,6 +156,16 @@ async def listed(actions: FlowActions) -> list[dict[str, Any]]:
     async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         rows: list[dict[str, Any]] = (await client.get("/v1/webhooks/outbox")).json()["data"]
     return rows
+
+
+def test_a_host_may_do_it_by_hand() -> None:
+    """With pluggy alone and no facade, the entry points load and the hooks answer."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(spec)
+    assert manager.load_setuptools_entrypoints(PROJECT) >= 1
+    manager.check_pending()
+    (node_types,) = manager.hook.flowactions_node_types(host=SmallHost())
+    assert [node_type.name for node_type in node_types] == ["chat_message", "webhook"]
 
 
 class TestWhatIsRefused:

@@ -21,6 +21,7 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_DATABASE_URL", "postgres://h/d", "database_url", "postgresql+asyncpg://h/d"),
         ("FLOWACTIONS_TICK_SECONDS", " 0.5 ", "tick_seconds", 0.5),
         ("FLOWACTIONS_CLAIM_LIMIT", "7", "claim_limit", 7),
+        ("FLOWACTIONS_RETENTION_DAYS", "365", "retention_days", 365),
         (
             "FLOWACTIONS_EGRESS_ALLOW",
             "10.0.0.0/8, fd00::/8",
@@ -66,6 +67,7 @@ def test_every_setting_is_documented_and_named_once() -> None:
         ("FLOWACTIONS_TICK_SECONDS", "soon"),
         ("FLOWACTIONS_CLAIM_LIMIT", "1.5"),
         ("FLOWACTIONS_CLAIM_LIMIT", "-1"),
+        ("FLOWACTIONS_RETENTION_DAYS", "9999"),
         ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8"),
         ("FLOWACTIONS_EGRESS_ALLOW", "everything"),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "c2hvcnQ="),
