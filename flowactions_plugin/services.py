@@ -112,6 +112,7 @@ class Services:
             self._store,
             Sender(transport, self._database.clock, time.monotonic),
             self._host.signing_secret,
+            self._host.delivery_finished,
             tick_seconds=self._settings.tick_seconds,
             claim_limit=self._settings.claim_limit,
         )

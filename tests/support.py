@@ -16,6 +16,7 @@ from flowactions_hookspecs import (
     ApiPrincipal,
     AuthEvent,
     DashboardPrincipal,
+    Delivery,
     Host,
     LogicAction,
     LogicActionRef,
@@ -45,6 +46,8 @@ class SmallHost(Host):
             organization_id="acme", user_id="ada", user_name="Ada"
         )
         self.agents: list[Agent] = []
+        self.finished: list[Delivery] = []
+        self.finished_error: Exception | None = None
 
     async def dashboard_principal(self, connection: Any) -> DashboardPrincipal | None:
         return self.principal
@@ -67,6 +70,11 @@ class SmallHost(Host):
         if self.secret_error is not None:
             raise self.secret_error
         return self.secret
+
+    async def delivery_finished(self, delivery: Delivery) -> None:
+        self.finished.append(delivery)
+        if self.finished_error is not None:
+            raise self.finished_error
 
     async def auth_event(self, event: AuthEvent) -> None:
         raise NotImplementedError

@@ -74,6 +74,19 @@ class OneDelivery(msgspec.Struct):
     data: DeliveryDetail
 
 
+class Cancelled(msgspec.Struct):
+    """Whether a waiting delivery was there to be cancelled."""
+
+    id: str
+    cancelled: bool
+
+
+class CancelAnswer(msgspec.Struct):
+    """The answer of a cancellation."""
+
+    data: Cancelled
+
+
 class Requeued(msgspec.Struct):
     """Whether a dead row was there to be retried."""
 
@@ -136,6 +149,18 @@ async def show_delivery(
     )
 
 
+@post("/{delivery_id:str}/cancel", status_code=200, summary="Cancel a waiting delivery")
+async def cancel_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    store: NamedDependency[OutboxStore],
+    delivery_id: FromPath[str],
+) -> Response[CancelAnswer]:
+    """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
+    reason = f"cancelled by {principal.user_name}"
+    cancelled = is_id(delivery_id) and await store.cancel(delivery_id, principal.organization_id, reason)
+    return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
+
+
 @post("/{delivery_id:str}/retry", status_code=200, summary="Retry a dead delivery")
 async def retry_delivery(
     principal: NamedDependency[DashboardPrincipal],
@@ -151,7 +176,7 @@ def outbox_router(host: Host, store: OutboxStore) -> Router:
     """Make the router of the outbox."""
     return Router(
         "/v1/webhooks/outbox",
-        route_handlers=[list_deliveries, show_delivery, retry_delivery],
+        route_handlers=[list_deliveries, show_delivery, cancel_delivery, retry_delivery],
         dependencies={
             "principal": dashboard_principal(host),
             "store": Provide(lambda: store, sync_to_thread=False),

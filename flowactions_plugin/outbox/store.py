@@ -34,7 +34,11 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     token: str
+    organization_id: str
+    agent_id: str
     origin: Origin | None
+    event_id: str
+    event_type: str
     url: str
     method: str
     headers: list[tuple[str, str]]
@@ -213,6 +217,26 @@ class OutboxStore:
                 await connection.execute(gone)
         return len(ids)
 
+    async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
+        """End a row of this organization that waits for its next attempt.
+
+        Returns:
+            Whether there was one; a row that is being sent just now does not wait.
+        """
+        now = self._database.now()
+        cancelled = (
+            update(outbox)
+            .where(
+                LIVE,
+                outbox.c.id == row_id,
+                outbox.c.organization_id == organization_id,
+                outbox.c.claim_token.is_(None),
+            )
+            .values(status="dead", last_error=reason, updated_at=now, finished_at=now)
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(cancelled)).rowcount == 1
+
     async def page(
         self,
         organization_id: str,
@@ -261,6 +285,10 @@ def _claimed(row: Row[Any]) -> ClaimedDelivery:
     return ClaimedDelivery(
         id=row.id,
         token=row.claim_token,
+        organization_id=row.organization_id,
+        agent_id=row.agent_id,
+        event_id=row.event_id,
+        event_type=row.event_type,
         origin=origin,
         url=row.url,
         method=row.method,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from flowactions_hookspecs import Origin, OriginGone
+from flowactions_hookspecs import Delivery, Origin, OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.delivery import MAX_TAKEOVERS, transition
+from flowactions_plugin.outbox.delivery import MAX_TAKEOVERS, Outcome, transition
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
 
 log = logging.getLogger("flowactions.outbox")
 
 HOST_SECONDS: Final = 5.0
-"""How long the host may take over a signing secret; within the lease's margin."""
+"""How long the host may take over a signing secret, or over taking note; within the lease's margin."""
 
 HOST_RETRY_SECONDS: Final = 30.0
 """How long a row waits when the host failed to say what its signing secret is."""
@@ -40,6 +40,7 @@ class Worker:
         store: the queue.
         sender: makes the attempts.
         signing_secret: asks the host for an origin's secret, once per origin and tick (§5.3.6).
+        delivery_finished: tells the host what has ended.
         tick_seconds: from the start of a tick to the start of the next.
         claim_limit: rows per tick.
     """
@@ -49,6 +50,7 @@ class Worker:
         store: OutboxStore,
         sender: Sender,
         signing_secret: Callable[[Origin], Awaitable[str | None]],
+        delivery_finished: Callable[[Delivery], Awaitable[None]],
         *,
         tick_seconds: float,
         claim_limit: int,
@@ -56,6 +58,7 @@ class Worker:
         self._store = store
         self._sender = sender
         self._signing_secret = signing_secret
+        self._delivery_finished = delivery_finished
         self._tick_seconds = tick_seconds
         self._claim_limit = claim_limit
 
@@ -124,13 +127,44 @@ class Worker:
         if ended is None and delivery.takeovers >= MAX_TAKEOVERS:
             ended = f"{delivery.takeovers} workers in a row did not finish this delivery"
         if ended is not None:
-            await self._store.bury(delivery, ended)
-            log.warning("delivery %s is dead: %s", delivery.id, ended)
+            if await self._store.bury(delivery, ended):
+                log.warning("delivery %s is dead: %s", delivery.id, ended)
+                await self._tell(delivery, "dead", delivery.attempts, Outcome(0, 0, error=ended))
             return
         outcome = await self._sender.send(delivery, secret.value)
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
         if not await self._store.complete(delivery, outcome, change):
             log.warning("delivery %s was taken over by another worker", delivery.id)
+        elif change.status == "delivered" or change.status == "dead":  # noqa: PLR1714  narrows the type
+            await self._tell(delivery, change.status, delivery.attempts + 1, outcome)
+
+    async def _tell(
+        self,
+        delivery: ClaimedDelivery,
+        status: Literal["delivered", "dead"],
+        attempts: int,
+        outcome: Outcome,
+    ) -> None:
+        if delivery.origin is None:
+            return  # unreadable, so there is nothing that a host could find it by
+        finished = Delivery(
+            id=delivery.id,
+            organization_id=delivery.organization_id,
+            agent_id=delivery.agent_id,
+            origin=delivery.origin,
+            event_id=delivery.event_id,
+            event_type=delivery.event_type,
+            url=delivery.url,
+            status=status,
+            attempts=attempts,
+            status_code=outcome.status_code,
+            error=outcome.error,
+        )
+        try:
+            async with asyncio.timeout(HOST_SECONDS):
+                await self._delivery_finished(finished)
+        except Exception:
+            log.exception("the host failed to take note of delivery %s", delivery.id)
 
 
 async def _finished(work: Awaitable[int]) -> None:

@@ -14,6 +14,7 @@ from flowactions_hookspecs.errors import (
 from flowactions_hookspecs.host import Agent, ApiPrincipal, AuthEvent, DashboardPrincipal, Host
 from flowactions_hookspecs.loader import FlowActions
 from flowactions_hookspecs.logic import (
+    Delivery,
     ExperienceTriggerRef,
     FlowNodeOrigin,
     Header,
@@ -38,6 +39,7 @@ __all__ = [
     "AuthEvent",
     "BackgroundTask",
     "DashboardPrincipal",
+    "Delivery",
     "ExperienceTriggerRef",
     "FlowActions",
     "FlowActionsError",

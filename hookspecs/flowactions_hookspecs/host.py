@@ -11,7 +11,7 @@ from litestar.connection import ASGIConnection
 from msgspec import field
 
 from flowactions_hookspecs.base import ContractStruct
-from flowactions_hookspecs.logic import LogicAction, LogicActionRef, Origin
+from flowactions_hookspecs.logic import Delivery, LogicAction, LogicActionRef, Origin
 
 if TYPE_CHECKING:
     import httpx
@@ -120,6 +120,13 @@ class Host(ABC):
     @abstractmethod
     async def auth_event(self, event: AuthEvent) -> None:
         """Handle an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again."""
+
+    async def delivery_finished(self, delivery: Delivery) -> None:  # noqa: B027  hosts need not care
+        """Learn that a webhook was delivered or is dead, for example to alert. Does nothing by default.
+
+        Called after the outcome is written, once by the worker that wrote it; a worker that is killed in
+        between does not call. What it raises is logged, and it may take five seconds.
+        """
 
     def plugin_state(self, factory: Callable[[Host], State]) -> State:
         """Give the one object that ``factory`` made for this host, making it at the first call.

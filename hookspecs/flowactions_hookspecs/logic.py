@@ -57,6 +57,32 @@ Origin: TypeAlias = FlowNodeOrigin | LogicActionOrigin
 """Where a delivery came from: the host finds the signing secret by it (§5.3.6)."""
 
 
+class Delivery(ContractStruct, frozen=True):
+    """A webhook delivery that has ended.
+
+    Args:
+        id: the outbox row's id.
+        origin: where it came from.
+        event_id: the id by which receivers dedupe.
+        status: ``delivered`` or ``dead``.
+        attempts: how many were made.
+        status_code: the last answer, if there was one.
+        error: why the last attempt got no answer, or why the delivery ended without one.
+    """
+
+    id: str
+    organization_id: str
+    agent_id: str
+    origin: Origin
+    event_id: str
+    event_type: str
+    url: str
+    status: Literal["delivered", "dead"]
+    attempts: int
+    status_code: int | None = None
+    error: str | None = None
+
+
 class Header(ContractStruct, frozen=True):
     """A custom header of a webhook. Its value may be a credential, so it is left out of the repr."""
 

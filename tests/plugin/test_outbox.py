@@ -79,7 +79,11 @@ def a_worker(queue: Queue, answer: Any, limit: int = 50) -> Worker:
     async def no_secret(origin: object) -> None:
         return None
 
-    return Worker(queue.store, sender, no_secret, tick_seconds=0.01, claim_limit=limit)
+    return Worker(queue.store, sender, no_secret, nobody_listens, tick_seconds=0.01, claim_limit=limit)
+
+
+async def nobody_listens(delivery: object) -> None:
+    return None
 
 
 class TestClaims:
@@ -155,6 +159,26 @@ class TestRetryOfADeadRow:
         assert await queue.store.retry(dead, "globex")
 
 
+class TestCancelling:
+    async def test_a_waiting_row_is_ended(self, queue: Queue) -> None:
+        """It is dead with the reason, is not sent, and can be retried."""
+        row_id = await queue.put()
+        assert await queue.store.cancel(row_id, "acme", "cancelled by Ada")
+        row = await queue.row(row_id)
+        assert (row.status, row.last_error, row.attempts) == ("dead", "cancelled by Ada", 0)
+        assert await queue.store.claim(10) == []
+        assert not await queue.store.cancel(row_id, "acme", "again")
+        assert await queue.store.retry(row_id, "acme")
+
+    async def test_only_a_waiting_row_of_the_organization(self, queue: Queue) -> None:
+        """A row that is being sent, and another tenant's, are not touched."""
+        row_id = await queue.put()
+        assert not await queue.store.cancel(row_id, "globex", "no")
+        (claimed,) = await queue.store.claim(1)
+        assert not await queue.store.cancel(row_id, "acme", "no")
+        assert await queue.store.complete(claimed, OK, Transition("delivered"))
+
+
 class TestWorker:
     async def test_a_tick_takes_no_more_than_the_limit(self, queue: Queue) -> None:
         """Fifty rows a tick by default, here two (§8)."""
@@ -224,7 +248,7 @@ class TestWorker:
             return "s"
 
         sender = Sender(httpx.MockTransport(lambda request: httpx.Response(200)), lambda: 0.0, lambda: 0.0)
-        await Worker(queue.store, sender, secret, tick_seconds=1, claim_limit=10).tick()
+        await Worker(queue.store, sender, secret, nobody_listens, tick_seconds=1, claim_limit=10).tick()
         assert (await queue.row(healthy)).status == "delivered"
         row = await queue.row(waiting)
         assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
@@ -273,6 +297,10 @@ def _claimed(**changes: Any) -> ClaimedDelivery:
     values: dict[str, Any] = {
         "id": "1",
         "token": "t",
+        "organization_id": "acme",
+        "agent_id": "a",
+        "event_id": "evt_1",
+        "event_type": "t",
         "origin": ORIGIN,
         "url": "http://127.0.0.1/",
         "method": "POST",

@@ -81,6 +81,21 @@ async def test_a_dead_delivery_is_retried(run: Running) -> None:
     assert (again.status_code, again.json()) == (404, {"data": {"id": delivery_id, "requeued": False}})
 
 
+async def test_a_waiting_delivery_is_cancelled(run: Running) -> None:
+    """It ends with the name of who did it; what is not waiting is a 404."""
+    run.receiver.answer = lambda number: status(503)
+    node = Node(id="n", type="webhook", config={"webhookUrl": run.receiver.url, "webhookRetryOnFailure": True})
+    delivery_id = (await run.actions.reach(a_walk(), node)).delivery_id
+    await until(lambda: _ended(run, str(delivery_id), "retrying"))
+    path = f"/v1/webhooks/outbox/{delivery_id}/cancel"
+    answer = await run.client.post(path)
+    assert (answer.status_code, answer.json()) == (200, {"data": {"id": delivery_id, "cancelled": True}})
+    (row,) = await run.rows()
+    assert (row["status"], row["lastError"]) == ("dead", "cancelled by Ada")
+    again = await run.client.post(path)
+    assert (again.status_code, again.json()["data"]["cancelled"]) == (404, False)
+
+
 async def test_another_organization_sees_nothing(run: Running) -> None:
     """Rows of another tenant are as if they did not exist."""
     run.receiver.answer = lambda number: status(500)
@@ -98,6 +113,7 @@ async def test_another_organization_sees_nothing(run: Running) -> None:
         ("GET", "/v1/webhooks/outbox"),
         ("GET", "/v1/webhooks/outbox/1"),
         ("POST", "/v1/webhooks/outbox/1/retry"),
+        ("POST", "/v1/webhooks/outbox/1/cancel"),
         ("GET", "/integrations/chat/install"),
         ("GET", "/integrations/chat/connection"),
         ("DELETE", "/integrations/chat/connection"),

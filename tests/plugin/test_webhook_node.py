@@ -194,6 +194,37 @@ class TestSecret:
         assert run.receiver.requests == []
 
 
+class TestBeingTold:
+    async def test_the_host_learns_how_a_delivery_ended(self, run: Running) -> None:
+        """A delivered one and a dead one are told once each, and a retry in between is not."""
+        await run.ended(await run.reach(a_node(run.receiver.url)))
+        run.receiver.answer = lambda number: status(410)
+        dead = await run.reach(a_node(run.receiver.url))
+        await run.ended(dead)
+        await until(lambda: len(run.host.finished) == 2)
+        told = [(one.status, one.attempts, one.status_code, one.organization_id) for one in run.host.finished]
+        assert told == [("delivered", 1, 200, "acme"), ("dead", 1, 410, "acme")]
+        assert run.host.finished[1].id == dead.delivery_id
+        assert run.host.finished[1].url == run.receiver.url
+
+    async def test_a_delivery_whose_action_is_gone_is_told(self, run: Running) -> None:
+        """An end without an attempt counts, too, with its reason."""
+        run.host.secret_error = OriginGone()
+        await run.ended(await run.reach(a_node(run.receiver.url)))
+        (told,) = await until(lambda: run.host.finished)
+        assert (told.status, told.attempts) == ("dead", 0)
+        assert "no longer exists" in (told.error or "")
+
+    async def test_a_host_that_fails_to_take_note_changes_nothing(
+        self, run: Running, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What the host raises is logged; the delivery is done."""
+        run.host.finished_error = LookupError("no pager")
+        row = await run.ended(await run.reach(a_node(run.receiver.url)))
+        assert row["status"] == "delivered"
+        await until(lambda: "failed to take note" in caplog.text)
+
+
 class TestSkipped:
     @pytest.mark.parametrize(
         ("config", "reason"),

@@ -67,7 +67,8 @@ async function show(id) {
   const attempts = data.attemptLog.map((attempt) =>
     h("div", {}, h("p", {}, h("strong", {}, `Attempt ${attempt.number}`), `: ${attempt.statusCode ?? attempt.error ?? ""}, ${attempt.durationMs} ms, ${new Date(attempt.startedAt).toLocaleString()}`), attempt.response ? h("pre", {}, attempt.response) : null),
   );
-  const retry = h("button", { click: () => again(id) }, "Retry now");
+  const retry = h("button", { click: () => act(id, "retry") }, "Retry now");
+  const cancel = h("button", { class: "danger", click: () => act(id, "cancel") }, "Cancel");
   dialog.replaceChildren(
     h("div", { class: "row spread" }, h("h2", { id: "detail-title", style: "margin:0" }, "Delivery "), badge(data.status)),
     h("dl", {}, ...Object.entries({ Destination: `${data.method} ${data.url}`, "Event id": data.eventId, Created: new Date(data.createdAt).toLocaleString(), "Last error": data.lastError ?? "none" }).flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
@@ -75,13 +76,14 @@ async function show(id) {
     h("pre", {}, data.headers.map(({ key, value }) => `${key}: ${value}`).join("\n") + (data.body ? `\n\n${data.body}` : "")),
     h("h2", {}, "Attempts"),
     ...(attempts.length ? attempts : [h("p", { class: "muted" }, "None yet.")]),
-    h("div", { class: "row" }, data.status === "dead" ? retry : null, h("button", { class: "quiet", click: () => dialog.close() }, "Close")),
+    h("div", { class: "row" }, data.status === "dead" ? retry : null, ["pending", "retrying"].includes(data.status) ? cancel : null, h("button", { class: "quiet", click: () => dialog.close() }, "Close")),
   );
   if (!dialog.open) dialog.showModal();
 }
 
-async function again(id) {
-  await call(`/v1/webhooks/outbox/${id}/retry`, { method: "POST" });
+async function act(id, what) {
+  // When it is too late for that, what is drawn next shows why.
+  await call(`/v1/webhooks/outbox/${id}/${what}`, { method: "POST" }).catch(() => {});
   await Promise.all([show(id), refresh()]);
 }
 
