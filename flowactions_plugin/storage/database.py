@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import asyncpg
-from sqlalchemy import BigInteger, ColumnElement, Table, cast, event, extract, func, literal
+from sqlalchemy import BigInteger, ColumnElement, Table, cast, event, extract, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
@@ -31,6 +31,9 @@ Connection: TypeAlias = AsyncConnection
 
 BUSY_TIMEOUT_MS: Final = 30_000
 """How long a connection of ours waits for SQLite's one writer."""
+
+SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
+"""PostgreSQL's advisory lock for making tables."""
 
 MISTAKE_CLASSES: Final = ("22", "23", "42")
 """SQLSTATE classes that say that a statement is wrong (data, constraint, syntax), not that the database is away."""
@@ -71,14 +74,24 @@ class Database:
         self._writer = asyncio.Lock()
         if self._shared is None:
             self._engine = self._own_engine()
-        async with self.write() as connection:
-            await connection.run_sync(metadata.create_all)
+        try:
+            await self._make_tables()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         if self._shared is None and self._engine is not None:
             await self._engine.dispose()
             self._engine = None
+
+    async def _make_tables(self) -> None:
+        async with self.write() as connection:
+            if self.dialect == "postgresql":
+                # Processes that start together make the tables one after the other.
+                await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+            await connection.run_sync(metadata.create_all)
 
     def _own_engine(self) -> AsyncEngine:
         engine = create_async_engine(self._url)
