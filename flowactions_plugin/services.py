@@ -17,6 +17,7 @@ from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.outbox.routes import outbox_router
@@ -93,7 +94,8 @@ class Services:
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Give the delivery worker and the retention task."""
         return [
-            BackgroundTask(name="flowactions delivery", run=self._deliver),
+            # A tick that is running is finished first, and none takes longer than its claims hold.
+            BackgroundTask(name="flowactions delivery", run=self._deliver, drain_seconds=CLAIM_SECONDS),
             BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
         ]
 

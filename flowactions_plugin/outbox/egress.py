@@ -33,7 +33,7 @@ RESOLVE_SECONDS: Final = 1.0
 MAX_URL_LENGTH: Final = 2048
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
-_FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f-\x9f\\\s]")
+_FORBIDDEN_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 
 
 def _networks(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:

@@ -111,7 +111,8 @@ class Worker:
     async def _secret(self, origin: Origin) -> _Secret:
         try:
             async with asyncio.timeout(HOST_SECONDS):
-                return _Secret(value=await self._signing_secret(origin))
+                # An empty secret is none: signing with it would only look safe.
+                return _Secret(value=await self._signing_secret(origin) or None)
         except OriginGone as exc:
             return _Secret(gone=str(exc))
         except Exception:

@@ -91,6 +91,8 @@ MALFORMED = [
     "http://example.com/\r\nx",
     "http://example.com/\x00",
     "http://example.com\t",
+    "http://example.com/\ud800",
+    "http://example.com/\u2028",
     "http://example.com:0",
     "http://example.com:65536",
     "http://example.com:abc",

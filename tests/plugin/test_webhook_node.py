@@ -100,8 +100,10 @@ class TestDelivery:
         assert (row["status"], row["attempts"], row["lastStatusCode"]) == ("delivered", 1, 200)
         assert [attempt["response"] for attempt in row["attemptLog"]] == ["ok"]
 
-    async def test_without_a_secret_there_is_no_signature(self, run: Running) -> None:
+    @pytest.mark.parametrize("secret", [None, ""])
+    async def test_without_a_secret_there_is_no_signature(self, run: Running, secret: str | None) -> None:
         """An unsigned delivery carries a timestamp but no signature header (§5.3)."""
+        run.host.secret = secret
         await run.ended(await run.reach(a_node(run.receiver.url)))
         names = {name for name, _ in run.receiver.requests[0].headers}
         assert "x-service-webhook-signature" not in names
