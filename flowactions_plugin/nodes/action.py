@@ -23,6 +23,10 @@ class Action(NamedTuple):
     outcome: NodeResult | Send
     write: Write | None = None
 
+    async def result(self) -> NodeResult:
+        """Do what is left after the transaction, and give the node's result."""
+        return self.outcome if isinstance(self.outcome, NodeResult) else await self.outcome()
+
 
 class Runner(Protocol):
     """A node type's behaviour."""

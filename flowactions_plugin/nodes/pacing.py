@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from flowactions_hookspecs import Node, NodeResult, Walk
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.nodes.action import Runner
+from flowactions_plugin.nodes.action import Action, Runner
 from flowactions_plugin.nodes.store import DeferredStore, Record
 from flowactions_plugin.nodes.webhook import SECRET_FIELD
 from flowactions_plugin.storage.database import Database
@@ -44,7 +44,11 @@ class Pacing:
             return _not_stored(node, exc)
 
     async def advance(self, walk: Walk, step_id: str | None) -> Sequence[NodeResult]:
-        """Run what waits for this step, in walk order and at most once; a halt ends the whole run."""
+        """Run what waits for this step, in walk order; a halt ends the whole run.
+
+        However many calls race, each node runs once. Only a process that was killed while it sent a
+        message leaves the record, and a later call sends again.
+        """
         results: list[NodeResult] = []
         for record in await self._store.waiting(walk, step_id):
             then = replace(record.walk, connection=walk.connection)
@@ -62,14 +66,27 @@ class Pacing:
 
     async def _run(self, walk: Walk, node: Node, record: Record | None = None) -> NodeResult:
         action = await self._runners[node.type].prepare(walk, node)
+        sends = not isinstance(action.outcome, NodeResult)
+        if record is not None and sends and walk.connection is None:
+            return await self._send_held(record, action)
         if action.write is not None or record is not None:
             async with self._database.write(walk.connection) as connection:
                 if record is not None and not await self._store.take(record, connection):
                     raise _AlreadyRun
                 if action.write is not None:
                     await action.write(connection)
-        outcome = action.outcome
-        return outcome if isinstance(outcome, NodeResult) else await outcome()
+        return await action.result()
+
+    async def _send_held(self, record: Record, action: Action) -> NodeResult:
+        """Send first and remove the record then: a process that is killed in between loses nothing."""
+        if not await self._store.hold(record):
+            raise _AlreadyRun
+        result = await action.result()
+        try:
+            await self._store.drop(record)
+        except StorageUnavailable as exc:
+            log.warning("%s node %s has run, but its record stays: %s", record.node.type, record.node.id, exc)
+        return result
 
 
 class _AlreadyRun(Exception):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Node, Walk
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred
+
+HOLD_SECONDS: Final = 15.0
+"""Longer than a message takes with all its attempts. A holder that was killed is succeeded after that."""
 
 WALK_FIELDS = ("organization_id", "agent_id", "flow_id", "run_id", "user_id", "content")
 
@@ -68,6 +71,29 @@ class DeferredStore:
         """
         removed = await connection.execute(delete(deferred).where(deferred.c.id == record.id))
         return removed.rowcount == 1
+
+    async def hold(self, record: Record) -> bool:
+        """Keep everybody else from running a record for `HOLD_SECONDS`.
+
+        Returns:
+            Whether nobody else holds it; of any number of racing callers, one is told so.
+        """
+        now = self._database.now()
+        held = (
+            update(deferred)
+            .where(
+                deferred.c.id == record.id,
+                or_(deferred.c.held_until.is_(None), deferred.c.held_until < now),
+            )
+            .values(held_until=now + int(HOLD_SECONDS * 1000))
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(held)).rowcount == 1
+
+    async def drop(self, record: Record) -> None:
+        """Remove a record that was held and has run."""
+        async with self._database.write() as connection:
+            await self.take(record, connection)
 
     async def forget(self, walk: Walk) -> None:
         """Remove everything that still waits in this run."""

@@ -100,6 +100,8 @@ deferred: Final = Table(
     Column("walk", Text, nullable=False),
     Column("node", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    # Set while the node sends something that no transaction can hold.
+    Column("held_until", BigInteger),
     # A walk that is repeated records nothing twice.
     UniqueConstraint("organization_id", "run_id", "step_id", "node_id", name="uq_flowactions_deferred_node"),
 )

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node, NodeResult
 from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
-from tests.support import SmallHost, a_walk, development
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.support import SmallHost, a_walk, development, until
 
 DOWN = Fault(503, b"<html>down</html>")
 
@@ -230,6 +234,43 @@ class TestRetrying:
         await run.reach({**config, "chatRetryOnFailure": True})
         assert run.provider.calls.count("conversations.open") == 1
         assert run.texts == [("@grace", "hi")]
+
+
+class TestDeferred:
+    """A chat message in a client-paced flow."""
+
+    async def record(self, run: Running) -> Any:
+        walk = a_walk(pacing="deferred", next_step_id="s")
+        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+        assert (
+            await run.actions.reach(walk, Node(id="n1", type="chat_message", config=config))
+        ).status == "recorded"
+        return walk
+
+    async def test_racing_advances_send_once(self, run: Running) -> None:
+        """However many calls race, one message is posted (§3.2)."""
+        walk = await self.record(run)
+        found = await asyncio.gather(*(run.actions.advance(walk, "s") for _ in range(10)))
+        assert [result.status for results in found for result in results] == ["sent"]
+        assert run.texts == [("#orders", "hi")]
+        assert await run.actions.advance(walk, "s") == []
+
+    async def test_a_message_that_was_interrupted_is_not_lost(self, run: Running, database_url: str) -> None:
+        """A process that ends in the middle leaves the record; it is sent again, but not at once."""
+        walk = await self.record(run)
+        run.provider.faults["chat.postMessage"].append(Fault(200, b"{}", delay=30))
+        interrupted = asyncio.create_task(run.actions.advance(walk, "s"))
+        await until(lambda: run.posts)
+        interrupted.cancel()
+        await asyncio.wait({interrupted})
+        assert await run.actions.advance(walk, "s") == []
+        settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
+        async with Database(settings.database_url) as database, database.write() as connection:
+            await connection.execute(text("UPDATE flowactions_deferred SET held_until = 0"))
+        (result,) = await run.actions.advance(walk, "s")
+        assert result.status == "sent"
+        assert run.texts == [("#orders", "hi")]
+        assert await run.actions.advance(walk, "s") == []
 
 
 def test_every_code_is_either_passing_or_lasting_and_has_advice() -> None:
