@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.schema import metadata
+
+log = logging.getLogger("flowactions.storage")
 
 Connection: TypeAlias = AsyncConnection
 """An open connection, for modules that pass one on without speaking SQL."""
@@ -55,6 +58,7 @@ class Database:
         self._engine = engine
         self.clock = clock
         self._writer = asyncio.Lock()
+        self._prepared = False
         self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
 
     @property
@@ -68,14 +72,18 @@ class Database:
     async def __aenter__(self) -> Self:
         """Open the engine and make the tables that are missing.
 
-        Raises:
-            StorageUnavailable: the database cannot be reached.
+        A database that does not answer yet is no reason for the host not to start: it is logged, and the
+        tables are made at the first use that finds it.
         """
         self._writer = asyncio.Lock()
+        self._prepared = False
         if self._shared is None:
             self._engine = self._own_engine()
         try:
-            await self._make_tables()
+            with _translated():
+                await self._prepare()
+        except StorageUnavailable as exc:
+            log.error("starting without the database, which does not answer: %s", exc)  # noqa: TRY400
         except BaseException:
             await self.__aexit__()
             raise
@@ -86,12 +94,15 @@ class Database:
             await self._engine.dispose()
             self._engine = None
 
-    async def _make_tables(self) -> None:
-        async with self.write() as connection:
+    async def _prepare(self) -> None:
+        if self._prepared:
+            return
+        async with self._transaction() as connection:
             if self.dialect == "postgresql":
                 # Processes that start together make the tables one after the other.
                 await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
             await connection.run_sync(metadata.create_all)
+        self._prepared = True
 
     def _own_engine(self) -> AsyncEngine:
         engine = create_async_engine(self._url)
@@ -126,6 +137,7 @@ class Database:
             if connection is not None:
                 yield connection
                 return
+            await self._prepare()
             async with self._connect() as opened:
                 yield opened
 
@@ -144,14 +156,20 @@ class Database:
             if connection is not None:
                 yield connection
                 return
-            async with AsyncExitStack() as stack:
-                if self.dialect == "sqlite":
-                    # One writer at a time: waiting here is fair, waiting in SQLite is polling.
-                    await stack.enter_async_context(self._writer)
-                opened = await stack.enter_async_context(self._connect())
-                await self._begin(opened)
+            await self._prepare()
+            async with self._transaction() as opened:
                 yield opened
-                await opened.commit()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with AsyncExitStack() as stack:
+            if self.dialect == "sqlite":
+                # One writer at a time: waiting here is fair, waiting in SQLite is polling.
+                await stack.enter_async_context(self._writer)
+            opened = await stack.enter_async_context(self._connect())
+            await self._begin(opened)
+            yield opened
+            await opened.commit()
 
     def _connect(self) -> AsyncConnection:
         if self._engine is None:

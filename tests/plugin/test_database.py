@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
+from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, until
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 
@@ -107,10 +113,67 @@ async def test_the_clock_of_the_database_gives_milliseconds(database: Database) 
     assert abs(now - database.clock() * 1000) < 5000
 
 
-async def test_a_database_that_is_not_there_is_unavailable() -> None:
-    """A refused connection is one clear error."""
-    with pytest.raises(StorageUnavailable, match="the database failed"):
-        await a_database("postgresql://nobody@127.0.0.1:1/x").__aenter__()
+async def test_a_database_that_is_not_there_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    """A refused connection is one clear error, and does not keep a host from starting."""
+    async with a_database("postgresql://nobody@127.0.0.1:1/x") as database:
+        assert "starting without the database" in caplog.text
+        with pytest.raises(StorageUnavailable, match="the database failed"):
+            await count(database)
+
+
+async def test_a_host_that_starts_before_its_database_goes_on_by_itself(postgres_url: str) -> None:
+    """Until the database answers nodes fail open and routes say 503; then everything works."""
+    url = make_url(postgres_url)
+    door = Door(url.query.get("host") or url.host, url.port or 5432)
+    async with door.closed() as port:
+        away = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
+        actions = FlowActions.load(SmallHost(development(away)))
+        async with recorder() as receiver, actions.lifespan():
+            node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+            failed = await actions.reach(a_walk(), node)
+            assert (failed.status, failed.reason, failed.halt) == ("failed", "storage_unavailable", False)
+            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+                answer = await client.get("/v1/webhooks/outbox")
+                assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+                door.opened = True
+                assert (await actions.reach(a_walk(), node)).status == "queued"
+                await until(lambda: receiver.requests)
+                assert (await client.get("/v1/webhooks/outbox")).status_code == 200
+
+
+class Door:
+    """A port that leads to PostgreSQL, once it is opened."""
+
+    def __init__(self, host: Any, port: int) -> None:
+        self.opened = False
+        self._host = str(host)
+        self._port = port
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._enter, "127.0.0.1", 0)
+        async with server:
+            yield server.sockets[0].getsockname()[1]
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.opened:
+            writer.close()
+            return
+        if self._host.startswith("/"):
+            path = f"{self._host}/.s.PGSQL.{self._port}"
+            inner_reader, inner_writer = await asyncio.open_unix_connection(path)
+        else:
+            inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
+        await asyncio.gather(_pour(reader, inner_writer), _pour(inner_reader, writer))
+
+
+async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
 
 
 async def test_a_lost_database_is_unavailable_until_it_is_back(tmp_path: Path) -> None:
