@@ -24,9 +24,9 @@ from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import Worker
-from flowactions_plugin.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 

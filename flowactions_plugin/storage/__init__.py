@@ -1,1 +1,1 @@
-"""The database: tables, transactions, and the sealing of secrets at rest."""
+"""The database: tables, transactions, retention, and the sealing of secrets at rest."""

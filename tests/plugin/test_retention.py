@@ -9,10 +9,10 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import Node
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.retention import BATCH, DAY_MS, keep_pruning, prune_all
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
 from tests.support import SmallHost, a_walk, development, until
 
 
@@ -101,7 +101,7 @@ async def test_an_outage_is_waited_out(
 ) -> None:
     """While the database is away the task goes on living, and prunes when it is back."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("flowactions_plugin.retention.PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("flowactions_plugin.storage.retention.PERIOD_SECONDS", 0.01)
     answers: list[int | Exception] = [StorageUnavailable(), 3]
 
     async def prune(limit: int) -> int:
