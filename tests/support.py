@@ -103,7 +103,7 @@ def a_walk(**changes: Any) -> Walk:
     return Walk(**{**values, **changes})
 
 
-async def until(holds: Callable[[], Any], seconds: float = 10.0) -> Any:
+async def until(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Wait until ``holds`` (a plain or an async callable) gives something true, and return that."""
     deadline = time.monotonic() + seconds
     while True:
