@@ -2,6 +2,7 @@
 
 FlowActionsError (of the contract)
 ├── StorageUnavailable   the database did not answer; what was asked may be tried again
+│   └── SchemaOutdated   its tables are of an earlier release; the message says what to run
 ├── EgressRefused        a rule forbids sending to this URL or address
 ├── BodyInvalid          a webhook body is no JSON
 ├── SealBroken           a sealed secret cannot be opened
@@ -15,6 +16,10 @@ from flowactions_hookspecs import FlowActionsError
 
 class StorageUnavailable(FlowActionsError):
     """The database cannot be reached."""
+
+
+class SchemaOutdated(StorageUnavailable):
+    """The database's tables are of an earlier release."""
 
 
 class EgressRefused(FlowActionsError):

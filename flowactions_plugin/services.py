@@ -92,6 +92,10 @@ class Services:
         ]
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
+        """Give what runs inside the host: everything, or nothing when ``flowactions worker`` does it."""
+        return self.worker_tasks() if self._settings.host_worker else []
+
+    def worker_tasks(self) -> Sequence[BackgroundTask]:
         """Give the delivery worker and the retention task."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.

@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
             allowed and an encryption key is made when there is none.
         database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
+        host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on`` or ``off``: whether the host's own processes deliver, or
+            only those of ``flowactions worker``.
         tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
         claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
         retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
@@ -47,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     environment: Literal["production", "development"] = "production"
     database_url: str = "sqlite+aiosqlite:///flowactions.db"
+    host_worker: bool = True
     tick_seconds: float = 60.0
     claim_limit: int = 50
     retention_days: int = 30
@@ -68,6 +71,12 @@ def _environment(text: str) -> str:
     if text not in {"production", "development"}:
         raise ValueError("must be production or development")
     return text
+
+
+def _switch(text: str) -> bool:
+    if text not in {"on", "off"}:
+        raise ValueError("must be on or off")
+    return text == "on"
 
 
 def _database_url(text: str) -> str:
@@ -142,6 +151,7 @@ def _text(text: str) -> str:
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_ENVIRONMENT": ("environment", _environment),
     "FLOWACTIONS_DATABASE_URL": ("database_url", _database_url),
+    "FLOWACTIONS_HOST_WORKER": ("host_worker", _switch),
     "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", _number(float, 0.05, 3600)),
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),

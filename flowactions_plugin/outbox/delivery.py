@@ -28,6 +28,10 @@ CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
 """How long a claim holds: a tick's sends run side by side under one deadline, the rest is margin."""
 
 BACKOFF_CAP_SECONDS: Final = 300
+LONGEST_WAIT_SECONDS: Final = BACKOFF_CAP_SECONDS + CLAIM_SECONDS
+"""No rule makes a row wait longer than this."""
+
+REASON_LENGTH: Final = 1000
 RESPONSE_KEPT_BYTES: Final = 2048
 USER_AGENT: Final = "Service-Webhooks/1"
 BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -187,6 +191,13 @@ def frozen_headers(
         (f"{_RESERVED_PREFIX}event", event_type),
     )
     return (*own, *kept), tuple(dropped)
+
+
+def storable(text: str | None) -> str | None:
+    """Put a reason into a form that any database can store: it may quote what a receiver sent."""
+    if text is None:
+        return None
+    return _CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()
 
 
 def method_name(text: str) -> str | None:

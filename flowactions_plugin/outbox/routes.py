@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency, Provide
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
 from flowactions_plugin.clock import ID_PATTERN, is_id, to_iso
 from flowactions_plugin.http.auth import dashboard_principal
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.outbox.delivery import FINISHED
-from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.store import Filter, OutboxStore
 
 PAGE_LIMIT: Final = 100
+REPLAY_LIMIT: Final = 10_000
+"""How many deliveries one bulk retry takes at the most, so that nobody waits for its transaction."""
+
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
+
+Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
+Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=NO_NUL_PATTERN)]
 
 
 class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
@@ -100,18 +107,55 @@ class RetryAnswer(msgspec.Struct):
     data: Requeued
 
 
+class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Which dead deliveries to retry: those that meet everything that is given."""
+
+    ids: Annotated[tuple[Id, ...], msgspec.Meta(max_length=1000)] | None = None
+    agent_id: Word | None = None
+    destination: Word | None = None
+    event_type: Word | None = None
+    finished_from: datetime | None = None
+    finished_before: datetime | None = None
+    reset_attempts: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=REPLAY_LIMIT)] = 1000
+
+
+class Replayed(msgspec.Struct):
+    """How many were retried, and whether the limit may have left some over."""
+
+    requeued: int
+    more: bool
+
+
+class ReplayAnswer(msgspec.Struct):
+    """The answer of a bulk retry."""
+
+    data: Replayed
+
+
 @get("/", summary="List deliveries")
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
     status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
     agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
+    destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
+    event_type: Annotated[str | None, QueryParameter(name="eventType", pattern=NO_NUL_PATTERN)] = None,
+    finished_from: Annotated[datetime | None, QueryParameter(name="finishedFrom")] = None,
+    finished_before: Annotated[datetime | None, QueryParameter(name="finishedBefore")] = None,
     cursor: Annotated[str | None, QueryParameter(pattern=ID_PATTERN)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
 ) -> DeliveryPage:
     """List the organization's deliveries, newest first."""
+    wanted = Filter(
+        agent_id=agent_id,
+        destination=destination,
+        event_type=event_type,
+        finished_from=_milliseconds("finishedFrom", finished_from),
+        finished_before=_milliseconds("finishedBefore", finished_before),
+    )
     rows = await store.page(
-        principal.organization_id, status=status, agent_id=agent_id, before=cursor, limit=limit + 1
+        principal.organization_id, status=status, wanted=wanted, before=cursor, limit=limit + 1
     )
     shown = [DeliverySummary(**_summary(row)) for row in rows[:limit]]
     return DeliveryPage(shown, shown[-1].id if len(rows) > limit else None)
@@ -172,11 +216,36 @@ async def retry_delivery(
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 
+@post("/retry", status_code=200, summary="Retry dead deliveries")
+async def replay_deliveries(
+    principal: NamedDependency[DashboardPrincipal],
+    store: NamedDependency[OutboxStore],
+    data: JSONBody[Replay],
+) -> ReplayAnswer:
+    """Make the dead deliveries that meet a filter due now, oldest first.
+
+    Each gets one more attempt, or with ``resetAttempts`` all of its attempts again. Ask again while there
+    are more.
+    """
+    wanted = Filter(
+        ids=data.ids,
+        agent_id=data.agent_id,
+        destination=data.destination,
+        event_type=data.event_type,
+        finished_from=_milliseconds("finishedFrom", data.finished_from),
+        finished_before=_milliseconds("finishedBefore", data.finished_before),
+    )
+    requeued = await store.retry_many(
+        principal.organization_id, wanted, reset_attempts=data.reset_attempts, limit=data.limit
+    )
+    return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
+
+
 def outbox_router(host: Host, store: OutboxStore) -> Router:
     """Make the router of the outbox."""
     return Router(
         "/v1/webhooks/outbox",
-        route_handlers=[list_deliveries, show_delivery, cancel_delivery, retry_delivery],
+        route_handlers=[list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery],
         dependencies={
             "principal": dashboard_principal(host),
             "store": Provide(lambda: store, sync_to_thread=False),
@@ -184,6 +253,15 @@ def outbox_router(host: Host, store: OutboxStore) -> Router:
         exception_handlers=HANDLERS,
         tags=["Webhook outbox"],
     )
+
+
+def _milliseconds(name: str, moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        error = {"path": name, "message": "Give the time zone, as in 2030-01-31T12:00:00Z."}
+        raise Problem("invalid_request", "The request does not have the right form.", [error])
+    return int(moment.timestamp() * 1000)
 
 
 def _summary(row: Any) -> dict[str, Any]:

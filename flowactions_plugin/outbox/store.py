@@ -13,11 +13,19 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Row, and_, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Origin
-from flowactions_plugin.outbox.delivery import CLAIM_SECONDS, FINISHED, NewDelivery, Outcome, Transition
+from flowactions_plugin.outbox.delivery import (
+    CLAIM_SECONDS,
+    FINISHED,
+    LONGEST_WAIT_SECONDS,
+    NewDelivery,
+    Outcome,
+    Transition,
+    storable,
+)
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 
@@ -44,9 +52,45 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     headers: list[tuple[str, str]]
     body: bytes | None
     attempts: int
+    earlier_attempts: int
     max_attempts: int
     takeovers: int
     defect: str | None = None
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of an organization are meant; what is ``None`` does not matter.
+
+    Attributes:
+        ids: only these rows.
+        agent_id: only this agent's rows.
+        destination: only rows to this scheme, host and port.
+        event_type: only rows of this type (§6.1).
+        finished_from: only rows that ended at this time or later, Unix milliseconds.
+        finished_before: only rows that ended before this time, Unix milliseconds.
+    """
+
+    ids: tuple[str, ...] | None = None
+    agent_id: str | None = None
+    destination: str | None = None
+    event_type: str | None = None
+    finished_from: int | None = None
+    finished_before: int | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Give the SQL for it."""
+        found: list[ColumnElement[bool]] = []
+        if self.ids is not None:
+            found.append(outbox.c.id.in_(self.ids))
+        for name in ("agent_id", "destination", "event_type"):
+            value = getattr(self, name)
+            if value is not None:
+                found.append(outbox.c[name] == value)
+        if self.finished_from is not None:
+            found.append(outbox.c.finished_at >= self.finished_from)
+        if self.finished_before is not None:
+            found.append(outbox.c.finished_at < self.finished_before)
+        return found
 
 
 class OutboxStore:
@@ -64,6 +108,7 @@ class OutboxStore:
             "headers": msgspec.json.encode(delivery.headers).decode(),
             "status": "pending",
             "attempts": 0,
+            "earlier_attempts": 0,
             "takeovers": 0,
             "next_attempt_at": now,
             "created_at": now,
@@ -80,10 +125,12 @@ class OutboxStore:
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
             .limit(limit)
             .with_for_update(skip_locked=True)
+            # Apart, so that no plan can run it twice and claim more than the limit.
+            .cte("due")
         )
         claimed = (
             update(outbox)
-            .where(outbox.c.id.in_(due))
+            .where(outbox.c.id.in_(select(due.c.id)))
             .values(
                 takeovers=outbox.c.takeovers + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
                 claim_token=uuid4().hex,
@@ -95,6 +142,21 @@ class OutboxStore:
         async with self._database.write() as connection:
             rows = (await connection.execute(claimed)).all()
         return [_claimed(row) for row in sorted(rows, key=lambda row: row.id)]
+
+    async def recall(self) -> int:
+        """Bring back rows that wait longer than any rule lets them: the clock was set back after they were due.
+
+        Returns:
+            How many there were; they are due when a claim that may still hold has expired.
+        """
+        now = self._database.now()
+        recalled = (
+            update(outbox)
+            .where(LIVE, outbox.c.next_attempt_at > now + int(LONGEST_WAIT_SECONDS * 1000))
+            .values(next_attempt_at=now + int(CLAIM_SECONDS * 1000), updated_at=now)
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(recalled)).rowcount
 
     async def complete(self, delivery: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
         """Write what came of an attempt, if the claim still holds.
@@ -115,24 +177,25 @@ class OutboxStore:
                 claim_token=None,
                 next_attempt_at=now + int(change.delay_seconds * 1000),
                 last_status_code=outcome.status_code,
-                last_error=outcome.error,
+                last_error=storable(outcome.error),
                 updated_at=now,
                 finished_at=now if finished else None,
             )
         )
         attempt = {
             "delivery_id": delivery.id,
-            "number": number,
+            "number": delivery.earlier_attempts + number,
             "started_at": outcome.started_at,
             "duration_ms": outcome.duration_ms,
             "status_code": outcome.status_code,
-            "error": outcome.error,
+            "error": storable(outcome.error),
             "response": outcome.response,
         }
         async with self._database.write() as connection:
             held = (await connection.execute(completed)).rowcount == 1
             if held:
-                await connection.execute(insert(attempts).values(attempt))
+                # A log that holds this number already must not keep the outcome from being written.
+                await connection.execute(self._database.insert_unless_there(attempts).values(attempt))
         return held
 
     async def bury(self, delivery: ClaimedDelivery, reason: str) -> bool:
@@ -146,7 +209,12 @@ class OutboxStore:
             update(outbox)
             .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
             .values(
-                status="dead", claim_token=None, takeovers=0, last_error=reason, updated_at=now, finished_at=now
+                status="dead",
+                claim_token=None,
+                takeovers=0,
+                last_error=storable(reason),
+                updated_at=now,
+                finished_at=now,
             )
         )
         async with self._database.write() as connection:
@@ -185,6 +253,42 @@ class OutboxStore:
         )
         async with self._database.write() as connection:
             return (await connection.execute(requeued)).rowcount == 1
+
+    async def retry_many(
+        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int
+    ) -> int:
+        """Make dead rows of this organization due now, oldest first.
+
+        Args:
+            organization_id: the tenant.
+            wanted: which of its dead rows.
+            reset_attempts: whether the attempts made so far count no more, so that each row has all of its
+                attempts again; if not, each gets one.
+            limit: how many at the most.
+
+        Returns:
+            How many there were.
+        """
+        now = self._database.now()
+        dead = (
+            select(outbox.c.id)
+            .where(outbox.c.organization_id == organization_id, outbox.c.status == "dead", *wanted.conditions())
+            .order_by(outbox.c.id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+            .cte("dead")
+        )
+        requeued = (
+            update(outbox)
+            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == "dead")
+            .values(status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
+        )
+        if reset_attempts:
+            requeued = requeued.values(
+                attempts=0, earlier_attempts=outbox.c.earlier_attempts + outbox.c.attempts
+            )
+        async with self._database.write() as connection:
+            return (await connection.execute(requeued)).rowcount
 
     async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
         """Remove finished rows with their attempts, oldest first.
@@ -232,7 +336,7 @@ class OutboxStore:
                 outbox.c.organization_id == organization_id,
                 outbox.c.claim_token.is_(None),
             )
-            .values(status="dead", last_error=reason, updated_at=now, finished_at=now)
+            .values(status="dead", last_error=storable(reason), updated_at=now, finished_at=now)
         )
         async with self._database.write() as connection:
             return (await connection.execute(cancelled)).rowcount == 1
@@ -242,7 +346,7 @@ class OutboxStore:
         organization_id: str,
         *,
         status: str | None,
-        agent_id: str | None,
+        wanted: Filter,
         before: str | None,
         limit: int,
     ) -> Sequence[Row[Any]]:
@@ -251,19 +355,17 @@ class OutboxStore:
         Args:
             organization_id: the tenant.
             status: only rows in this state.
-            agent_id: only this agent's rows.
+            wanted: only these.
             before: only rows older than the one with this id.
             limit: how many at the most.
         """
-        conditions = [outbox.c.organization_id == organization_id]
+        conditions = [outbox.c.organization_id == organization_id, *wanted.conditions()]
         if status is not None:
             conditions.append(outbox.c.status == status)
-        if agent_id is not None:
-            conditions.append(outbox.c.agent_id == agent_id)
         if before is not None:
             conditions.append(outbox.c.id < before)
         columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
-        query = select(*columns).where(and_(*conditions)).order_by(outbox.c.id.desc()).limit(limit)
+        query = select(*columns).where(*conditions).order_by(outbox.c.id.desc()).limit(limit)
         async with self._database.read() as connection:
             return (await connection.execute(query)).all()
 
@@ -295,6 +397,7 @@ def _claimed(row: Row[Any]) -> ClaimedDelivery:
         headers=headers,
         body=row.body,
         attempts=row.attempts,
+        earlier_attempts=row.earlier_attempts,
         max_attempts=row.max_attempts,
         takeovers=row.takeovers,
         defect=defect,

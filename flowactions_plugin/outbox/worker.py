@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from flowactions_hookspecs import Delivery, Origin, OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.delivery import MAX_TAKEOVERS, Outcome, transition
+from flowactions_plugin.outbox.delivery import MAX_TAKEOVERS, Outcome, Transition, transition
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
 
@@ -20,6 +21,16 @@ HOST_SECONDS: Final = 5.0
 
 HOST_RETRY_SECONDS: Final = 30.0
 """How long a row waits when the host failed to say what its signing secret is."""
+
+RECALL_SECONDS: Final = 60.0
+"""How often the worker looks for rows that a clock set back has left behind."""
+
+OUTAGE_CAP_SECONDS: Final = 30.0
+
+
+def outage_delay(failures: int) -> float:
+    """Give the seconds to wait after the database failed ``failures`` times in a row: 0.5, 1, 2, … 30."""
+    return min(OUTAGE_CAP_SECONDS, 0.5 * 2.0 ** min(failures - 1, 10))
 
 
 class _Secret(NamedTuple):
@@ -33,8 +44,19 @@ class _Secret(NamedTuple):
         return "_Secret(…)"
 
 
+class _Attempted(NamedTuple):
+    """An attempt that was made, and what is to be written of it."""
+
+    delivery: ClaimedDelivery
+    outcome: Outcome
+    change: Transition
+
+
 class Worker:
     """Delivers what is in the outbox.
+
+    An outcome that the database did not take is kept, and written before anything else is claimed: while the
+    database is away, for however long, nothing that was sent is sent again by this worker.
 
     Args:
         store: the queue.
@@ -61,38 +83,84 @@ class Worker:
         self._delivery_finished = delivery_finished
         self._tick_seconds = tick_seconds
         self._claim_limit = claim_limit
+        self._unwritten: list[_Attempted] = []
+        self._stopping = False
+        self._recall_at = 0.0
 
     async def run(self) -> None:
-        """Tick at once, then every ``tick_seconds``, until cancelled; a running tick is finished first.
+        """Tick at once, then every ``tick_seconds``, until cancelled.
 
         Ticks never overlap: one that takes longer than a period is followed by the next at once. While the
-        database is away, the outage is logged once and every tick tries again.
+        database is away, the outage is logged once and tried again with backoff.
+
+        On cancellation, what is being sent is finished within its deadline and its outcome written; what was
+        claimed and not begun is given back.
         """
+        self._stopping = False
+        try:
+            await self._keep_ticking()
+        except asyncio.CancelledError:
+            await self._last_words()
+            raise
+
+    async def _keep_ticking(self) -> None:
         clock = asyncio.get_running_loop().time
-        outage = False
+        failures = 0
         while True:
             started = clock()
             try:
-                await _finished(self.tick())
-                if outage:
+                await self._to_the_end(self._recall_and_tick())
+                if failures:
                     log.info("the outbox is reachable again")
-                outage = False
+                failures = 0
+                pause = started + self._tick_seconds - clock()
             except StorageUnavailable as exc:
-                if not outage:
-                    log.error("the outbox is out of reach, trying again every tick: %s", exc)  # noqa: TRY400
-                outage = True
-            await asyncio.sleep(max(0.0, started + self._tick_seconds - clock()))
+                failures += 1
+                if failures == 1:
+                    log.error("the outbox is out of reach, trying again with backoff: %s", exc)  # noqa: TRY400
+                pause = outage_delay(failures)
+            await asyncio.sleep(max(0.0, pause))
+
+    async def _to_the_end(self, tick: Awaitable[object]) -> None:
+        """Await a tick to its end even when cancelled meanwhile, then be cancelled."""
+        task = asyncio.ensure_future(tick)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._stopping = True
+            await asyncio.wait({task})
+            if not task.cancelled() and isinstance(task.exception(), StorageUnavailable):
+                log.warning("stopping while the outbox is out of reach: %s", task.exception())
+            raise
+
+    async def _last_words(self) -> None:
+        with suppress(StorageUnavailable):
+            await self._write_kept()
+        if self._unwritten:
+            log.warning(
+                "the outcomes of %s deliveries could not be written; they will be sent again under the same id",
+                len(self._unwritten),
+            )
+
+    async def _recall_and_tick(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._recall_at:
+            recalled = await self._store.recall()
+            if recalled:
+                log.warning("%s deliveries were due far ahead: the clock was set back; they go on", recalled)
+            self._recall_at = now + RECALL_SECONDS
+        await self.tick()
 
     async def tick(self) -> int:
-        """Claim up to the limit, make one attempt for each row, and write every outcome.
+        """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
         Returns:
             How many rows were claimed.
 
         Raises:
-            StorageUnavailable: the database failed; rows whose outcome is not written are claimed again
-                when their claim expires.
+            StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
+        await self._write_kept()
         claimed = await self._store.claim(self._claim_limit)
         secrets = await self._secrets(claimed)
         results = await asyncio.gather(
@@ -121,8 +189,8 @@ class Worker:
 
     async def _deliver(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, _Secret]) -> None:
         secret = secrets.get(delivery.origin, _Secret())
-        if secret.unknown:
-            await self._store.release(delivery, HOST_RETRY_SECONDS)
+        if self._stopping or secret.unknown:
+            await self._store.release(delivery, 0.0 if self._stopping else HOST_RETRY_SECONDS)
             return
         ended = delivery.defect or secret.gone
         if ended is None and delivery.takeovers >= MAX_TAKEOVERS:
@@ -134,6 +202,20 @@ class Worker:
             return
         outcome = await self._sender.send(delivery, secret.value)
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
+        self._unwritten.append(_Attempted(delivery, outcome, change))
+        await self._write_kept()
+
+    async def _write_kept(self) -> None:
+        while self._unwritten:
+            attempted = self._unwritten.pop()
+            try:
+                await self._write(attempted)
+            except StorageUnavailable:
+                self._unwritten.append(attempted)
+                raise
+
+    async def _write(self, attempted: _Attempted) -> None:
+        delivery, outcome, change = attempted
         if not await self._store.complete(delivery, outcome, change):
             log.warning("delivery %s was taken over by another worker", delivery.id)
         elif change.status == "delivered" or change.status == "dead":  # noqa: PLR1714  narrows the type
@@ -166,13 +248,3 @@ class Worker:
                 await self._delivery_finished(finished)
         except Exception:
             log.exception("the host failed to take note of delivery %s", delivery.id)
-
-
-async def _finished(work: Awaitable[int]) -> None:
-    """Await work to its end even when cancelled meanwhile, then be cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise

@@ -24,8 +24,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.clock import Clock, system_clock
-from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage.schema import metadata
+from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
+from flowactions_plugin.storage import migrations
 
 log = logging.getLogger("flowactions.storage")
 
@@ -35,8 +35,14 @@ Connection: TypeAlias = AsyncConnection
 BUSY_TIMEOUT_MS: Final = 30_000
 """How long a connection of ours waits for SQLite's one writer."""
 
+CONNECT_SECONDS: Final = 10
+"""How long a connection to PostgreSQL may take to open."""
+
+STATEMENT_SECONDS: Final = 30
+"""How long PostgreSQL may take over a statement: a server that fell silent is noticed by that."""
+
 SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
-"""PostgreSQL's advisory lock for making tables."""
+"""PostgreSQL's advisory lock for making and changing tables."""
 
 MISTAKE_CLASSES: Final = ("22", "23", "42")
 """SQLSTATE classes that say that a statement is wrong (data, constraint, syntax), not that the database is away."""
@@ -70,18 +76,27 @@ class Database:
         return Path.cwd()
 
     async def __aenter__(self) -> Self:
-        """Open the engine and make the tables that are missing.
+        """Open the engine and see to the tables.
+
+        A database without tables gets them. Tables of an earlier release are brought up to date where the
+        database is embedded (SQLite); on PostgreSQL, where others may be at work on them, `migrate` does it.
 
         A database that does not answer yet is no reason for the host not to start: it is logged, and the
-        tables are made at the first use that finds it.
+        tables are seen to at the first use that finds it.
+
+        Raises:
+            SchemaOutdated: PostgreSQL's tables are of an earlier release.
         """
         self._writer = asyncio.Lock()
         self._prepared = False
         if self._shared is None:
-            self._engine = self._own_engine()
+            self._engine = self._own_engine(statement_seconds=STATEMENT_SECONDS)
         try:
             with _translated():
                 await self._prepare()
+        except SchemaOutdated:
+            await self.__aexit__()
+            raise
         except StorageUnavailable as exc:
             log.error("starting without the database, which does not answer: %s", exc)  # noqa: TRY400
         except BaseException:
@@ -94,21 +109,55 @@ class Database:
             await self._engine.dispose()
             self._engine = None
 
+    async def migrate(self, *, dry: bool = False) -> tuple[str | None, str]:
+        """Bring the tables to this release's revision; not while the database is open.
+
+        Args:
+            dry: only look.
+
+        Returns:
+            The revision before, ``None`` for a database without tables, and this release's.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was changed.
+        """
+        self._engine = self._shared or self._own_engine(statement_seconds=None)
+        try:
+            with _translated():
+                async with self._schema_transaction() as connection:
+                    before = await connection.run_sync(migrations.current)
+                    if not dry:
+                        await connection.run_sync(migrations.prepare, "upgrade")
+        finally:
+            await self.__aexit__()
+        return before, migrations.head()
+
     async def _prepare(self) -> None:
         if self._prepared:
             return
-        async with self._transaction() as connection:
-            if self.dialect == "postgresql":
-                # Processes that start together make the tables one after the other.
-                await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
-            await connection.run_sync(metadata.create_all)
+        async with self._schema_transaction() as connection:
+            await connection.run_sync(migrations.prepare, "upgrade" if self.dialect == "sqlite" else "refuse")
         self._prepared = True
 
-    def _own_engine(self) -> AsyncEngine:
-        engine = create_async_engine(self._url)
+    @asynccontextmanager
+    async def _schema_transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with self._transaction() as connection:
+            if self.dialect == "postgresql":
+                # Processes that start together see to the tables one after the other.
+                await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+            yield connection
+
+    def _own_engine(self, *, statement_seconds: float | None) -> AsyncEngine:
         if self.dialect == "sqlite":
+            engine = create_async_engine(self._url)
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        return engine
+            return engine
+        # A connection that a restart of the server has cut is replaced before a caller meets it.
+        return create_async_engine(
+            self._url,
+            pool_pre_ping=True,
+            connect_args={"timeout": CONNECT_SECONDS, "command_timeout": statement_seconds},
+        )
 
     def now(self) -> ColumnElement[int]:
         """Give the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""

@@ -49,6 +49,8 @@ outbox: Final = Table(
     Column("idempotency_key", String(200)),
     Column("status", String(16), nullable=False),
     Column("attempts", Integer, nullable=False),
+    # Attempts before a replay that counts anew; with them, the log's numbers go on.
+    Column("earlier_attempts", Integer, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     # A claim moves it to the claim's expiry: an abandoned row is due again by itself.
     Column("next_attempt_at", BigInteger, nullable=False),
@@ -65,6 +67,7 @@ Index(
     "ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, sqlite_where=LIVE, postgresql_where=LIVE
 )
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
+Index("ix_flowactions_outbox_organization_agent", outbox.c.organization_id, outbox.c.agent_id, outbox.c.id)
 Index("ix_flowactions_outbox_organization_status", outbox.c.organization_id, outbox.c.status, outbox.c.id)
 FINISHED: Final = text("finished_at IS NOT NULL")
 Index(

@@ -1,0 +1,160 @@
+"""``flowactions``: what an operator runs beside the host (``worker``, ``migrate``)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import inspect
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from flowactions_hookspecs import FlowActionsError, Host, HostInvalid, SettingsInvalid
+from flowactions_hookspecs.plugins import check_host
+from flowactions_hookspecs.tasks import Supervisor
+from flowactions_plugin.services import Services
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+
+log = logging.getLogger("flowactions.cli")
+
+HOST_HELP = (
+    "where the host is made: 'package.module:name' of a Host, of a function or coroutine function that gives one, "
+    "or of one that gives an async context manager that does"
+)
+
+
+class CannotRun(FlowActionsError):
+    """The command line or what it names cannot be used."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: without the program's name; those of the process when ``None``.
+
+    Returns:
+        The exit status: 0 done, 1 failed or (``migrate --check``) something to do, 2 cannot be run like this.
+    """
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        return int(asyncio.run(options.run(options)))
+    except (CannotRun, HostInvalid, SettingsInvalid) as exc:
+        print(f"flowactions: {exc}", file=sys.stderr)
+        return 2
+    except FlowActionsError as exc:
+        print(f"flowactions: {exc}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="flowactions", description="Operate the flow-actions plugin.")
+    parser.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="default: info"
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    worker = commands.add_parser(
+        "worker",
+        help="deliver what is in the outbox, in a process of its own",
+        description="Deliver what is in the outbox until SIGTERM or SIGINT: then claim no more, finish what is being "
+        "sent, and give the rest back. Any number may run against one PostgreSQL.",
+    )
+    worker.add_argument("--host", required=True, metavar="MODULE:NAME", help=HOST_HELP)
+    worker.set_defaults(run=_worker)
+
+    migrate = commands.add_parser(
+        "migrate",
+        help="bring the tables to this release's revision",
+        description="Bring the tables of FLOWACTIONS_DATABASE_URL, or those of a host, to this release's revision.",
+    )
+    migrate.add_argument("--host", metavar="MODULE:NAME", help=HOST_HELP)
+    migrate.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 when there is something to do"
+    )
+    migrate.set_defaults(run=_migrate)
+    return parser
+
+
+async def _worker(options: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop_once() -> None:
+        log.info("stopping: what is being sent is finished first; a second signal ends the process at once")
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_once)
+    async with _opened_host(options.host) as host:
+        services = host.plugin_state(Services)
+        async with services, Supervisor(services.worker_tasks()):
+            log.info("worker %s delivers", os.getpid())
+            await stop.wait()
+    log.info("worker %s has stopped", os.getpid())
+    return 0
+
+
+async def _migrate(options: argparse.Namespace) -> int:
+    async with contextlib.AsyncExitStack() as stack:
+        if options.host is None:
+            database = Database(read_settings(os.environ).database_url)
+        else:
+            host = await stack.enter_async_context(_opened_host(options.host))
+            database = Database(read_settings(host.settings).database_url, host.database)
+        before, wanted = await database.migrate(dry=options.check)
+    if options.check:
+        print(f"tables at {before or 'none'}, this release at {wanted}")
+        return 0 if before == wanted else 1
+    print(f"tables at {wanted}" if before == wanted else f"tables brought from {before or 'none'} to {wanted}")
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _opened_host(named: str) -> AsyncIterator[Host]:
+    made = _named(named)
+    if callable(made) and not isinstance(made, Host):
+        made = made()
+    if inspect.isawaitable(made):
+        made = await made
+    async with contextlib.AsyncExitStack() as stack:
+        if not isinstance(made, Host) and hasattr(made, "__aenter__"):
+            made = await stack.enter_async_context(made)
+        if not isinstance(made, Host):
+            raise CannotRun(f"{named} gives {type(made).__name__}, not a Host")
+        yield check_host(made)
+
+
+def _named(named: str) -> Any:
+    module_name, separator, path = named.partition(":")
+    if not separator or not module_name or not path:
+        raise CannotRun(f"{named!r} does not say where the host is; write it as 'package.module:name'")
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  compared with texts
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  a script's own folder is found first, as with 'python -m'
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise  # the module is there, and imports something that is not
+        raise CannotRun(f"there is no module {exc.name!r} to import from here") from exc
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise CannotRun(f"{module_name} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

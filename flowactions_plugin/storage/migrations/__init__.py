@@ -1,0 +1,102 @@
+"""The tables' revisions (Alembic), in a version table of their own, so that a host's migrations never meet them.
+
+Revisions go forward only. Within a major version they only add, so processes of the previous release go on
+working while the tables are already newer.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final, Literal
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, MetaData
+
+from flowactions_plugin.errors import SchemaOutdated
+
+log = logging.getLogger("flowactions.storage")
+
+VERSION_TABLE: Final = "flowactions_version"
+
+_CONNECTION: Final = "connection"
+
+
+def head() -> str:
+    """Give the revision that this release works with."""
+    revision = _scripts().get_current_head()
+    assert revision is not None  # noqa: S101  there is always a first revision
+    return revision
+
+
+def current(connection: Connection) -> str | None:
+    """Give the revision of a database's tables, ``None`` when it has none of ours."""
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return context.get_current_revision()
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the tables to `head`, within the caller's transaction."""
+    config = _config()
+    config.attributes[_CONNECTION] = connection
+    command.upgrade(config, "head")
+
+
+def prepare(connection: Connection, outdated: Literal["upgrade", "refuse"]) -> None:
+    """Make the tables in a database that has none, and see to it that they are those of this release.
+
+    Args:
+        connection: in a transaction that keeps other processes from doing the same.
+        outdated: what to do with tables of an earlier release.
+
+    Raises:
+        SchemaOutdated: they are of an earlier release and `outdated` says so.
+    """
+    revision, wanted = current(connection), head()
+    if revision == wanted:
+        return
+    if revision is not None and not _is_known(revision):
+        log.warning(
+            "the tables are at revision %s, which is newer than this release's %s; upgrade this process soon",
+            revision,
+            wanted,
+        )
+        return
+    if revision is not None and outdated == "refuse":
+        raise SchemaOutdated(
+            f"the tables are at revision {revision} and this release needs {wanted}: run 'flowactions migrate'"
+        )
+    upgrade(connection)
+    log.info("the tables were brought from revision %s to %s", revision or "none", wanted)
+
+
+def run(metadata: MetaData) -> None:
+    """Run the revisions that Alembic has chosen; called by ``env.py``, which Alembic executes."""
+    from alembic import context  # noqa: PLC0415  a proxy that works only while Alembic runs
+
+    context.configure(
+        connection=context.config.attributes[_CONNECTION],
+        target_metadata=metadata,
+        version_table=VERSION_TABLE,
+        # SQLite's statements about tables are part of a transaction as well, once one has begun.
+        transactional_ddl=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def _is_known(revision: str) -> bool:
+    return any(script.revision == revision for script in _scripts().walk_revisions())
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return config
