@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
+
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.queueing import Queue
 
 
 @pytest.fixture(scope="session")
@@ -39,15 +44,19 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture
-async def postgres_url(postgres_server: str) -> str:
+def postgres_url(postgres_server: str) -> str:
     """The URL of a new, empty PostgreSQL database."""
     name = f"flowactions_{uuid4().hex}"
     admin = make_url(postgres_server).set(drivername="postgresql")
-    connection = await asyncpg.connect(admin.render_as_string(hide_password=False))
-    try:
-        await connection.execute(f'CREATE DATABASE "{name}"')
-    finally:
-        await connection.close()
+
+    async def create() -> None:
+        connection = await asyncpg.connect(admin.render_as_string(hide_password=False))
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}"')
+        finally:
+            await connection.close()
+
+    asyncio.run(create())
     return admin.set(database=name).render_as_string(hide_password=False)
 
 
@@ -57,3 +66,10 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'flowactions.db'}"
     return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def queue(database_url: str) -> AsyncIterator[Queue]:
+    """An outbox in a new database, on each of the two engines."""
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
+        yield Queue(database)

@@ -288,7 +288,8 @@ class OutboxStore:
                 attempts=0, earlier_attempts=outbox.c.earlier_attempts + outbox.c.attempts
             )
         async with self._database.write() as connection:
-            return (await connection.execute(requeued)).rowcount
+            # Counted, since SQLite's driver gives no row count for a statement that begins with WITH.
+            return len((await connection.execute(requeued.returning(outbox.c.id))).all())
 
     async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
         """Remove finished rows with their attempts, oldest first.

@@ -1,89 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
-from flowactions_plugin.clock import new_id
-from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
+from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
+from flowactions_plugin.outbox.store import ClaimedDelivery
 from flowactions_plugin.outbox.worker import Worker
-from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage.database import Database
+from tests.queueing import ORIGIN, Queue, a_worker, nobody_listens
 
 OK = Outcome(0, 1, status_code=200)
 FAILED = Outcome(0, 1, status_code=500)
-ORIGIN = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
-
-
-def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
-    values: dict[str, Any] = {
-        "id": new_id(1_700_000_000),
-        "organization_id": "acme",
-        "agent_id": "a",
-        "origin": ORIGIN,
-        "event_id": "evt_1",
-        "event_type": "t",
-        "url": url,
-        "destination": url,
-        "method": "POST",
-        "headers": (),
-        "body": b"{}",
-        "max_attempts": 4,
-    }
-    return NewDelivery(**{**values, **changes})
-
-
-class Queue:
-    """A store with a database of its own, and shortcuts."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.store = OutboxStore(database)
-
-    async def put(self, **changes: Any) -> str:
-        delivery = a_delivery(**changes)
-        async with self.database.write() as connection:
-            await self.store.enqueue(delivery, connection)
-        return delivery.id
-
-    async def run(self, statement: str) -> None:
-        async with self.database.write() as connection:
-            await connection.execute(text(statement))
-
-    async def expire_claims(self) -> None:
-        await self.run("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE claim_token IS NOT NULL")
-
-    async def row(self, row_id: str) -> Any:
-        found = await self.store.detail(row_id, "acme")
-        assert found is not None
-        return found[0]
-
-
-@pytest.fixture
-async def queue(database_url: str) -> AsyncIterator[Queue]:
-    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
-        yield Queue(database)
-
-
-def a_worker(queue: Queue, answer: Any, limit: int = 50) -> Worker:
-    sender = Sender(httpx.MockTransport(answer), queue.database.clock, lambda: 0.0)
-
-    async def no_secret(origin: object) -> None:
-        return None
-
-    return Worker(queue.store, sender, no_secret, nobody_listens, tick_seconds=0.01, claim_limit=limit)
-
-
-async def nobody_listens(delivery: object) -> None:
-    return None
 
 
 class TestClaims:
@@ -253,45 +184,6 @@ class TestWorker:
         row = await queue.row(waiting)
         assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
 
-    async def test_a_stop_finishes_what_is_in_flight(self, queue: Queue) -> None:
-        """A worker that is cancelled while it sends writes the outcome before it ends."""
-        row_id = await queue.put()
-        sending, release = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: httpx.Request) -> httpx.Response:
-            sending.set()
-            await release.wait()
-            return httpx.Response(200)
-
-        running = asyncio.create_task(a_worker(queue, slow).run())
-        await sending.wait()
-        running.cancel()
-        await asyncio.sleep(0.02)
-        release.set()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert (await queue.row(row_id)).status == "delivered"
-
-    async def test_an_outage_is_logged_once_and_overcome(
-        self, queue: Queue, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
-        caplog.set_level(logging.INFO)
-        row_id = await queue.put()
-        engine, queue.database._engine = queue.database._engine, None
-        running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
-        await asyncio.sleep(0.1)
-        queue.database._engine = engine
-        for _ in range(500):
-            await asyncio.sleep(0.01)
-            if (await queue.row(row_id)).status == "delivered":
-                break
-        running.cancel()
-        await asyncio.wait({running})
-        messages = [record.getMessage() for record in caplog.records]
-        assert sum("out of reach" in message for message in messages) == 1
-        assert sum("reachable again" in message for message in messages) == 1
-
 
 def _claimed(**changes: Any) -> ClaimedDelivery:
     values: dict[str, Any] = {
@@ -307,6 +199,7 @@ def _claimed(**changes: Any) -> ClaimedDelivery:
         "headers": [("x", "1")],
         "body": b"{}",
         "attempts": 0,
+        "earlier_attempts": 0,
         "max_attempts": 4,
         "takeovers": 0,
     }

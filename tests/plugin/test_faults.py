@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.outbox.worker import outage_delay
+from tests.queueing import Queue, a_worker
+from tests.support import SmallHost, a_walk, development, until
+
+
+async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
+    """A worker that is cancelled while it sends writes the outcome before it ends."""
+    row_id = await queue.put()
+    sending, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        sending.set()
+        await release.wait()
+        return httpx.Response(200)
+
+    running = asyncio.create_task(a_worker(queue, slow).run())
+    await sending.wait()
+    running.cancel()
+    await asyncio.sleep(0.02)
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await queue.row(row_id)).status == "delivered"
+
+
+async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
+    caplog.set_level(logging.INFO)
+    row_id = await queue.put()
+    engine, queue.database._engine = queue.database._engine, None
+    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+    await asyncio.sleep(0.1)
+    queue.database._engine = engine
+    for _ in range(500):
+        await asyncio.sleep(0.01)
+        if (await queue.row(row_id)).status == "delivered":
+            break
+    running.cancel()
+    await asyncio.wait({running})
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("out of reach" in message for message in messages) == 1
+    assert sum("reachable again" in message for message in messages) == 1
+
+
+async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
+    """What was claimed and waits for its signing secret is due at once for other workers, and was not sent."""
+    row_id = await queue.put()
+    asked, answer, sent = asyncio.Event(), asyncio.Event(), list[object]()
+
+    async def secret(origin: object) -> str:
+        asked.set()
+        await answer.wait()
+        return "s"
+
+    worker = a_worker(queue, sent.append)
+    worker._signing_secret = secret
+    running = asyncio.create_task(worker.run())
+    await asked.wait()
+    running.cancel()
+    await asyncio.sleep(0.02)
+    answer.set()
+    await asyncio.wait({running})
+    row = await queue.row(row_id)
+    assert (row.status, row.attempts, row.claim_token, sent) == ("pending", 0, None, [])
+    assert [claimed.id for claimed in await queue.store.claim(1)] == [row_id]
+
+
+async def test_a_clock_that_was_set_back_strands_nobody(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """A row that is due later than any rule would have it is due after a claim's length at the most."""
+    row_id = await queue.put()
+    far = int((queue.database.clock() + 10**6) * 1000)
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {far}")  # noqa: S608
+    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+    await until(lambda: "the clock was set back" in caplog.text)
+    running.cancel()
+    await asyncio.wait({running})
+    assert (await queue.row(row_id)).next_attempt_at <= (queue.database.clock() + 31) * 1000
+
+
+def test_an_outage_is_tried_with_backoff() -> None:
+    """Soon at first, then every thirty seconds, for however long."""
+    assert [outage_delay(failures) for failures in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert outage_delay(10**6) == 30
+
+
+async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> None:
+    """An error that quotes NUL bytes and half a character is recorded all the same."""
+    row_id = await queue.put(max_attempts=1)
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise RuntimeError("bad \x00 header \ud800" + "x" * 10_000)
+
+    await a_worker(queue, fail).tick()
+    row = await queue.row(row_id)
+    assert row.status == "dead"
+    assert row.last_error.startswith("RuntimeError: bad   header ?xxx")
+    assert len(row.last_error) <= 1000
+
+
+class Outage:
+    """Something that takes a database away and gives it back."""
+
+    def __init__(self, url: str, kind: str) -> None:
+        self.url = url
+        self.kind = kind
+        self.path = url.removeprefix("sqlite:///")
+        self.broken = False
+
+    def engine(self) -> AsyncEngine | None:
+        """Give the engine to share with the plugin, where the outage is one of the connection."""
+        if self.kind not in {"disk full", "read-only file"}:
+            return None
+        engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}")
+
+        def as_it_is_now(connection: Any, *_: object) -> None:
+            cursor = connection.cursor()
+            if self.kind == "disk full":
+                # No page more than there is.
+                cursor.execute(f"PRAGMA max_page_count = {1 if self.broken else 10**6}")
+            else:
+                cursor.execute(f"PRAGMA query_only = {int(self.broken)}")
+            cursor.close()
+
+        event.listen(engine.sync_engine, "checkout", as_it_is_now)
+        return engine
+
+    @asynccontextmanager
+    async def lasting(self) -> AsyncIterator[None]:
+        self.broken = True
+        if self.kind == "locked":
+            with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                yield
+        elif self.kind in {"refused", "read-only server"}:
+            name = make_url(self.url).database
+            begin, end = {
+                "refused": (f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false', "true"),
+                "read-only server": (f'ALTER DATABASE "{name}" SET default_transaction_read_only = on', "off"),
+            }[self.kind]
+            await self._administer(begin)
+            yield
+            await self._administer(begin.rsplit(" ", 1)[0] + f" {end}")
+        else:
+            yield
+        self.broken = False
+
+    async def _administer(self, statement: str) -> None:
+        """Change something about the database, and cut everybody's connections to it."""
+        url = make_url(self.url)
+        other = url.set(drivername="postgresql", database="postgres")
+        connection = await asyncpg.connect(other.render_as_string(hide_password=False))
+        try:
+            await connection.execute(statement)
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", url.database
+            )
+        finally:
+            await connection.close()
+
+
+@pytest.fixture(params=["disk full", "read-only file", "locked", "refused", "read-only server"])
+def outage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outage:
+    if request.param in {"refused", "read-only server"}:
+        return Outage(request.getfixturevalue("postgres_url"), request.param)
+    monkeypatch.setattr("flowactions_plugin.storage.database.BUSY_TIMEOUT_MS", 100)
+    return Outage(f"sqlite:///{tmp_path / 'f.db'}", request.param)
+
+
+async def test_a_database_lost_between_sending_and_writing_costs_nothing(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty rows are on their way when the database goes: each arrives once, and all are delivered when it is back."""
+    caplog.set_level(logging.INFO)
+    arrived: list[str] = []
+    answer = asyncio.Event()
+
+    async def receive(request: httpx.Request) -> httpx.Response:
+        arrived.append(request.headers["x-service-webhook-id"])
+        await answer.wait()
+        return httpx.Response(200, content=b"x" * 2048)
+
+    node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1/", "webhookBody": "{}"})
+    before = FlowActions.load(SmallHost(development(outage.url, FLOWACTIONS_HOST_WORKER="off")))
+    async with before.lifespan():
+        for _ in range(20):
+            assert (await before.reach(a_walk(), node)).status == "queued"
+    host = SmallHost(development(outage.url), database=outage.engine(), transport=httpx.MockTransport(receive))
+    actions = FlowActions.load(host)
+    app: Any = actions.asgi_app()
+    async with (
+        actions.lifespan(),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://host") as client,
+    ):
+        await until(lambda: len(arrived) == 20)
+        async with outage.lasting():
+            answer.set()
+            await until(lambda: "out of reach" in caplog.text)
+            if outage.kind != "disk full":  # a small row may still find room
+                failed = await actions.reach(a_walk(), node)
+                assert (failed.status, failed.reason, failed.halt) == ("failed", "storage_unavailable", False)
+            if outage.kind == "refused":
+                looked = await client.get("/v1/webhooks/outbox")
+                assert (looked.status_code, looked.json()["code"]) == (503, "storage_unavailable")
+            await asyncio.sleep(1)
+        await until(lambda: len(host.finished) == 20)
+        shown = (await client.get("/v1/webhooks/outbox")).json()["data"]
+        assert [row["status"] for row in shown] == ["delivered"] * 20
+        assert sorted(arrived) == sorted(set(arrived))
+        assert len(arrived) == 20
+        assert (await actions.reach(a_walk(), node)).status == "queued"
+        await until(lambda: len(host.finished) == 21)
+    if host.database is not None:
+        await host.database.dispose()
+    said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
+    assert sum("out of reach" in message for message in said) == 1
+    assert sum("reachable again" in message for message in said) == 1
+
+
+async def test_what_could_not_be_written_at_a_stop_is_said(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that stops during an outage tells how many will be sent again."""
+    await queue.put()
+    sending, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        sending.set()
+        await answer.wait()
+        return httpx.Response(200)
+
+    running = asyncio.create_task(a_worker(queue, slow).run())
+    await sending.wait()
+    engine, queue.database._engine = queue.database._engine, None
+    running.cancel()
+    answer.set()
+    await asyncio.wait({running})
+    queue.database._engine = engine
+    assert "the outcomes of 1 deliveries could not be written" in caplog.text

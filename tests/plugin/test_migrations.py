@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from flowactions_hookspecs import FlowActions, Node, StartFailed
+from flowactions_plugin.errors import SchemaOutdated
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage import migrations
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import metadata
+from tests.support import SmallHost, a_walk, development
+
+CATALOG = {
+    "sqlite": ["SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name LIKE '%flowactions%'"],
+    "postgresql": [
+        """SELECT table_name, column_name, ordinal_position, data_type, character_maximum_length, is_nullable,
+        column_default FROM information_schema.columns WHERE table_name LIKE 'flowactions%'""",
+        """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE conrelid::regclass::text LIKE 'flowactions%'""",
+        "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'flowactions%'",
+    ],
+}
+
+
+def url_of(database_url: str) -> str:
+    return read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+
+
+@asynccontextmanager
+async def connected(database_url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(url_of(database_url))
+    try:
+        async with engine.begin() as connection:
+            yield connection
+    finally:
+        await engine.dispose()
+
+
+async def catalog(database_url: str) -> list[tuple[str, ...]]:
+    """Give everything that the database says of our tables, the version table left out."""
+    async with connected(database_url) as connection:
+        rows = [
+            tuple(str(value) for value in row)
+            for query in CATALOG[connection.dialect.name]
+            for row in await connection.execute(text(query))
+        ]
+    return sorted(row for row in rows if not any(migrations.VERSION_TABLE in value for value in row))
+
+
+async def pretend(database_url: str, revision: str) -> None:
+    async with connected(database_url) as connection:
+        await connection.execute(text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '{revision}'"))  # noqa: S608
+
+
+async def test_the_revisions_make_exactly_the_schema(database_url: str) -> None:
+    """Columns, types, constraints and indexes are the same, whichever way the tables were made."""
+    await Database(url_of(database_url)).migrate()
+    by_revisions = await catalog(database_url)
+    async with connected(database_url) as connection:
+        await connection.run_sync(metadata.drop_all)
+        await connection.run_sync(metadata.create_all)
+    assert by_revisions == await catalog(database_url)
+    assert len(by_revisions) > 10
+
+
+async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
+    """What Alembic would generate as the next revision is empty."""
+    await Database(url_of(database_url)).migrate()
+
+    def difference(connection: Connection) -> list[Any]:
+        def ours(thing: Any, name: str | None, kind: str, *_: object) -> bool:
+            if kind != "table" or name is None:
+                return True
+            return name.startswith("flowactions_") and name != migrations.VERSION_TABLE
+
+        context = MigrationContext.configure(
+            connection,
+            opts={"include_object": ours, "compare_type": True, "version_table": migrations.VERSION_TABLE},
+        )
+        return list(compare_metadata(context, metadata))
+
+    async with connected(database_url) as connection:
+        assert await connection.run_sync(difference) == []
+
+
+async def test_migrating_twice_changes_nothing(database_url: str) -> None:
+    """The first run makes the tables, the second finds them as they should be."""
+    database = Database(url_of(database_url))
+    assert await database.migrate(dry=True) == (None, migrations.head())
+    assert await database.migrate() == (None, migrations.head())
+    assert await database.migrate() == (migrations.head(), migrations.head())
+
+
+async def test_simultaneous_migrations_do_not_meet(database_url: str) -> None:
+    """Whoever comes second waits and finds the work done."""
+    await asyncio.gather(*(Database(url_of(database_url)).migrate() for _ in range(4)))
+    assert await Database(url_of(database_url)).migrate() == (migrations.head(), migrations.head())
+
+
+async def test_postgresql_of_an_earlier_release_asks_for_migrate(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts is told what to run, and nothing is changed behind the back of other processes."""
+    await Database(url_of(postgres_url)).migrate()
+    monkeypatch.setattr(migrations, "head", lambda: "9999")
+    with pytest.raises(StartFailed, match="run 'flowactions migrate'"):
+        async with FlowActions.load(SmallHost(development(postgres_url))).lifespan():
+            pass
+    database = Database(url_of(postgres_url))
+    with pytest.raises(SchemaOutdated):
+        await database.__aenter__()
+
+
+async def test_embedded_tables_of_an_earlier_release_are_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite is migrated by the start itself."""
+    url = f"sqlite:///{tmp_path / 'f.db'}"
+    await Database(url_of(url)).migrate()
+    upgraded: list[bool] = []
+    monkeypatch.setattr(migrations, "head", lambda: "9999")
+    monkeypatch.setattr(migrations, "upgrade", lambda connection: upgraded.append(True))
+    async with Database(url_of(url)):
+        assert upgraded == [True]
+
+
+async def test_a_newer_schema_is_worked_with(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """During a rolling upgrade, a process of the previous release goes on, and says that it is behind."""
+    await Database(url_of(database_url)).migrate()
+    await pretend(database_url, "9999")
+    actions = FlowActions.load(SmallHost(development(database_url)))
+    async with actions.lifespan():
+        node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:1/"})
+        assert (await actions.reach(a_walk(), node)).status == "queued"
+    assert "newer than this release's" in caplog.text
+
+
+async def test_a_migration_that_fails_changes_nothing(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a migration commits or none of it, tables and version alike, on both databases."""
+    upgrade = migrations.upgrade
+
+    def fail_at_the_end(connection: Connection) -> None:
+        upgrade(connection)
+        raise LookupError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "upgrade", fail_at_the_end)
+        with pytest.raises(LookupError):
+            await Database(url_of(database_url)).migrate()
+    assert await catalog(database_url) == []
+    assert await Database(url_of(database_url)).migrate() == (None, migrations.head())
+
+
+async def test_a_hosts_own_alembic_is_left_alone(postgres_url: str) -> None:
+    """The host's version table and the plugin's are two."""
+    async with connected(postgres_url) as connection:
+        await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        await connection.execute(text("INSERT INTO alembic_version VALUES ('host-7')"))
+    await Database(url_of(postgres_url)).migrate()
+    async with connected(postgres_url) as connection:
+        assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalars().all() == [
+            "host-7"
+        ]

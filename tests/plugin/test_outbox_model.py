@@ -1,0 +1,357 @@
+"""The queue against a model of §3.1: whatever happens in whatever order, both hold the same rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from sqlalchemy import BigInteger, ColumnElement, literal, select, text
+
+from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.store import ClaimedDelivery, Filter, OutboxStore
+from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import attempts, outbox
+
+T = TypeVar("T")
+
+LEASE_MS = 30_000
+DELAYS = {1: 5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128, 8: 256, 9: 300, 10: 300, 11: 300}
+AGENTS = ["a", "b"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as the specification has it."""
+
+    status: str
+    max_attempts: int
+    due: int
+    attempts: int = 0
+    claim: str | None = None
+    takeovers: int = 0
+    finished: int | None = None
+    log: tuple[int, ...] = ()
+
+
+class Clocked(Database):
+    """A database whose clock, on either engine, is the test's."""
+
+    def __init__(self, url: str) -> None:
+        self.milliseconds = 1_700_000_000_000
+        super().__init__(url, clock=lambda: self.milliseconds / 1000)
+
+    def now(self) -> ColumnElement[int]:
+        return literal(self.milliseconds, BigInteger)
+
+
+class Outbox(RuleBasedStateMachine):
+    """Drives the store, and the worker over it, as hosts, workers, operators and accidents do."""
+
+    def __init__(self, database: Clocked, run: Callable[[Awaitable[Any]], Any]) -> None:
+        super().__init__()
+        self.database = database
+        self.run = run
+        self.store = OutboxStore(database)
+        self.rows: dict[str, Row] = {}
+        self.claims: list[ClaimedDelivery] = []
+
+    @property
+    def now(self) -> int:
+        return self.database.milliseconds
+
+    # Hosts
+
+    @rule(max_attempts=st.integers(1, 10), agent=st.sampled_from(AGENTS))
+    def enqueue(self, max_attempts: int, agent: str) -> None:
+        delivery = NewDelivery(
+            id=new_id(self.now / 1000),
+            organization_id="acme",
+            agent_id=agent,
+            origin=FlowNodeOrigin(organization_id="acme", agent_id=agent, flow_id="f", node_id="n"),
+            event_id="evt",
+            event_type="t",
+            url="http://127.0.0.1/",
+            destination="http://127.0.0.1:80",
+            method="POST",
+            headers=(),
+            body=b"{}",
+            max_attempts=max_attempts,
+        )
+
+        async def write() -> None:
+            async with self.database.write() as connection:
+                await self.store.enqueue(delivery, connection)
+
+        self.run(write())
+        self.rows[delivery.id] = Row("pending", max_attempts, self.now)
+
+    # Workers
+
+    @rule(limit=st.integers(1, 4))
+    def claim(self, limit: int) -> None:
+        """A worker claims, and what becomes of it is left open: later, too late, or never (a crash)."""
+        claimed = self.run(self.store.claim(limit))
+        assert {delivery.id for delivery in claimed} == set(
+            self._claimed(limit, [each.token for each in claimed])
+        )
+        self.claims += claimed
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), status=st.sampled_from([200, 204, 299, 302, 404, 500, None]), final=st.booleans())
+    def write_outcome(self, data: st.DataObject, status: int | None, final: bool) -> None:
+        """A worker, in time or woken after its claim was taken over, writes what came of its attempt."""
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.rows.get(claim.id)
+        holds = row is not None and row.claim == claim.token
+        number = claim.attempts + 1
+        delivered = status is not None and 200 <= status < 300
+        if delivered:
+            change = Transition("delivered")
+        elif final or number >= claim.max_attempts:
+            change = Transition("dead")
+        else:
+            change = Transition("retrying", DELAYS[number])
+        outcome = Outcome(
+            0, 0, status_code=status, error=None if status else "down", final=final and not delivered
+        )
+        assert self.run(self.store.complete(claim, outcome, change)) == holds
+        if row is not None and holds:
+            self.rows[claim.id] = self._attempted(row, change.status, int(change.delay_seconds))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), delay=st.sampled_from([0, 30]))
+    def release(self, data: st.DataObject, delay: int) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.rows.get(claim.id)
+        holds = row is not None and row.claim == claim.token
+        assert self.run(self.store.release(claim, delay)) == holds
+        if row is not None and holds:
+            self.rows[claim.id] = replace(row, claim=None, due=self.now + delay * 1000)
+
+    @rule(limit=st.integers(1, 4), answers=st.lists(st.sampled_from([200, 500, 503]), min_size=4, max_size=4))
+    def tick(self, limit: int, answers: list[int]) -> None:
+        """A whole tick of the worker; what each receiver answers is drawn."""
+        given = iter(answers)
+        answered: list[int] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            answered.append(next(given))
+            return httpx.Response(answered[-1])
+
+        ids = self._due(limit)
+        sent = [row_id for row_id in ids if self._takeovers(self.rows[row_id]) < 3]
+        worker = Worker(
+            self.store,
+            Sender(httpx.MockTransport(answer), self.database.clock, lambda: 0.0),
+            _nothing,
+            _nothing,
+            tick_seconds=1,
+            claim_limit=limit,
+        )
+        assert self.run(worker.tick()) == len(ids)
+        assert len(answered) == len(sent)
+        for row_id in ids:
+            row = self.rows[row_id]
+            if row_id not in sent:
+                self.rows[row_id] = replace(
+                    row, status="dead", claim=None, takeovers=0, finished=self.now, due=-1
+                )
+                continue
+            code = self.run(self._last_status(row_id))
+            number = row.attempts + 1
+            if code == 200:
+                self.rows[row_id] = self._attempted(row, "delivered", 0)
+            elif number >= row.max_attempts:
+                self.rows[row_id] = self._attempted(row, "dead", 0)
+            else:
+                self.rows[row_id] = self._attempted(row, "retrying", DELAYS[number])
+
+    # Time
+
+    @rule(seconds=st.sampled_from([1, 5, 8, 30, 31, 300, 86_400]))
+    def time_passes(self, seconds: int) -> None:
+        self.database.milliseconds += seconds * 1000
+
+    @rule(seconds=st.sampled_from([1, 60, 3600, 10**6]))
+    def the_clock_is_set_back(self, seconds: int) -> None:
+        self.database.milliseconds -= seconds * 1000
+
+    @rule()
+    def recall(self) -> None:
+        """What the clock left behind is due after a lease at the latest."""
+        lost = [
+            row_id for row_id, row in self.rows.items() if self._is_live(row) and row.due > self.now + 330_000
+        ]
+        assert self.run(self.store.recall()) == len(lost)
+        for row_id in lost:
+            self.rows[row_id] = replace(self.rows[row_id], due=self.now + LEASE_MS)
+        assert all(row.due <= self.now + 330_000 for row in self.rows.values() if self._is_live(row))
+
+    # Operators
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        row_id = data.draw(st.sampled_from(sorted(self.rows)))
+        dead = self.rows[row_id].status == "dead"
+        assert self.run(self.store.retry(row_id, "acme")) == dead
+        assert not self.run(self.store.retry(row_id, "globex"))
+        if dead:
+            self._requeue(row_id, reset=False)
+
+    @rule(reset=st.booleans(), limit=st.integers(1, 5))
+    def retry_many(self, reset: bool, limit: int) -> None:
+        dead = sorted(row_id for row_id, row in self.rows.items() if row.status == "dead")[:limit]
+        found = self.run(self.store.retry_many("acme", Filter(), reset_attempts=reset, limit=limit))
+        assert found == len(dead)
+        for row_id in dead:
+            self._requeue(row_id, reset=reset)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        row_id = data.draw(st.sampled_from(sorted(self.rows)))
+        row = self.rows[row_id]
+        waits = self._is_live(row) and row.claim is None
+        assert self.run(self.store.cancel(row_id, "acme", "no more")) == waits
+        if waits:
+            self.rows[row_id] = replace(row, status="dead", finished=self.now, due=-1)
+
+    @rule(status=st.sampled_from(["delivered", "dead"]), seconds=st.sampled_from([0, 60, 86_400]))
+    def prune(self, status: Literal["delivered", "dead"], seconds: int) -> None:
+        old = [
+            row_id
+            for row_id, row in self.rows.items()
+            if row.status == status and row.finished is not None and row.finished < self.now - seconds * 1000
+        ]
+        assert self.run(self.store.prune(status, seconds * 1000, 1000)) == len(old)
+        for row_id in old:
+            del self.rows[row_id]
+
+    @invariant()
+    def the_queue_and_the_model_agree(self) -> None:
+        assert self.run(self._stored()) == self.rows
+
+    def teardown(self) -> None:
+        self.run(self._empty())
+
+    # The model's rules
+
+    @staticmethod
+    def _is_live(row: Row) -> bool:
+        return row.status in {"pending", "retrying"}
+
+    @staticmethod
+    def _takeovers(row: Row) -> int:
+        return row.takeovers + (row.claim is not None)
+
+    def _due(self, limit: int) -> list[str]:
+        due = [
+            (row.due, row_id) for row_id, row in self.rows.items() if self._is_live(row) and row.due <= self.now
+        ]
+        return [row_id for _, row_id in sorted(due)[:limit]]
+
+    def _claimed(self, limit: int, tokens: list[str]) -> list[str]:
+        ids = self._due(limit)
+        for row_id in ids:
+            row = self.rows[row_id]
+            self.rows[row_id] = replace(
+                row, takeovers=self._takeovers(row), claim=tokens[0], due=self.now + LEASE_MS
+            )
+        return ids
+
+    def _attempted(self, row: Row, status: str, delay: int) -> Row:
+        finished = status in {"delivered", "dead"}
+        return replace(
+            row,
+            status=status,
+            attempts=row.attempts + 1,
+            claim=None,
+            takeovers=0,
+            due=-1 if finished else self.now + delay * 1000,
+            finished=self.now if finished else None,
+            log=(*row.log, len(row.log) + 1),
+        )
+
+    def _requeue(self, row_id: str, *, reset: bool) -> None:
+        row = self.rows[row_id]
+        self.rows[row_id] = replace(
+            row, status="pending", due=self.now, finished=None, attempts=0 if reset else row.attempts
+        )
+
+    # What the database holds
+
+    async def _stored(self) -> dict[str, Row]:
+        async with self.database.read() as connection:
+            rows = (await connection.execute(select(outbox))).all()
+            log = (await connection.execute(select(attempts).order_by(attempts.c.number))).all()
+        return {
+            row.id: Row(
+                status=row.status,
+                max_attempts=row.max_attempts,
+                due=row.next_attempt_at if row.finished_at is None else -1,
+                attempts=row.attempts,
+                claim=row.claim_token,
+                takeovers=row.takeovers,
+                finished=row.finished_at,
+                log=tuple(each.number for each in log if each.delivery_id == row.id),
+            )
+            for row in rows
+        }
+
+    async def _last_status(self, row_id: str) -> int | None:
+        async with self.database.read() as connection:
+            query = select(outbox.c.last_status_code).where(outbox.c.id == row_id)
+            code: int | None = (await connection.execute(query)).scalar_one()
+            return code
+
+    async def _empty(self) -> None:
+        async with self.database.write() as connection:
+            for table in ("flowactions_attempts", "flowactions_outbox"):
+                await connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608
+
+
+async def _nothing(_: object) -> None:
+    return None
+
+
+@pytest.fixture
+def clocked(database_url: str) -> Iterator[tuple[Clocked, Callable[[Awaitable[Any]], Any]]]:
+    with asyncio.Runner() as runner:
+        database = Clocked(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
+
+        def run(work: Awaitable[T]) -> T:
+            return runner.run(work)  # type: ignore[arg-type]
+
+        run(database.__aenter__())
+        yield database, run
+        run(database.__aexit__())
+
+
+def test_the_queue_does_what_the_table_of_states_says(
+    clocked: tuple[Clocked, Callable[[Awaitable[Any]], Any]],
+) -> None:
+    """Enqueue, claim, tick, crash, late writes, clocks, retry, cancel and prune, in any order."""
+    machine: Any = partial(Outbox, *clocked)
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,75 @@
+"""The queue by itself, for tests that need no host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from sqlalchemy import text
+
+from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.outbox.delivery import NewDelivery
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.storage.database import Database
+
+ORIGIN = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
+
+
+def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
+    values: dict[str, Any] = {
+        "id": new_id(1_700_000_000),
+        "organization_id": "acme",
+        "agent_id": "a",
+        "origin": ORIGIN,
+        "event_id": "evt_1",
+        "event_type": "t",
+        "url": url,
+        "destination": url,
+        "method": "POST",
+        "headers": (),
+        "body": b"{}",
+        "max_attempts": 4,
+    }
+    return NewDelivery(**{**values, **changes})
+
+
+class Queue:
+    """A store with a database of its own, and shortcuts."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store = OutboxStore(database)
+
+    async def put(self, **changes: Any) -> str:
+        delivery = a_delivery(**changes)
+        async with self.database.write() as connection:
+            await self.store.enqueue(delivery, connection)
+        return delivery.id
+
+    async def run(self, statement: str) -> None:
+        async with self.database.write() as connection:
+            await connection.execute(text(statement))
+
+    async def expire_claims(self) -> None:
+        await self.run("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE claim_token IS NOT NULL")
+
+    async def row(self, row_id: str) -> Any:
+        found = await self.store.detail(row_id, "acme")
+        assert found is not None
+        return found[0]
+
+
+def a_worker(queue: Queue, answer: Any, limit: int = 50) -> Worker:
+    sender = Sender(httpx.MockTransport(answer), queue.database.clock, lambda: 0.0)
+
+    async def no_secret(origin: object) -> None:
+        return None
+
+    return Worker(queue.store, sender, no_secret, nobody_listens, tick_seconds=0.01, claim_limit=limit)
+
+
+async def nobody_listens(delivery: object) -> None:
+    return None
