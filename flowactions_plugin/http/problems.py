@@ -75,11 +75,17 @@ def _on_problem(_: Request[Any, Any, Any], exc: Problem) -> Response[dict[str, A
 def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Response[dict[str, Any]]:
     extra = exc.extra if isinstance(exc.extra, list) else []
     errors = [
-        {"path": str(item.get("key", "")), "message": str(item.get("message", ""))}
+        {"path": _on_the_wire(str(item.get("key", ""))), "message": str(item.get("message", ""))}
         for item in extra
         if isinstance(item, dict)
     ]
     return _answer(Problem("invalid_request", "The request does not have the right form.", errors))
+
+
+def _on_the_wire(key: str) -> str:
+    """Give a field's name as clients write it: a query parameter is reported by its name in Python."""
+    first, *rest = key.split("_")
+    return first + "".join(part.capitalize() for part in rest)
 
 
 def _on_http(_: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:

@@ -165,15 +165,38 @@ class Door:
             inner_reader, inner_writer = await asyncio.open_unix_connection(path)
         else:
             inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
-        await asyncio.gather(_pour(reader, inner_writer), _pour(inner_reader, writer))
+        await asyncio.gather(self._pour(reader, inner_writer), self._pour(inner_reader, writer))
+
+    async def _pour(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if not self.opened:
+                    continue  # swallowed, as by a network that was unplugged
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
 
-async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+async def test_a_server_that_falls_silent_is_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that swallows everything is an outage like another, and over when it ends."""
+    monkeypatch.setattr("flowactions_plugin.storage.database.STATEMENT_SECONDS", 0.5)
+    monkeypatch.setattr("flowactions_plugin.storage.database.CONNECT_SECONDS", 0.5)
+    url = make_url(postgres_url)
+    door = Door(url.query.get("host") or url.host, url.port or 5432)
+    door.opened = True
+    async with door.closed() as port:
+        through = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
+        async with a_database(through) as database:
+            assert await count(database) == 0
+            door.opened = False
+            for _ in range(2):
+                with pytest.raises(StorageUnavailable):
+                    async with asyncio.timeout(5):
+                        await count(database)
+            door.opened = True
+            assert await count(database) == 0
 
 
 async def test_a_lost_database_is_unavailable_until_it_is_back(tmp_path: Path) -> None:

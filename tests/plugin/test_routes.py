@@ -81,6 +81,61 @@ async def test_a_dead_delivery_is_retried(run: Running) -> None:
     assert (again.status_code, again.json()) == (404, {"data": {"id": delivery_id, "requeued": False}})
 
 
+async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
+    """What the list shows under a filter is what the replay takes; each is then sent again."""
+    run.receiver.answer = lambda number: status(500)
+    dead = [await run.enqueue(agent_id=f"agent-{number % 2}") for number in range(5)]
+    await until(lambda: _all_ended(run, 5))
+    row = (await run.rows(status="dead"))[0]
+    query = {
+        "status": "dead",
+        "agentId": "agent-1",
+        "destination": run.receiver.url.removesuffix("/hook"),
+        "eventType": "experience.flow_node.webhook",
+        "finishedFrom": "2020-01-01T00:00:00Z",
+        "finishedBefore": "2100-01-01T00:00:00+01:00",
+    }
+    assert sorted(each["id"] for each in await run.rows(**query)) == sorted([dead[1], dead[3]])
+    assert await run.rows(finishedFrom="2100-01-01T00:00:00Z") == []
+    assert row["id"] not in [each["id"] for each in await run.rows(finishedBefore=row["finishedAt"])]
+    run.receiver.answer = lambda number: status(200)
+    body = {name: value for name, value in query.items() if name != "status"}
+    answer = await run.client.post("/v1/webhooks/outbox/retry", json=body)
+    assert (answer.status_code, answer.json()) == (200, {"data": {"requeued": 2, "more": False}})
+    await until(lambda: _ended(run, dead[1], "delivered"))
+    await until(lambda: _ended(run, dead[3], "delivered"))
+    answer = await run.client.post(
+        "/v1/webhooks/outbox/retry", json={"ids": [dead[0], dead[1]], "resetAttempts": True, "limit": 1}
+    )
+    assert answer.json() == {"data": {"requeued": 1, "more": True}}
+    await until(lambda: _ended(run, dead[0], "delivered"))
+    assert len(await run.rows(status="dead")) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"ids": ["x"]}, "ids"),
+        ({"ids": ["0" * 36] * 1001}, "ids"),
+        ({"agentId": "\x00"}, "agentId"),
+        ({"agentid": "a"}, ""),
+        ({"limit": 0}, "limit"),
+        ({"limit": 10_001}, "limit"),
+        ({"resetAttempts": "yes"}, "resetAttempts"),
+        ({"finishedFrom": "yesterday"}, "finishedFrom"),
+        ({"finishedFrom": "2030-01-31T12:00:00"}, "finishedFrom"),
+        ([], ""),
+        (None, ""),
+    ],
+)
+async def test_a_replay_that_is_not_understood_retries_nothing(run: Running, body: Any, named: str) -> None:
+    """A misspelt filter is an error, never a wider replay."""
+    answer = await run.client.post("/v1/webhooks/outbox/retry", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    if named:
+        assert [error["path"].split("[")[0].split(".")[0] for error in answer.json()["errors"]] == [named]
+
+
 async def test_a_waiting_delivery_is_cancelled(run: Running) -> None:
     """It ends with the name of who did it; what is not waiting is a 404."""
     run.receiver.answer = lambda number: status(503)
@@ -112,6 +167,7 @@ async def test_another_organization_sees_nothing(run: Running) -> None:
     [
         ("GET", "/v1/webhooks/outbox"),
         ("GET", "/v1/webhooks/outbox/1"),
+        ("POST", "/v1/webhooks/outbox/retry"),
         ("POST", "/v1/webhooks/outbox/1/retry"),
         ("POST", "/v1/webhooks/outbox/1/cancel"),
         ("GET", "/integrations/chat/install"),
@@ -140,6 +196,8 @@ async def test_nobody_gets_in_without_a_session(run: Running, method: str, path:
         ("/v1/webhooks/outbox?limit=0", "limit"),
         ("/v1/webhooks/outbox?limit=many", "limit"),
         ("/v1/webhooks/outbox?limit=1000", "limit"),
+        ("/v1/webhooks/outbox?finishedFrom=yesterday", "finishedFrom"),
+        ("/v1/webhooks/outbox?finishedBefore=2030-01-31T12:00:00", "finishedBefore"),
     ],
 )
 async def test_a_wrong_query_names_its_field(run: Running, path: str, named: str) -> None:
@@ -196,3 +254,7 @@ async def test_mounting_changes_nothing_in_the_host(run: Running) -> None:
 async def _ended(run: Running, delivery_id: str, state: str = "dead") -> bool:
     rows = await run.rows()
     return any(row["id"] == delivery_id and row["status"] == state for row in rows)
+
+
+async def _all_ended(run: Running, count: int) -> bool:
+    return len(await run.rows(status="dead")) == count
