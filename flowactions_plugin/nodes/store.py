@@ -119,6 +119,10 @@ class DeferredStore:
             .order_by(deferred.c.created_at)
             .limit(limit)
         )
-        async with self._database.write() as connection:
-            removed = await connection.execute(delete(deferred).where(deferred.c.id.in_(old)))
-        return removed.rowcount
+        # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
+        async with self._database.read() as connection:
+            ids = (await connection.execute(old)).scalars().all()
+        if ids:
+            async with self._database.write() as connection:
+                await connection.execute(delete(deferred).where(deferred.c.id.in_(ids)))
+        return len(ids)

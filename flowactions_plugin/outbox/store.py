@@ -150,10 +150,12 @@ class OutboxStore:
             How many there were; they are due when a claim that may still hold has expired.
         """
         now = self._database.now()
+        lost = (LIVE, outbox.c.next_attempt_at > now + int(LONGEST_WAIT_SECONDS * 1000))
+        async with self._database.read() as connection:
+            if (await connection.execute(select(outbox.c.id).where(*lost).limit(1))).first() is None:
+                return 0
         recalled = (
-            update(outbox)
-            .where(LIVE, outbox.c.next_attempt_at > now + int(LONGEST_WAIT_SECONDS * 1000))
-            .values(next_attempt_at=now + int(CLAIM_SECONDS * 1000), updated_at=now)
+            update(outbox).where(*lost).values(next_attempt_at=now + int(CLAIM_SECONDS * 1000), updated_at=now)
         )
         async with self._database.write() as connection:
             return (await connection.execute(recalled)).rowcount
@@ -303,23 +305,21 @@ class OutboxStore:
             How many there were.
         """
         old = (
-            select(outbox.c.id)
-            .where(
-                outbox.c.status == status,
-                outbox.c.finished_at.is_not(None),
-                outbox.c.finished_at < self._database.now() - older_than_ms,
-            )
-            .order_by(outbox.c.finished_at)
-            .limit(limit)
+            outbox.c.status == status,
+            outbox.c.finished_at.is_not(None),
+            outbox.c.finished_at < self._database.now() - older_than_ms,
         )
-        async with self._database.write() as connection:
-            ids = (await connection.execute(old)).scalars().all()
-            if ids:
+        found = select(outbox.c.id).where(*old).order_by(outbox.c.finished_at).limit(limit)
+        # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
+        async with self._database.read() as connection:
+            ids = (await connection.execute(found)).scalars().all()
+        if ids:
+            # A row that was retried meanwhile stays.
+            gone = delete(outbox).where(outbox.c.id.in_(ids), *old).returning(outbox.c.id)
+            async with self._database.write() as connection:
+                removed = (await connection.execute(gone)).scalars().all()
                 # Not left to the foreign key: SQLite heeds it only on connections that ask for it.
-                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids)))
-                # A row that was retried meanwhile stays.
-                gone = delete(outbox).where(outbox.c.id.in_(ids), outbox.c.status == status)
-                await connection.execute(gone)
+                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(removed)))
         return len(ids)
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
