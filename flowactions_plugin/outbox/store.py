@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, delete, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Origin
@@ -123,7 +123,7 @@ class OutboxStore:
             select(outbox.c.id)
             .where(LIVE, outbox.c.next_attempt_at <= now)
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
-            .limit(limit)
+            .limit(_inline(limit))
             .with_for_update(skip_locked=True)
             # Apart, so that no plan can run it twice and claim more than the limit.
             .cte("due")
@@ -249,7 +249,7 @@ class OutboxStore:
             .where(
                 outbox.c.id == row_id,
                 outbox.c.organization_id == organization_id,
-                outbox.c.status == "dead",
+                outbox.c.status == _inline("dead"),
             )
             .values(status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
         )
@@ -274,15 +274,19 @@ class OutboxStore:
         now = self._database.now()
         dead = (
             select(outbox.c.id)
-            .where(outbox.c.organization_id == organization_id, outbox.c.status == "dead", *wanted.conditions())
+            .where(
+                outbox.c.organization_id == organization_id,
+                outbox.c.status == _inline("dead"),
+                *wanted.conditions(),
+            )
             .order_by(outbox.c.id)
-            .limit(limit)
+            .limit(_inline(limit))
             .with_for_update(skip_locked=True)
             .cte("dead")
         )
         requeued = (
             update(outbox)
-            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == "dead")
+            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == _inline("dead"))
             .values(status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
         )
         if reset_attempts:
@@ -305,11 +309,11 @@ class OutboxStore:
             How many there were.
         """
         old = (
-            outbox.c.status == status,
+            outbox.c.status == _inline(status),
             outbox.c.finished_at.is_not(None),
             outbox.c.finished_at < self._database.now() - older_than_ms,
         )
-        found = select(outbox.c.id).where(*old).order_by(outbox.c.finished_at).limit(limit)
+        found = select(outbox.c.id).where(*old).order_by(outbox.c.finished_at).limit(_inline(limit))
         # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
         async with self._database.read() as connection:
             ids = (await connection.execute(found)).scalars().all()
@@ -362,11 +366,11 @@ class OutboxStore:
         """
         conditions = [outbox.c.organization_id == organization_id, *wanted.conditions()]
         if status is not None:
-            conditions.append(outbox.c.status == status)
+            conditions.append(outbox.c.status == _inline(status))
         if before is not None:
             conditions.append(outbox.c.id < before)
         columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
-        query = select(*columns).where(*conditions).order_by(outbox.c.id.desc()).limit(limit)
+        query = select(*columns).where(*conditions).order_by(outbox.c.id.desc()).limit(_inline(limit))
         async with self._database.read() as connection:
             return (await connection.execute(query)).all()
 
@@ -377,6 +381,11 @@ class OutboxStore:
         async with self._database.read() as connection:
             row = (await connection.execute(one)).one_or_none()
             return None if row is None else (row, (await connection.execute(log)).all())
+
+
+def _inline(value: Any) -> ColumnElement[Any]:
+    """Write a value into the statement itself: PostgreSQL's plan for a statement depends on it."""
+    return literal(value, literal_execute=True)
 
 
 def _claimed(row: Row[Any]) -> ClaimedDelivery:

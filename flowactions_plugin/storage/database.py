@@ -56,13 +56,22 @@ class Database:
         engine: the host's engine; its life stays the host's.
         clock: the time for SQLite and for ids. PostgreSQL's own clock decides there what is due, so that
             workers on several machines agree.
+        statement_seconds: how long PostgreSQL may take over a statement; ``None``: as long as it takes.
     """
 
-    def __init__(self, url: str, engine: AsyncEngine | None = None, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        url: str,
+        engine: AsyncEngine | None = None,
+        clock: Clock = system_clock,
+        *,
+        statement_seconds: float | None = STATEMENT_SECONDS,
+    ) -> None:
         self._shared = engine
         self._url = make_url(url)
         self._engine = engine
         self.clock = clock
+        self._statement_seconds = statement_seconds
         self._writer = asyncio.Lock()
         self._prepared = False
         self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
@@ -90,7 +99,7 @@ class Database:
         self._writer = asyncio.Lock()
         self._prepared = False
         if self._shared is None:
-            self._engine = self._own_engine(statement_seconds=STATEMENT_SECONDS)
+            self._engine = self._own_engine(self._statement_seconds)
         try:
             with _translated():
                 await self._prepare()
@@ -121,7 +130,7 @@ class Database:
         Raises:
             StorageUnavailable: the database failed; nothing was changed.
         """
-        self._engine = self._shared or self._own_engine(statement_seconds=None)
+        self._engine = self._shared or self._own_engine(None)
         try:
             with _translated():
                 async with self._schema_transaction() as connection:
@@ -147,7 +156,7 @@ class Database:
                 await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
             yield connection
 
-    def _own_engine(self, *, statement_seconds: float | None) -> AsyncEngine:
+    def _own_engine(self, statement_seconds: float | None) -> AsyncEngine:
         if self.dialect == "sqlite":
             engine = create_async_engine(self._url)
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)

@@ -22,8 +22,8 @@ from tests.support import SmallHost, a_walk, development, until
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 
 
-def a_database(url: str) -> Database:
-    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
+def a_database(url: str, **options: Any) -> Database:
+    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, **options)
 
 
 @pytest.fixture
@@ -181,14 +181,13 @@ async def test_a_server_that_falls_silent_is_noticed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that swallows everything is an outage like another, and over when it ends."""
-    monkeypatch.setattr("flowactions_plugin.storage.database.STATEMENT_SECONDS", 0.5)
     monkeypatch.setattr("flowactions_plugin.storage.database.CONNECT_SECONDS", 0.5)
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
     door.opened = True
     async with door.closed() as port:
         through = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
-        async with a_database(through) as database:
+        async with a_database(through, statement_seconds=0.5) as database:
             assert await count(database) == 0
             door.opened = False
             for _ in range(2):

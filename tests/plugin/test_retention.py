@@ -10,8 +10,6 @@ from sqlalchemy import text
 from flowactions_hookspecs import Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
-from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
 from tests.support import SmallHost, a_walk, development, until
 
@@ -115,23 +113,3 @@ async def test_an_outage_is_waited_out(
     assert "waits for its next turn" in caplog.text
     running.cancel()
     await asyncio.wait({running})
-
-
-@pytest.mark.parametrize("what", ["delivered", "deferred"])
-async def test_pruning_uses_an_index(database_url: str, what: str) -> None:
-    """No prune reads a whole table."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-    query = {
-        "delivered": "SELECT id FROM flowactions_outbox WHERE status = 'delivered' AND finished_at IS NOT NULL"
-        " AND finished_at < 1 ORDER BY finished_at LIMIT 500",
-        "deferred": "SELECT id FROM flowactions_deferred WHERE created_at < 1 ORDER BY created_at LIMIT 500",
-    }[what]
-    index = {"delivered": "ix_flowactions_outbox_finished", "deferred": "ix_flowactions_deferred_created"}[what]
-    async with Database(url) as database, database.write() as connection:
-        if database.dialect == "postgresql":
-            await connection.execute(text("SET LOCAL enable_seqscan = off"))
-            plan = await connection.execute(text(f"EXPLAIN {query}"))
-        else:
-            plan = await connection.execute(text(f"EXPLAIN QUERY PLAN {query}"))
-        shown = "\n".join(" ".join(map(str, row)) for row in plan)
-    assert index in shown

