@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import Page, expect
 
@@ -120,6 +121,34 @@ async def test_a_client_paced_flow_sends_as_the_user_gets_there(page: Page, demo
     await expect(page.locator("#done")).to_be_visible()
     await page.goto(demo.receiver_url)
     await expect(page.locator("#arrivals details[data-signature=verified]")).to_have_count(2)
+
+
+async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> None:
+    """An operator looks at what is dead, retries all of it with one click, and sees it delivered."""
+    headers = {"authorization": f"Bearer {demo.dashboard_token}"}
+    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
+        shown = (await client.get("/api/flows/order-placed")).json()["data"]
+        for item in shown["items"]:
+            if item.get("type") == "webhook":
+                item["config"]["webhookUrl"] = f"{demo.receiver_url}/hooks/fail-first/1/x"
+                item["config"]["webhookRetryOnFailure"] = False
+        flow = {name: shown[name] for name in ("name", "kind", "items")} | {"agentId": shown["agentId"]}
+        assert (await client.put("/api/flows/order-placed", json=flow)).status_code == 200
+        for user in ("u1", "u2"):
+            opening = {"userId": user, "content": "x"}
+            assert (await client.post("/run/flows/order-placed/open", json=opening)).status_code == 200
+    await sign_in(page, demo, "/deliveries")
+    await expect(page.locator("#replay")).to_be_hidden()
+    await page.select_option("#status", "dead")
+    await expect(page.locator("#rows tr[data-status=dead]")).to_have_count(2)
+    await page.click("#replay")
+    await expect(page.locator("#notice")).to_have_text("2 deliveries are tried once more.")
+    await expect(page.locator("#rows tr")).to_have_count(0)
+    await page.select_option("#status", "delivered")
+    await expect(page.locator("#rows tr")).to_have_count(2)
+    await page.locator("#rows tr button").first.click()
+    await expect(page.locator("#detail")).to_contain_text("Attempt 1: 500")
+    await expect(page.locator("#detail")).to_contain_text("Attempt 2: 200")
 
 
 async def test_the_connection_is_used_and_ended(page: Page, demo: Demo) -> None:

@@ -58,6 +58,7 @@ async function refresh() {
   }
   $("#empty").hidden = all.length > 0;
   $("#more").hidden = !cursor;
+  $("#replay").hidden = $("#status").value !== "dead" || !all.length;
   $("#problem").textContent = "";
 }
 
@@ -87,10 +88,18 @@ async function act(id, what) {
   await Promise.all([show(id), refresh()]);
 }
 
+async function replay() {
+  const { data } = await call("/v1/webhooks/outbox/retry", { method: "POST", body: {} });
+  $("#notice").textContent = `${data.requeued} deliveries are tried once more.${data.more ? " There are more: retry again." : ""}`;
+  older = [];
+  await refresh();
+}
+
 const attempt = () => refresh().catch((error) => { $("#problem").textContent = error.message; });
 
 await begin();
-$("#status").addEventListener("change", () => { older = []; attempt(); });
+$("#status").addEventListener("change", () => { older = []; $("#notice").textContent = ""; attempt(); });
+$("#replay").addEventListener("click", () => replay().catch((error) => { $("#problem").textContent = error.message; }));
 $("#pause").addEventListener("click", () => {
   paused = !paused;
   $("#pause").setAttribute("aria-pressed", String(paused));
