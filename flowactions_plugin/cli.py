@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells every look at the tables
     try:
         return int(asyncio.run(options.run(options)))
     except (CannotRun, HostInvalid, SettingsInvalid) as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ Connection: TypeAlias = AsyncConnection
 
 BUSY_TIMEOUT_MS: Final = 30_000
 """How long a connection of ours waits for SQLite's one writer."""
+
+WAL_PAUSE_MS: Final = 50
 
 CONNECT_SECONDS: Final = 10
 """How long a connection to PostgreSQL may take to open."""
@@ -246,10 +249,27 @@ class Database:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
+    _switch_to_wal(cursor)
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    """Set the journal's mode, which stays with the file.
+
+    On a new file, processes that do it at once can wait for each other for ever. So none waits for long: it lets go
+    and tries again.
+    """
+    cursor.execute(f"PRAGMA busy_timeout = {WAL_PAUSE_MS}")
+    for left in reversed(range(BUSY_TIMEOUT_MS // WAL_PAUSE_MS)):
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if not left:
+                raise
+        else:
+            return
 
 
 @contextmanager

@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -58,6 +60,33 @@ async def test_what_is_old_goes_with_its_attempts(services: Services) -> None:
     left = ["dead-89", "delivered-29", "retrying-400"]
     assert await remaining(services, "flowactions_outbox", "id") == left
     assert await remaining(services, "flowactions_attempts", "delivery_id") == left
+
+
+async def test_a_row_that_is_retried_while_the_prune_looks_stays(services: Services) -> None:
+    """Between looking and removing somebody retries a dead row: it stays, and so does its log."""
+    await plant(services, "dead-1", "dead", 91)
+    await plant(services, "dead-2", "dead", 92)
+    write = services._database.write
+
+    def retry_first(*arguments: Any) -> Any:
+        @asynccontextmanager
+        async def meanwhile() -> AsyncIterator[Any]:
+            async with write() as connection:
+                await connection.execute(
+                    text(
+                        "UPDATE flowactions_outbox SET status = 'pending', finished_at = NULL WHERE id = 'dead-1'"
+                    )
+                )
+            async with write(*arguments) as connection:
+                yield connection
+
+        return meanwhile()
+
+    services._database.write = retry_first  # type: ignore[method-assign]
+    await services._store.prune("dead", 90 * DAY_MS, 10)
+    services._database.write = write  # type: ignore[method-assign]
+    assert await remaining(services, "flowactions_outbox", "id") == ["dead-1"]
+    assert await remaining(services, "flowactions_attempts", "delivery_id") == ["dead-1"]
 
 
 async def test_records_of_abandoned_runs_go(services: Services) -> None:

@@ -81,8 +81,6 @@ def run(metadata: MetaData) -> None:
         connection=context.config.attributes[_CONNECTION],
         target_metadata=metadata,
         version_table=VERSION_TABLE,
-        # SQLite's statements about tables are part of a transaction as well, once one has begun.
-        transactional_ddl=True,
     )
     with context.begin_transaction():
         context.run_migrations()
