@@ -20,15 +20,21 @@ from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
+
+
+RESOLVING_THREADS = 256
+"""More than there are deliveries at once: a name that hangs holds up nobody but itself."""
 
 
 class Services:
@@ -47,7 +53,9 @@ class Services:
         self._database = Database(self._settings.database_url, host.database)
         self._chat = build_chat(self._settings, self._database)
         self._guard = EgressGuard(
-            development=self._settings.environment == "development", allow=self._settings.egress_allow
+            development=self._settings.environment == "development",
+            allow=self._settings.egress_allow,
+            resolve=Resolver(RESOLVING_THREADS),
         )
         self._store = OutboxStore(self._database)
         self._outbox = Outbox(self._store, self._guard, self._database.clock)
@@ -113,10 +121,18 @@ class Services:
         ]
 
     async def _deliver(self) -> None:
-        transport = self._host.transport or self._guard.transport(self._settings.claim_limit)
+        proxy = self._settings.egress_proxy
+        transport = self._host.transport or OutboundTransport(self._guard, self._settings.claim_limit, proxy)
+        # Our own transport looks at every address that it dials. What another one dials, nobody here sees.
+        looks_itself = self._host.transport is None and proxy is None
         worker = Worker(
             self._store,
-            Sender(transport, self._database.clock, time.monotonic),
+            Sender(
+                transport,
+                self._guard.read if looks_itself else self._guard.check,
+                self._database.clock,
+                time.monotonic,
+            ),
             self._host.signing_secret,
             self._host.delivery_finished,
             tick_seconds=self._settings.tick_seconds,

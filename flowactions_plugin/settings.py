@@ -37,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             runs are kept.
         egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
             forbids them.
+        egress_proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every webhook leaves, with user
+            name and password in it if it asks for them.
         encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
         connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
@@ -54,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     claim_limit: int = 50
     retention_days: int = 30
     egress_allow: tuple[Network, ...] = ()
+    egress_proxy: str | None = None
     encryption_keys: tuple[bytes, ...] = ()
     connections_path: str = "/connections"
     public_url: str | None = None
@@ -156,6 +159,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", _networks),
+    "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", _base_url),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),
     "BACKEND_PUBLIC_URL": ("public_url", _base_url),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import httpx
@@ -10,8 +11,9 @@ from sqlalchemy import text
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.outbox.delivery import NewDelivery
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.egress import Destination, parse_destination
+from flowactions_plugin.outbox.sender import Look, Sender
+from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
 
@@ -62,8 +64,15 @@ class Queue:
         return found[0]
 
 
-def a_worker(queue: Queue, answer: Any, limit: int = 50) -> Worker:
-    sender = Sender(httpx.MockTransport(answer), queue.database.clock, lambda: 0.0)
+async def look(url: str) -> Destination:
+    """Read a URL as the plugin's own transport has it read: addresses are looked at when they are dialled."""
+    return parse_destination(url)
+
+
+def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look) -> Worker:
+    """Make a worker; ``answer`` is a transport, or what answers in place of one."""
+    transport = answer if isinstance(answer, httpx.AsyncBaseTransport) else httpx.MockTransport(answer)
+    sender = Sender(transport, look, queue.database.clock, time.monotonic)
 
     async def no_secret(origin: object) -> None:
         return None
@@ -73,3 +82,25 @@ def a_worker(queue: Queue, answer: Any, limit: int = 50) -> Worker:
 
 async def nobody_listens(delivery: object) -> None:
     return None
+
+
+def claimed(**changes: Any) -> ClaimedDelivery:
+    """Make a row in the hands of a worker."""
+    values: dict[str, Any] = {
+        "id": "1",
+        "token": "t",
+        "organization_id": "acme",
+        "agent_id": "a",
+        "event_id": "evt_1",
+        "event_type": "t",
+        "origin": ORIGIN,
+        "url": "http://127.0.0.1/",
+        "method": "POST",
+        "headers": [("x", "1")],
+        "body": b"{}",
+        "attempts": 0,
+        "earlier_attempts": 0,
+        "max_attempts": 4,
+        "takeovers": 0,
+    }
+    return ClaimedDelivery(**{**values, **changes})

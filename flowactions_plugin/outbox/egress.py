@@ -10,15 +10,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
-
-import aiohttp
-import httpx
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import DefaultResolver
-from httpx_aiohttp import AiohttpTransport
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.settings import Network
@@ -33,6 +27,7 @@ RESOLVE_SECONDS: Final = 1.0
 MAX_URL_LENGTH: Final = 2048
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
+_NOT_IN_URL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")
 _FORBIDDEN_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 
 
@@ -84,14 +79,19 @@ class Destination(NamedTuple):
 
     Attributes:
         url: as authored.
+        scheme: ``http`` or ``https``.
         host: in lower case, without brackets.
         port: the port that is dialled.
+        target: path and query as they are sent: as authored, except that characters that no URL may hold are
+            percent-encoded; without the fragment.
         key: scheme, host and port, the unit of per-destination limits.
     """
 
     url: str
+    scheme: str
     host: str
     port: int
+    target: str
     key: str
 
 
@@ -118,7 +118,13 @@ def parse_destination(url: str) -> Destination:
     if port is None:
         port = 443 if scheme == "https" else 80
     bracketed = f"[{host}]" if ":" in host else host
-    return Destination(url, host, port, f"{scheme}://{bracketed}:{port}")
+    target = _target(rest[len(authority) :])
+    return Destination(url, scheme, host, port, target, f"{scheme}://{bracketed}:{port}")
+
+
+def _target(text: str) -> str:
+    text = text.partition("#")[0]
+    return _NOT_IN_URL.sub(lambda found: quote(found[0]), text if text.startswith("/") else f"/{text}")
 
 
 def _host_and_port(authority: str) -> tuple[str, int | None]:
@@ -160,15 +166,13 @@ class EgressGuard:
     Args:
         development: whether loopback and private networks are allowed.
         allow: networks allowed whatever the rules say.
-        resolve: asked for a name's addresses at enqueue.
+        resolve: asked for a name's addresses, at enqueue and at delivery.
     """
 
-    def __init__(
-        self, *, development: bool, allow: Sequence[Network] = (), resolve: Resolve | None = None
-    ) -> None:
+    def __init__(self, *, development: bool, resolve: Resolve, allow: Sequence[Network] = ()) -> None:
         self._development = development
         self._allow = tuple(allow)
-        self._resolve = resolve or _system_resolve
+        self._resolve = resolve
 
     def refusal(self, address: Address) -> str | None:
         """Give the rule that forbids an address, ``None`` when none does."""
@@ -200,6 +204,14 @@ class EgressGuard:
         if rule is not None:
             raise EgressRefused(f"Requests to {address} are not allowed ({rule}).")
 
+    async def read(self, url: str) -> Destination:
+        """Read a URL, and leave its addresses to who dials them.
+
+        Raises:
+            EgressRefused: the URL is not allowed; the message says why.
+        """
+        return parse_destination(url)
+
     async def check(self, url: str) -> Destination:
         """Read a URL and check every address that its host has now.
 
@@ -207,78 +219,43 @@ class EgressGuard:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
         """
         destination = parse_destination(url)
+        if _is_address(destination.host):
+            self.check_address(destination.host)
+            return destination
         try:
-            ipaddress.ip_address(destination.host)
-        except ValueError:
-            addresses: Sequence[str] = ()
-            try:
-                async with asyncio.timeout(RESOLVE_SECONDS):
-                    addresses = await self._resolve(destination.host, destination.port)
-            except (OSError, TimeoutError, UnicodeError):
-                # Not reachable now is no reason to forbid: delivery looks again, and retries.
-                addresses = ()
-        else:
-            addresses = (destination.host,)
-        for address in addresses:
-            self.check_address(address)
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                await self.addresses(destination.host, destination.port)
+        except (OSError, TimeoutError):
+            # Not reachable now is no reason to forbid: delivery looks again, and retries.
+            pass
         return destination
 
-    def transport(self, limit: int) -> httpx.AsyncBaseTransport:
-        """Make the transport through which deliveries leave; it checks every address that it dials.
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Give the addresses of a name, all of them checked.
 
-        It keeps no cookies, follows no redirects, decompresses nothing and reads no environment.
-
-        Args:
-            limit: connections open at once.
+        Raises:
+            EgressRefused: one of them is not allowed.
+            OSError: there are none.
         """
-        connector = aiohttp.TCPConnector(
-            limit=limit,
-            resolver=_GuardedResolver(self),
-            socket_factory=self._guarded_socket,
-            ttl_dns_cache=None,
-            use_dns_cache=False,
-        )
-        session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
-        )
-        return AiohttpTransport(client=session, trust_env=False)
-
-    def _guarded_socket(self, address: Any) -> socket.socket:
-        family, kind, protocol, _, sockaddr = address
-        self.check_address(sockaddr[0])
-        return socket.socket(family=family, type=kind, proto=protocol)
+        try:
+            found = await self._resolve(host, port)
+        except UnicodeError as exc:
+            raise OSError(f"{host!r} is not a name that can be looked up") from exc
+        for address in found:
+            self.check_address(address)
+        return found
 
 
-class _GuardedResolver(AbstractResolver):
-    """Refuses a name when any of its addresses is forbidden; literals do not pass here."""
-
-    def __init__(self, guard: EgressGuard) -> None:
-        self._guard = guard
-        self._resolver = DefaultResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        results = await self._resolver.resolve(host, port, family)
-        for result in results:
-            self._guard.check_address(result["host"])
-        return results
-
-    async def close(self) -> None:
-        await self._resolver.close()
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _within(address: Address, networks: Sequence[Network]) -> bool:
     return any(address in network for network in networks)
-
-
-async def _system_resolve(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
 def _embedded_v4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 import httpx
 
@@ -16,11 +16,14 @@ from flowactions_plugin.outbox.delivery import (
     Outcome,
     retry_after,
 )
-from flowactions_plugin.outbox.egress import parse_destination
+from flowactions_plugin.outbox.egress import Destination
 from flowactions_plugin.outbox.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.outbox.store import ClaimedDelivery
 
 ERROR_LENGTH: Final = 500
+
+Look: TypeAlias = Callable[[str], Awaitable[Destination]]
+"""Reads a stored URL by the rules for an authored one; raises `EgressRefused`."""
 
 
 class Sender:
@@ -28,12 +31,16 @@ class Sender:
 
     Args:
         transport: follows no redirects and decompresses nothing.
+        look: reads a row's URL and checks what the transport does not check by itself.
         clock: Unix seconds, for the signature's timestamp.
         timer: monotonic seconds, for durations.
     """
 
-    def __init__(self, transport: httpx.AsyncBaseTransport, clock: Clock, timer: Callable[[], float]) -> None:
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport, look: Look, clock: Clock, timer: Callable[[], float]
+    ) -> None:
         self._transport = transport
+        self._look = look
         self._clock = clock
         self._timer = timer
 
@@ -51,9 +58,10 @@ class Sender:
             return Outcome(int(now * 1000), int((self._timer() - started) * 1000), **kept)  # type: ignore[arg-type]
 
         try:
-            parse_destination(delivery.url)  # a stored URL meets the rules of an authored one
             async with asyncio.timeout(DEADLINE_SECONDS):
-                response = await self._transport.handle_async_request(_request(delivery, secret, int(now)))
+                destination = await self._look(delivery.url)
+                request = _request(delivery, destination, secret, int(now))
+                response = await self._transport.handle_async_request(request)
                 try:
                     kept = await _first_bytes(response)
                 finally:
@@ -68,16 +76,21 @@ class Sender:
         return outcome(status_code=response.status_code, response=kept, retry_after=asked)
 
 
-def _request(delivery: ClaimedDelivery, secret: str | None, timestamp: int) -> httpx.Request:
+def _request(
+    delivery: ClaimedDelivery, destination: Destination, secret: str | None, timestamp: int
+) -> httpx.Request:
     body = delivery.body or b""
     headers = [*delivery.headers, (TIMESTAMP_HEADER, str(timestamp))]
     if secret is not None:
         headers.append((SIGNATURE_HEADER, sign(secret, timestamp, body)))
+    target = destination.target.encode("ascii")
     return httpx.Request(
         delivery.method,
-        delivery.url,
+        # Made of what was checked, not read a second time by another parser's rules.
+        httpx.URL(scheme=destination.scheme, host=destination.host, port=destination.port, raw_path=target),
         headers=[(name.encode(), value.encode()) for name, value in headers],
         content=body,
+        extensions={"target": target},
     )
 
 
@@ -92,4 +105,5 @@ async def _first_bytes(response: httpx.Response) -> bytes:
 
 
 def _described(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {exc}"[:ERROR_LENGTH]
+    reason = str(exc) if isinstance(exc, httpx.TransportError) and str(exc) else f"{type(exc).__name__}: {exc}"
+    return reason[:ERROR_LENGTH]

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections.abc import Sequence
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,17 +15,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowactions_hookspecs import FlowActions
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.outbox.egress import EgressGuard, parse_destination
+from flowactions_plugin.outbox.egress import EgressGuard, Resolve, parse_destination
+from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.services import Services
+from tests.queueing import Queue, a_delivery, a_worker, claimed
 from tests.recorder import recorder
+from tests.support import SmallHost, until
 
 FORBIDDEN_EVERYWHERE = [
     "0.0.0.0",  # noqa: S104
     "0.1.2.3",
+    "0.255.255.255",
     "169.254.169.254",
     "169.254.0.1",
+    "169.254.170.2",
+    "169.254.169.253",
     "100.100.100.200",
     "192.0.0.1",
+    "192.0.0.170",
+    "192.0.0.192",
     "192.0.2.1",
     "192.88.99.1",
     "198.18.0.1",
@@ -27,19 +45,30 @@ FORBIDDEN_EVERYWHERE = [
     "198.51.100.7",
     "203.0.113.9",
     "224.0.0.1",
+    "233.252.0.1",
     "239.255.255.250",
     "240.0.0.1",
+    "255.255.255.254",
     "255.255.255.255",
     "::",
+    "::2",
+    "1::1",
+    "4000::1",
+    "100::1",
+    "100:0:0:1::1",
+    "5f00::1",
     "fe80::1",
+    "febf::1",
     "fec0::1",
     "ff02::1",
-    "2001:db8::1",
-    "2001:2::1",
-    "3fff::1",
-    "100::1",
-    "5f00::1",
+    "ff0e::1",
     "fd00:ec2::254",
+    "2001:db8::1",
+    "2001:db8:ffff::1",
+    "2001:2::1",
+    "2001:10::1",
+    "2001:20::1",
+    "3fff::1",
     "::ffff:169.254.169.254",
     "::ffff:0:169.254.169.254",
     "::169.254.169.254",
@@ -48,74 +77,190 @@ FORBIDDEN_EVERYWHERE = [
     "2002:a9fe:a9fe::",
     "2001:0:0:0:0:0:5601:5601",
 ]
+
 FORBIDDEN_IN_PRODUCTION = [
     "127.0.0.1",
+    "127.0.0.2",
+    "127.1.2.3",
     "127.255.255.254",
     "10.0.0.1",
+    "10.255.255.255",
     "172.16.0.1",
+    "172.20.0.1",
     "172.31.255.255",
     "192.168.1.1",
+    "192.168.255.255",
     "100.64.0.1",
+    "100.127.255.255",
     "::1",
+    "0:0:0:0:0:0:0:1",
+    "::0001",
     "fc00::1",
+    "fd00::1",
     "fd12:3456::1",
     "::ffff:127.0.0.1",
+    "::ffff:7f00:1",
+    "0:0:0:0:0:ffff:127.0.0.1",
+    "::ffff:0:7f00:1",
     "::ffff:10.0.0.1",
     "::127.0.0.1",
+    "::7f00:1",
     "64:ff9b::7f00:1",
+    "64:ff9b::10.0.0.1",
+    "64:ff9b:1::10.0.0.1",
     "2002:7f00:1::",
+    "2002:a00:1::",
     "::ffff:8.8.8.8",
 ]
-ALLOWED = ["8.8.8.8", "1.1.1.1", "172.15.0.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450::1"]
+
+NAMES = {
+    "localhost": ["127.0.0.1", "::1"],
+    "localhost.": ["127.0.0.1", "::1"],
+    "foo.localhost": ["127.0.0.1"],
+    "inside.example.com": ["10.1.2.3"],
+    "both.example.com": ["8.8.8.8", "127.0.0.1"],
+    "metadata.example.com": ["169.254.169.254"],
+    "mapped.example.com": ["::ffff:127.0.0.1"],
+    "nat64.example.com": ["2606:4700::1111", "64:ff9b::7f00:1"],
+}
+"""Names that lead where nobody may go, though some of their addresses are innocent."""
+
+ALLOWED = [
+    "8.8.8.8",
+    "1.1.1.1",
+    "1.0.0.0",
+    "9.255.255.255",
+    "11.0.0.1",
+    "100.63.255.255",
+    "100.128.0.1",
+    "126.255.255.255",
+    "128.0.0.1",
+    "169.253.255.255",
+    "169.255.0.1",
+    "172.15.255.255",
+    "172.32.0.1",
+    "191.255.255.255",
+    "192.0.1.1",
+    "192.0.3.1",
+    "192.88.98.1",
+    "192.167.255.255",
+    "192.169.0.1",
+    "198.17.255.255",
+    "198.20.0.1",
+    "198.51.99.1",
+    "198.51.101.1",
+    "203.0.112.1",
+    "203.0.114.1",
+    "223.255.255.254",
+    "2606:4700::1111",
+    "2a00:1450::1",
+    "2001:200::1",
+    "2001:4860:4860::8888",
+    "2400:cb00::1",
+    "3ffe::1",
+]
+"""Most of them neighbours of what is forbidden."""
 
 MALFORMED = [
     "",
     "example.com",
     "//example.com",
-    "ftp://example.com",
+    "//127.0.0.1:{port}/",
+    "ftp://127.0.0.1:{port}/",
     "file:///etc/passwd",
+    "gopher://127.0.0.1:{port}/_x",
+    "dict://127.0.0.1:{port}/",
+    "ldap://127.0.0.1:{port}/",
+    "ws://127.0.0.1:{port}/",
+    "unix:///var/run/docker.sock",
+    "http+unix://%2Fvar%2Frun%2Fdocker.sock/",
     "javascript:alert(1)",
-    "http:/example.com",
-    "http:example.com",
+    "data:text/plain,x",
+    "jar:http://127.0.0.1:{port}!/",
+    "http:/127.0.0.1:{port}/",
+    "http:127.0.0.1:{port}/",
+    "http:///127.0.0.1:{port}/",
+    "http:////127.0.0.1:{port}/",
     "http://",
-    "http:///path",
     "http://?x",
+    "http://#127.0.0.1",
+    "http://:{port}/",
     "http://user@example.com",
     "http://user:pw@example.com",
-    "http://example.com@127.0.0.1",
-    "http://127.0.0.1\\@example.com",
+    "http://@127.0.0.1:{port}/",
+    "http://:@127.0.0.1:{port}/",
+    "http://example.com@127.0.0.1:{port}/",
+    "http://example.com:80@127.0.0.1:{port}/",
+    "http://example.com%2f@127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}\\@example.com",
+    "http://example.com\\@127.0.0.1:{port}/",
     "http://example.com\\..\\",
+    "http:\\\\127.0.0.1:{port}/",
+    "http:/\\127.0.0.1:{port}/",
     "http://exa mple.com",
-    " http://example.com",
+    " http://127.0.0.1:{port}/",
+    "\nhttp://127.0.0.1:{port}/",
+    "http://\t127.0.0.1:{port}/",
+    "ht\ntp://127.0.0.1:{port}/",
+    "http://127.0.0.1\t.example.com:{port}/",
     "http://example.com/a b",
     "http://example.com/\r\nx",
     "http://example.com/\x00",
+    "http://127.0.0.1%00.example.com:{port}/",
     "http://example.com\t",
     "http://example.com/\ud800",
     "http://example.com/\u2028",
     "http://example.com:0",
     "http://example.com:65536",
+    "http://example.com:99999999999999999999",
     "http://example.com:abc",
     "http://example.com:-1",
+    "http://example.com:+80",
+    "http://example.com:８０",
     "http://example.com:",
     "http://[::1",
     "http://::1",
-    "http://[::1%25eth0]",
+    "http://::1:{port}/",
+    "http://[::1]x:{port}/",
+    "http://[::1%25eth0]:{port}/",
+    "http://[::1%25lo]:{port}/",
     "http://[fe80::1%eth0]",
     "http://[1.2.3.4]",
+    "http://[::ffff:0x7f.1]:{port}/",
     "http://[v1.x]",
-    "http://2130706433",
-    "http://0x7f000001",
-    "http://0x7f.1",
-    "http://017700000001",
-    "http://127.1",
-    "http://127.0.1",
-    "http://0177.0.0.1",
-    "http://127.0.0.0x1",
-    "http://127.0.0.1.",
-    "http://１２７.0.0.1",
-    "http://①27.0.0.1",
-    "http://127。0。0。1",
+    "http://[]:{port}/",
+    "http://0:{port}/",
+    "http://0x0:{port}/",
+    "http://2130706433:{port}/",
+    "http://0x7f000001:{port}/",
+    "http://0X7F000001:{port}/",
+    "http://0x7f.1:{port}/",
+    "http://0x7f.0.0.1:{port}/",
+    "http://017700000001:{port}/",
+    "http://0177.1:{port}/",
+    "http://0177.0.0.1:{port}/",
+    "http://127.1:{port}/",
+    "http://127.0.1:{port}/",
+    "http://127.0.0.0x1:{port}/",
+    "http://127.000.000.001:{port}/",
+    "http://00127.0.0.1:{port}/",
+    "http://127.0.0.1.:{port}/",
+    "http://127.0.0.1..:{port}/",
+    "http://127.0.0.256:{port}/",
+    "http://127.0.0.1.1:{port}/",
+    "http://2852039166/",
+    "http://0xa9fea9fe/",
+    "http://0251.0376.0251.0376/",
+    "http://169.254.43518/",
+    "http://%31%32%37.0.0.1:{port}/",
+    "http://127.0.0.1%2e:{port}/",
+    "http://１２７.0.0.1:{port}/",
+    "http://①②⑦.0.0.1:{port}/",
+    "http://127。0。0。1:{port}/",
+    "http://127．0．0．1:{port}/",
+    "http://ⓛocalhost:{port}/",
+    "http://loc\u00adalhost:{port}/",
+    "http://localhost\u3002:{port}/",
     "http://exämple.com",
     "http://-example.com",
     "http://example..com",
@@ -123,42 +268,75 @@ MALFORMED = [
     f"http://{'a' * 64}.com",
     f"http://{'a.' * 127}com",
     f"http://example.com/{'a' * 2048}",
-    "http://example.com%2f@127.0.0.1",
-    "http://%31%32%37.0.0.1",
+]
+"""What no reader of URLs may take for something else; ``{port}`` is that of a listener on loopback."""
+
+REFUSED_IN_BOTH = [
+    *MALFORMED,
+    *(
+        f"http://[{address}]:{{port}}/" if ":" in address else f"http://{address}:{{port}}/"
+        for address in FORBIDDEN_EVERYWHERE
+    ),
+    "http://metadata.example.com/",
+]
+REFUSED_IN_PRODUCTION = [
+    *REFUSED_IN_BOTH,
+    *(
+        f"http://[{address}]:{{port}}/" if ":" in address else f"http://{address}:{{port}}/"
+        for address in FORBIDDEN_IN_PRODUCTION
+    ),
+    *(f"http://{name}:{{port}}/" for name in NAMES),
+    "HTTP://LocalHost:{port}/",
+    "https://127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}#@example.com",
+    "http://127.0.0.1:{port}?@example.com",
 ]
 
 
-def guard(
-    *, development: bool = False, allow: Sequence[str] = (), addresses: Sequence[str] = ()
-) -> EgressGuard:
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        if not addresses:
-            raise OSError("no such host")
-        return addresses
+async def resolve(host: str, port: int) -> Sequence[str]:
+    if host not in NAMES:
+        raise OSError("no such host")
+    return NAMES[host]
 
-    return EgressGuard(
-        development=development, allow=[ipaddress.ip_network(text) for text in allow], resolve=resolve
-    )
+
+def guard(*, development: bool = False, allow: Sequence[str] = (), resolve: Resolve = resolve) -> EgressGuard:
+    networks = [ipaddress.ip_network(text) for text in allow]
+    return EgressGuard(development=development, allow=networks, resolve=resolve)
 
 
 def url_of(address: str) -> str:
     return f"https://[{address}]/x" if ":" in address else f"https://{address}/x"
 
 
+def test_the_tables_are_as_long_as_they_should_be() -> None:
+    """At least 150 forbidden spellings and 30 allowed ones, none of them twice."""
+    assert len(set(REFUSED_IN_PRODUCTION)) == len(REFUSED_IN_PRODUCTION) >= 150
+    assert len(set(ALLOWED)) == len(ALLOWED) >= 30
+
+
+@pytest.mark.parametrize("url", REFUSED_IN_PRODUCTION)
+async def test_production_refuses_at_enqueue(url: str) -> None:
+    """What is not global, and what is no URL, is refused with the reason (§2.4)."""
+    with pytest.raises(EgressRefused, match=r"The URL|are not allowed \(.+\)"):
+        await guard().check(url.format(port=8080))
+
+
+@pytest.mark.parametrize("url", REFUSED_IN_BOTH)
+async def test_development_still_refuses_metadata_and_its_like(url: str) -> None:
+    """Link-local, metadata, special ranges and odd spellings are refused there, too."""
+    with pytest.raises(EgressRefused):
+        await guard(development=True).check(url.format(port=8080))
+
+
 @pytest.mark.parametrize("address", [*FORBIDDEN_EVERYWHERE, *FORBIDDEN_IN_PRODUCTION])
-async def test_production_refuses_what_is_not_global(address: str) -> None:
-    """As a literal and as the answer for a name, the address is refused with its rule (§2.4)."""
-    with pytest.raises(EgressRefused, match=r"are not allowed \(.+\)"):
-        await guard().check(url_of(address))
-    with pytest.raises(EgressRefused):
-        await guard(addresses=["8.8.8.8", address]).check("https://example.com/")
+async def test_one_forbidden_address_of_a_name_is_enough(address: str) -> None:
+    """A name is refused when any of its addresses is, and the reason names that one."""
 
+    async def both(host: str, port: int) -> Sequence[str]:
+        return ["8.8.8.8", address]
 
-@pytest.mark.parametrize("address", FORBIDDEN_EVERYWHERE)
-async def test_development_still_refuses_metadata_and_its_like(address: str) -> None:
-    """Link-local, metadata and special ranges are never reached."""
-    with pytest.raises(EgressRefused):
-        await guard(development=True).check(url_of(address))
+    with pytest.raises(EgressRefused, match=r"Requests to .+ are not allowed \(.+\)"):
+        await guard(resolve=both).check("https://example.com/")
 
 
 @pytest.mark.parametrize(
@@ -190,13 +368,6 @@ async def test_a_name_without_an_address_is_not_refused() -> None:
     assert (destination.host, destination.port) == ("nowhere.example.com", 8443)
     assert destination.key == "https://nowhere.example.com:8443"
     assert destination.url == "https://nowhere.example.com:8443/a?b=c#d"
-
-
-@pytest.mark.parametrize("url", MALFORMED)
-def test_a_url_that_two_parsers_could_read_differently_is_refused(url: str) -> None:
-    """Odd spellings are refused as they are, in development, too."""
-    with pytest.raises(EgressRefused):
-        parse_destination(url)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +408,34 @@ def test_usual_urls_are_read(url: str, key: str) -> None:
     assert parse_destination(url).key == key
 
 
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("http://example.com", "/"),
+        ("http://example.com?", "/?"),
+        ("http://example.com/?", "/?"),
+        ("http://example.com?a=1#b", "/?a=1"),
+        ("http://example.com/a%41/%2e%2E/b%2fc?x=%3A&y=:;,+%20", "/a%41/%2e%2E/b%2fc?x=%3A&y=:;,+%20"),
+        ("http://example.com/a/../b//c/./", "/a/../b//c/./"),
+        ("http://example.com/100%", "/100%"),
+        ('http://example.com/<a>"|`{}^é', "/%3Ca%3E%22%7C%60%7B%7D%5E%C3%A9"),
+    ],
+)
+async def test_path_and_query_are_sent_as_authored(url: str, target: str) -> None:
+    """Only what no URL may hold is encoded; nothing that was encoded is written anew, and the fragment stays here."""
+    assert parse_destination(url).target == target
+    async with recorder() as receiver:
+        here = url.replace("http://example.com", receiver.url.removesuffix("/hook"))
+        transport = OutboundTransport(guard(development=True), 5)
+        try:
+            sender = Sender(transport, guard(development=True).read, lambda: 0.0, lambda: 0.0)
+            outcome = await sender.send(claimed(url=here), None)
+        finally:
+            await transport.aclose()
+        assert (outcome.status_code, outcome.error) == (200, None)
+        assert receiver.requests[0].line == f"POST {target} HTTP/1.1"
+
+
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     """No text makes the reader raise anything else."""
@@ -247,37 +446,220 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
 
 
-class TestDialling:
-    """The transport looks at the address really dialled."""
+class Listener:
+    """Counts connections on loopback, on IPv4 and IPv6 alike."""
 
-    async def send(self, transport: httpx.AsyncBaseTransport, url: str) -> Any:
-        request = httpx.Request("POST", url, content=b"{}")
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.connections = 0
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[Listener]:
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        listener.connections += 1
+        writer.close()
+
+    first = await asyncio.start_server(count, "127.0.0.1", 0)
+    listener = Listener(first.sockets[0].getsockname()[1])
+    async with first, await asyncio.start_server(count, "::1", listener.port):
+        yield listener
+
+
+class TestDelivery:
+    """Rows that were planted straight into the queue, past the check at enqueue."""
+
+    @staticmethod
+    async def delivered(queue: Queue, urls: Sequence[str], guarding: EgressGuard) -> dict[str, Any]:
+        """Plant the URLs, tick once with the real transport, and give each URL's row."""
+        planted = {await queue.put(url=url): url for url in urls if storable_in(queue, url)}
+        transport = OutboundTransport(guarding, 100)
         try:
-            response = await transport.handle_async_request(request)
-            await response.aclose()
+            await a_worker(queue, transport, limit=1000, look=guarding.read).tick()
         finally:
             await transport.aclose()
-        return response.status_code
+        return {url: await queue.row(row_id) for row_id, url in planted.items()}
 
-    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "0x7f.1", "0"])
-    async def test_no_packet_reaches_a_forbidden_address(self, host: str) -> None:
-        """However loopback is spelt, production does not connect."""
+    @pytest.mark.parametrize("development", [False, True])
+    async def test_no_packet_reaches_a_forbidden_address(self, queue: Queue, development: bool) -> None:
+        """Each forbidden spelling is dead at once with its reason, and the listener on loopback hears nothing."""
+        async with listening() as listener:
+            spellings = REFUSED_IN_BOTH if development else REFUSED_IN_PRODUCTION
+            urls = [url.format(port=listener.port) for url in spellings]
+            rows = await self.delivered(queue, urls, guard(development=development))
+            assert len(rows) > len(urls) - 3  # what a database cannot store is not there to be sent
+            for url, row in rows.items():
+                assert (row.status, row.attempts) == ("dead", 1), (url, row.last_error)
+                assert re.search(r"The URL|are not allowed \(.+\)", row.last_error), (url, row.last_error)
+            await asyncio.sleep(0.1)
+            assert listener.connections == 0
+
+    async def test_the_listener_would_have_heard(self, queue: Queue) -> None:
+        """The same listener does hear what development allows, on both of its addresses and by name."""
+        async with listening() as listener:
+            urls = [f"http://{host}:{listener.port}/" for host in ("127.0.0.1", "[::1]", "localhost")]
+            rows = await self.delivered(queue, urls, guard(development=True))
+            assert {row.status for row in rows.values()} == {"retrying"}
+            assert listener.connections >= 3
+
+    async def test_a_name_that_changes_its_mind_is_refused(self, queue: Queue) -> None:
+        """Public when it is enqueued, loopback when it is dialled: refused, dead, said why, nothing dialled."""
+        answers = [["8.8.8.8"], ["127.0.0.1"]]
+
+        async def rebinding(host: str, port: int) -> Sequence[str]:
+            return answers.pop(0)
+
+        guarding = guard(resolve=rebinding)
+        async with listening() as listener:
+            url = f"http://rebind.example.com:{listener.port}/"
+            await guarding.check(url)
+            row = (await self.delivered(queue, [url], guarding))[url]
+            assert (row.status, row.attempts) == ("dead", 1)
+            assert row.last_error == "Requests to 127.0.0.1 are not allowed (loopback)."
+            assert (listener.connections, answers) == (0, [])
+
+    async def test_an_allowed_network_is_dialled(self, queue: Queue) -> None:
+        """What the operator allows is reached in production, too."""
         async with recorder() as receiver:
-            url = receiver.url.replace("127.0.0.1", host)
-            with pytest.raises((EgressRefused, httpx.UnsupportedProtocol)):
-                await self.send(guard().transport(5), url)
-            assert receiver.requests == []
+            rows = await self.delivered(queue, [receiver.url], guard(allow=["127.0.0.0/8"]))
+            assert [row.status for row in rows.values()] == ["delivered"]
 
-    async def test_an_allowed_address_is_dialled(self) -> None:
-        """In development, loopback is reached."""
-        async with recorder() as receiver:
-            assert await self.send(guard(development=True).transport(5), receiver.url) == 200
-            assert len(receiver.requests) == 1
-
-    async def test_proxies_of_the_environment_are_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A proxy variable does not lead deliveries elsewhere."""
+    async def test_what_the_environment_says_of_proxies_and_passwords_does_not_matter(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Neither proxy variables nor a netrc file lead deliveries elsewhere or add to them."""
+        netrc = tmp_path / "netrc"
+        netrc.write_text("default login ada password s3cret\n")
+        monkeypatch.setenv("NETRC", str(netrc))
         async with recorder() as proxy, recorder() as receiver:
             for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
                 monkeypatch.setenv(name, proxy.url)
-            await self.send(guard(development=True).transport(5), receiver.url)
+            await self.delivered(queue, [receiver.url], guard(development=True))
             assert (len(proxy.requests), len(receiver.requests)) == (0, 1)
+            assert "authorization" not in dict(receiver.requests[0].headers)
+
+
+def storable_in(queue: Queue, url: str) -> bool:
+    """Tell whether a URL can be in a row at all: text holds no half characters, and PostgreSQL's no NUL."""
+    return not re.search("[\ud800-\udfff]", url) and not (
+        "\x00" in url and queue.database.dialect == "postgresql"
+    )
+
+
+class TestProxy:
+    """The explicit forward proxy, and a host's own transport."""
+
+    @pytest.mark.parametrize("how", ["proxy", "transport"])
+    async def test_forbidden_addresses_are_refused_before_they_are_asked_for(
+        self, tmp_path: Path, how: str
+    ) -> None:
+        """Whoever dials, the guard's rules on literal and resolved addresses hold."""
+        asked: list[Any] = []
+        async with recorder() as proxy:
+            settings = {
+                "FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}",
+                "FLOWACTIONS_TICK_SECONDS": "0.05",
+            }
+            transport = None
+            if how == "proxy":
+                settings["FLOWACTIONS_EGRESS_PROXY"] = proxy.url.removesuffix("/hook")
+            else:
+
+                def answer(request: httpx.Request) -> httpx.Response:
+                    asked.append(request)
+                    return httpx.Response(200)
+
+                transport = httpx.MockTransport(answer)
+            host = SmallHost(settings, transport=transport)
+            services = host.plugin_state(Services)
+            actions = FlowActions.load(host)
+            async with actions.lifespan():
+                for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
+                    delivery = a_delivery(url=url)
+                    async with services._database.write() as connection:
+                        await services._store.enqueue(delivery, connection)
+                await until(lambda: len(host.finished) == 4)
+            ended = {delivery.url: delivery.status for delivery in host.finished}
+            assert ended.pop("http://8.8.8.8/") == "delivered"
+            assert set(ended.values()) == {"dead"}
+            assert len(asked) + len(proxy.requests) == 1
+            if how == "proxy":
+                assert proxy.requests[0].line == "POST http://8.8.8.8/ HTTP/1.1"
+
+    async def test_a_proxy_that_asks_for_a_password_gets_it(self, queue: Queue) -> None:
+        """User name and password of the setting go to the proxy, and not to the receiver."""
+        async with recorder() as proxy:
+            address = proxy.url.removesuffix("/hook").replace("http://", "http://ada:s3cret@")
+            transport = OutboundTransport(guard(), 5, address)
+            try:
+                await a_worker(queue, transport).tick()
+                await queue.put(url="http://example.com/x")
+                await a_worker(queue, transport).tick()
+            finally:
+                await transport.aclose()
+            assert proxy.requests[0].header("proxy-authorization").startswith("Basic ")
+
+    async def test_a_proxy_that_is_away_is_a_failed_attempt(self, queue: Queue) -> None:
+        """The row retries; the reason does not show the proxy's password."""
+        row_id = await queue.put(url="http://example.com/x")
+        transport = OutboundTransport(guard(), 5, "http://ada:s3cret@127.0.0.1:1")
+        try:
+            await a_worker(queue, transport).tick()
+        finally:
+            await transport.aclose()
+        row = await queue.row(row_id)
+        assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
+
+
+class TestResolver:
+    async def test_a_name_that_hangs_holds_up_nobody(self) -> None:
+        """Twenty hanging names leave room for the one that answers; each is asked for once."""
+        hang, asked = threading.Event(), []
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            asked.append(host)
+            if host.startswith("hangs"):
+                hang.wait(20)
+            return ["8.8.8.8"]
+
+        resolver = Resolver(64, lookup)
+        hanging = [asyncio.create_task(resolver(f"hangs{number % 20}", 80)) for number in range(60)]
+        await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(2):
+                assert await resolver("answers", 80) == ["8.8.8.8"]
+            assert sorted(asked) == sorted({*(f"hangs{number}" for number in range(20)), "answers"})
+        finally:
+            hang.set()
+        assert await asyncio.gather(*hanging) == [["8.8.8.8"]] * 60
+
+    async def test_who_gives_up_leaves_the_question_to_the_others(self) -> None:
+        """One of two that wait is cancelled; the other has its answer."""
+        go = threading.Event()
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            go.wait(20)
+            return ["8.8.8.8"]
+
+        resolver = Resolver(1, lookup)
+        one, other = (asyncio.create_task(resolver("example.com", 80)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        one.cancel()
+        go.set()
+        assert await other == ["8.8.8.8"]
+        assert await resolver("example.com", 80) == ["8.8.8.8"]
+
+    async def test_no_address_is_an_error_for_all_who_asked(self) -> None:
+        """A failing lookup fails each of them, and is asked anew later."""
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            raise socket.gaierror("no such host")
+
+        resolver = Resolver(1, lookup)
+        for _ in range(2):
+            answers = await asyncio.gather(*(resolver("x", 80) for _ in range(3)), return_exceptions=True)
+            assert [type(answer) for answer in answers] == [socket.gaierror] * 3
+
+    async def test_the_system_is_asked(self) -> None:
+        """Without another lookup, localhost is this machine."""
+        assert "127.0.0.1" in await Resolver(1)("localhost", 80)

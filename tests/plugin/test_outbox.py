@@ -9,9 +9,9 @@ import pytest
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import ClaimedDelivery, Filter
+from flowactions_plugin.outbox.store import Filter
 from flowactions_plugin.outbox.worker import Worker
-from tests.queueing import ORIGIN, Queue, a_worker, nobody_listens
+from tests.queueing import Queue, a_worker, claimed, look, nobody_listens
 
 OK = Outcome(0, 1, status_code=200)
 FAILED = Outcome(0, 1, status_code=500)
@@ -204,9 +204,17 @@ class TestWorker:
         assert (await queue.row(healthy)).status == "delivered"
 
     @pytest.mark.parametrize(
-        "error", [UnicodeEncodeError("ascii", "x", 0, 1, "no"), RuntimeError("odd"), httpx.ReadError("gone")]
+        ("error", "said"),
+        [
+            (UnicodeEncodeError("ascii", "x", 0, 1, "no"), "UnicodeEncodeError: 'ascii' codec"),
+            (RuntimeError("odd"), "RuntimeError: odd"),
+            (httpx.ReadError("the connection broke"), "the connection broke"),
+            (httpx.ReadError(""), "ReadError: "),
+        ],
     )
-    async def test_whatever_a_transport_raises_is_an_outcome(self, queue: Queue, error: Exception) -> None:
+    async def test_whatever_a_transport_raises_is_an_outcome(
+        self, queue: Queue, error: Exception, said: str
+    ) -> None:
         """No exception of an attempt leaves a row unrecorded."""
         row_id = await queue.put()
 
@@ -216,7 +224,7 @@ class TestWorker:
         await a_worker(queue, fail).tick()
         row = await queue.row(row_id)
         assert (row.status, row.attempts) == ("retrying", 1)
-        assert type(error).__name__ in row.last_error
+        assert row.last_error.startswith(said)
 
     async def test_a_stored_url_that_is_not_allowed_ends_at_once(self, queue: Queue) -> None:
         """A URL that was planted in the queue meets the same rules, and is dead without a request (§2.4)."""
@@ -240,32 +248,13 @@ class TestWorker:
                 await asyncio.Event().wait()
             return "s"
 
-        sender = Sender(httpx.MockTransport(lambda request: httpx.Response(200)), lambda: 0.0, lambda: 0.0)
+        sender = Sender(
+            httpx.MockTransport(lambda request: httpx.Response(200)), look, lambda: 0.0, lambda: 0.0
+        )
         await Worker(queue.store, sender, secret, nobody_listens, tick_seconds=1, claim_limit=10).tick()
         assert (await queue.row(healthy)).status == "delivered"
         row = await queue.row(waiting)
         assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
-
-
-def _claimed(**changes: Any) -> ClaimedDelivery:
-    values: dict[str, Any] = {
-        "id": "1",
-        "token": "t",
-        "organization_id": "acme",
-        "agent_id": "a",
-        "event_id": "evt_1",
-        "event_type": "t",
-        "origin": ORIGIN,
-        "url": "http://127.0.0.1/",
-        "method": "POST",
-        "headers": [("x", "1")],
-        "body": b"{}",
-        "attempts": 0,
-        "earlier_attempts": 0,
-        "max_attempts": 4,
-        "takeovers": 0,
-    }
-    return ClaimedDelivery(**{**values, **changes})
 
 
 async def test_an_attempt_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,5 +265,5 @@ async def test_an_attempt_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.Event().wait()
         raise AssertionError
 
-    outcome = await Sender(httpx.MockTransport(hang), lambda: 0.0, lambda: 0.0).send(_claimed(), None)
+    outcome = await Sender(httpx.MockTransport(hang), look, lambda: 0.0, lambda: 0.0).send(claimed(), None)
     assert outcome.error == "timed out after 0.05 s"

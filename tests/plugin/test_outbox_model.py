@@ -24,6 +24,7 @@ from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
+from tests.queueing import look
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ class Outbox(RuleBasedStateMachine):
         sent = [row_id for row_id in ids if self._takeovers(self.rows[row_id]) < 3]
         worker = Worker(
             self.store,
-            Sender(httpx.MockTransport(answer), self.database.clock, lambda: 0.0),
+            Sender(httpx.MockTransport(answer), look, self.database.clock, lambda: 0.0),
             _nothing,
             _nothing,
             tick_seconds=1,
