@@ -236,7 +236,9 @@ _WORDS: Final[Sequence[tuple[Any, type[httpx.TransportError], Callable[[Any, str
     (
         aiohttp.ClientResponseError,
         httpx.RemoteProtocolError,
-        lambda exc, _, where: f"what {where} answered is not HTTP: {exc.message}",
+        lambda exc, _, where: (
+            f"what {where} answered is not HTTP: {exc.message.partition(chr(10))[0].rstrip(':')}"
+        ),
     ),
     (aiohttp.ClientPayloadError, httpx.ReadError, lambda _, __, where: f"{where} broke its answer off"),
 )

@@ -62,7 +62,9 @@ async def test_what_is_old_goes_with_its_attempts(services: Services) -> None:
     assert await remaining(services, "flowactions_attempts", "delivery_id") == left
 
 
-async def test_a_row_that_is_retried_while_the_prune_looks_stays(services: Services) -> None:
+async def test_a_row_that_is_retried_while_the_prune_looks_stays(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between looking and removing somebody retries a dead row: it stays, and so does its log."""
     await plant(services, "dead-1", "dead", 91)
     await plant(services, "dead-2", "dead", 92)
@@ -82,9 +84,9 @@ async def test_a_row_that_is_retried_while_the_prune_looks_stays(services: Servi
 
         return meanwhile()
 
-    services._database.write = retry_first  # type: ignore[method-assign]
+    monkeypatch.setattr(services._database, "write", retry_first)
     await services._store.prune("dead", 90 * DAY_MS, 10)
-    services._database.write = write  # type: ignore[method-assign]
+    monkeypatch.undo()
     assert await remaining(services, "flowactions_outbox", "id") == ["dead-1"]
     assert await remaining(services, "flowactions_attempts", "delivery_id") == ["dead-1"]
 

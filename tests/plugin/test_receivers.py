@@ -1,0 +1,410 @@
+"""Receivers that misbehave, each a raw server on loopback: every attempt ends in time, with an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import gc
+import gzip
+import resource
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.transport import OutboundTransport
+from tests.queueing import Queue, a_worker
+from tests.recorder import OK, status
+
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+GROWTH = 20 * 1024 * 1024
+"""How much memory all of them together may cost a worker."""
+
+
+async def request(reader: asyncio.StreamReader) -> None:
+    """Read a request, headers and body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    for line in head.split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            await reader.readexactly(int(line.split(b":")[1]))
+
+
+def answering(first: bytes, *parts: bytes, pause: float = 0.0, times: int = 1) -> Serve:
+    """Answer with the first part, then with the others so many times over, with a pause after each."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(reader)
+        writer.write(first)
+        for _ in range(times):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                if pause:
+                    await asyncio.sleep(pause)
+
+    return serve
+
+
+async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await request(reader)
+    await asyncio.sleep(60)
+
+
+async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
+async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Break off in the middle of an answer, with a RST."""
+    await request(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+    await writer.drain()
+    raw: Any = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def reset_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    raw: Any = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def half_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close its side without an answer, and go on listening."""
+    await request(reader)
+    writer.write_eof()
+    await asyncio.sleep(60)
+
+
+async def silent_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await request(reader)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+BOMB = gzip.compress(b"\0" * 50_000_000)
+ENDLESS = 10**9
+
+MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
+    # name: (what it does, the row's state, what is said of it)
+    "drips headers": (answering(HEAD, b"x: 1\r\n", pause=0.12, times=100), "retrying", "timed out after 10 s"),
+    "drips one header": (
+        answering(HEAD + b"x: ", b"y", pause=0.05, times=ENDLESS),
+        "retrying",
+        "timed out after 10 s",
+    ),
+    "drips a body": (
+        answering(HEAD + b"content-length: 1000\r\n\r\n", b"y", pause=0.05, times=ENDLESS),
+        "retrying",
+        "timed out after 10 s",
+    ),
+    "body without end": (
+        answering(
+            HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1000\r\n" + b"x" * 4096 + b"\r\n", times=ENDLESS
+        ),
+        "delivered",
+        "",
+    ),
+    "headers without end": (answering(HEAD, b"x-more: 1\r\n" * 50, times=ENDLESS), "retrying", "is not HTTP"),
+    "a header without end": (answering(HEAD + b"x: ", b"y" * 4096, times=ENDLESS), "retrying", "is not HTTP"),
+    "a status line without end": (
+        answering(b"HTTP/1.1 200 ", b"y" * 4096, times=ENDLESS),
+        "retrying",
+        "is not HTTP",
+    ),
+    "gzip bomb": (
+        answering(HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB), BOMB),
+        "delivered",
+        "",
+    ),
+    "redirect to loopback": (answering(status(302, "location: http://127.0.0.1:1/")), "retrying", ""),
+    "redirect to metadata": (answering(status(307, "location: http://169.254.169.254/")), "retrying", ""),
+    "100-continue flood": (
+        answering(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50, pause=0.01, times=ENDLESS),
+        "retrying",
+        "timed out after 10 s",
+    ),
+    "103 flood": (
+        answering(b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", pause=0.01, times=ENDLESS),
+        "retrying",
+        "timed out after 10 s",
+    ),
+    "101 unasked": (
+        answering(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"),
+        "retrying",
+        "",
+    ),
+    "reset in the middle": (reset, "retrying", "broke"),
+    "reset at once": (reset_at_once, "retrying", "connection"),
+    "half-close": (half_close, "retrying", "closed the connection without an answer"),
+    "closes without an answer": (silent_close, "retrying", "closed the connection without an answer"),
+    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.9\r\n\r\n"), "retrying", "is not HTTP"),
+    "binary": (answering(bytes(range(256)) * 16), "retrying", "is not HTTP"),
+    "HTTP/2 preface": (
+        answering(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18),
+        "retrying",
+        "is not HTTP",
+    ),
+    "PRI": (answering(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "retrying", "is not HTTP"),
+    "status 999": (answering(b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n"), "retrying", ""),
+    "a reason that is no text": (
+        answering(b"HTTP/1.1 500 \xff\xfe\r\ncontent-length: 0\r\n\r\n"),
+        "retrying",
+        "",
+    ),
+    # HTTP's grammar gives a 204 no body, so what follows is not an answer. (After a pause it would not be looked at.)
+    "204 with a body": (answering(b"HTTP/1.1 204 No\r\n\r\nhello"), "retrying", "is not HTTP"),
+    "204, then a body": (answering(b"HTTP/1.1 204 No\r\n\r\n", b"", b"hello", pause=0.3), "delivered", ""),
+    "a length that lies": (answering(HEAD + b"content-length: 99999999999\r\n\r\nx"), "retrying", "broke"),
+    "two lengths": (
+        answering(HEAD + b"content-length: 5\r\ncontent-length: 7\r\n\r\nhello"),
+        "retrying",
+        "is not HTTP",
+    ),
+    "a chunk that lies": (answering(HEAD + b"transfer-encoding: chunked\r\n\r\nZZ\r\nx"), "retrying", ""),
+    "accepts and never answers": (never, "retrying", "timed out after 10 s"),
+    "accepts and never reads": (deaf, "retrying", "timed out after 10 s"),
+    "sets cookies": (answering(status(200, "set-cookie: a=b")), "delivered", ""),
+    "early answer": (answering(OK), "delivered", ""),
+}
+
+
+@asynccontextmanager
+async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Run a raw server and give its URL."""
+    handlers: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            handlers.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
+    finally:
+        server.close()
+        for task in list(handlers):
+            task.cancel()
+        await asyncio.gather(*handlers, return_exceptions=True)
+
+
+@asynccontextmanager
+async def transport() -> AsyncIterator[OutboundTransport]:
+    made = OutboundTransport(EgressGuard(development=True, resolve=Resolver(8)), 100)
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+def certificate(directory: Path, *, expired: bool) -> ssl.SSLContext:
+    """Make a server's TLS context with a certificate that nobody vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    end = dt.datetime.now(dt.UTC) + dt.timedelta(days=-1 if expired else 1)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - dt.timedelta(days=2))
+        .not_valid_after(end)
+        .sign(key, hashes.SHA256())
+    )
+    path = directory / "server.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path)
+    return context
+
+
+async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queue) -> None:
+    """All at once in one tick: each has the outcome of §3.1 within 10.5 s, and the worker's memory stays small."""
+    async with AsyncExitStack() as stack:
+        sender = await stack.enter_async_context(transport())
+        rows = {}
+        for name, (serve, _, _) in MISBEHAVIOUR.items():
+            url = await stack.enter_async_context(serving(serve))
+            # What is never read must not fit into the socket's buffers.
+            body = b"x" * 20_000_000 if name == "accepts and never reads" else b"{}"
+            rows[name] = await queue.put(url=url, body=body)
+        gc.collect()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        assert await a_worker(queue, sender, limit=100).tick() == len(rows)
+        growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        for name, (_, state, said) in MISBEHAVIOUR.items():
+            found = await queue.store.detail(rows[name], "acme")
+            assert found is not None
+            row, (attempt,) = found
+            assert (name, row.status, row.attempts) == (name, state, 1), row.last_error
+            assert said in (row.last_error or ""), (name, row.last_error)
+            assert attempt.duration_ms <= 10_500, name
+            assert len(attempt.response or b"") <= 2048, name
+    # The request that nobody reads is itself twenty million bytes, in the row and on its way.
+    assert growth < GROWTH + 3 * 20_000_000
+
+
+@pytest.mark.parametrize("expired", [False, True])
+async def test_a_certificate_that_nobody_vouches_for_is_not_accepted(
+    queue: Queue, tmp_path: Path, expired: bool
+) -> None:
+    """Self-signed and expired: the attempt fails and says why; the receiver sees no request."""
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.read(100))
+
+    async with serving(serve, certificate(tmp_path, expired=expired)) as url, transport() as sender:
+        row_id = await queue.put(url=url)
+        await a_worker(queue, sender).tick()
+        row = await queue.row(row_id)
+        assert row.status == "retrying"
+        assert "the TLS certificate of 127.0.0.1" in row.last_error
+        assert [each for each in seen if each] == []
+
+
+class TestIdleConnections:
+    """What may happen to a connection between two deliveries."""
+
+    @pytest.mark.parametrize("method", ["POST", "GET"])
+    async def test_one_closed_as_the_next_request_goes_out_costs_no_attempt(
+        self, queue: Queue, method: str
+    ) -> None:
+        """Nothing of the second was processed: it goes out on a fresh connection, within its only attempt."""
+        connections: list[int] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(0)
+            await request(reader)
+            connections[-1] += 1
+            writer.write(OK)
+            await writer.drain()
+            await reader.readuntil(b"\r\n\r\n")  # the next request has come, and is not answered
+
+        async with serving(serve) as url, transport() as sender:
+            for _ in range(3):
+                row_id = await queue.put(url=url, max_attempts=1, method=method)
+                await a_worker(queue, sender).tick()
+                assert (await queue.row(row_id)).status == "delivered"
+        assert connections == [1, 1, 1]
+
+    @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "DELETE"])
+    async def test_a_fresh_connection_is_tried_once(self, queue: Queue, method: str) -> None:
+        """A receiver that always closes without an answer gets one request an attempt, whatever the method."""
+        count = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal count
+            await request(reader)
+            count += 1
+
+        async with serving(serve) as url, transport() as sender:
+            row_id = await queue.put(url=url, max_attempts=1, method=method)
+            await a_worker(queue, sender).tick()
+            assert ((await queue.row(row_id)).status, count) == ("dead", 1)
+
+    async def test_an_answer_that_has_begun_is_not_asked_for_again(self, queue: Queue) -> None:
+        """Broken off in its first line, it is a failed attempt: the receiver may have done its work."""
+        count = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal count
+            while True:
+                await request(reader)
+                count += 1
+                writer.write(OK if count == 1 else b"HTTP/1.1 2")
+                await writer.drain()
+                if count > 1:
+                    return
+
+        async with serving(serve) as url, transport() as sender:
+            for state in ("delivered", "dead"):
+                row_id = await queue.put(url=url, max_attempts=1)
+                await a_worker(queue, sender).tick()
+                assert (await queue.row(row_id)).status == state
+        assert count == 2
+
+    async def test_a_stray_answer_is_not_taken_for_the_next_deliverys(self, queue: Queue) -> None:
+        """Two answers to one request: the second is not what the next delivery gets."""
+        connections = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            await request(reader)
+            writer.write(OK)
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            writer.write(OK)
+            await writer.drain()
+            await asyncio.sleep(60)
+
+        async with serving(serve) as url, transport() as sender:
+            for expected in (1, 2):
+                row_id = await queue.put(url=url, max_attempts=1)
+                await a_worker(queue, sender).tick()
+                assert (await queue.row(row_id)).status == "delivered"
+                await asyncio.sleep(0.3)
+                assert connections == expected
+
+    async def test_one_that_was_read_to_the_end_is_used_again(self, queue: Queue) -> None:
+        """Ten deliveries one after the other need one connection; a long answer needs a new one."""
+        connections = 0
+        answers = [OK] * 9 + [status(200, body=b"x" * 5_000_000), OK]
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            while True:
+                await request(reader)
+                writer.write(answers.pop(0))
+                await writer.drain()
+
+        async with serving(serve) as url, transport() as sender:
+            for number in range(11):
+                await queue.put(url=url)
+                await a_worker(queue, sender).tick()
+                assert connections == (1 if number < 10 else 2)
+
+    async def test_cookies_of_one_delivery_are_not_sent_with_the_next(self, queue: Queue) -> None:
+        """Nothing that a receiver says reaches another delivery."""
+        seen: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                seen.append((await reader.readuntil(b"\r\n\r\n")).lower())
+                await reader.readexactly(2)
+                writer.write(status(200, "set-cookie: tenant=acme; path=/"))
+                await writer.drain()
+
+        async with serving(serve) as url, transport() as sender:
+            for _ in range(2):
+                await queue.put(url=url)
+                await a_worker(queue, sender).tick()
+        assert len(seen) == 2
+        assert not any(b"cookie" in head for head in seen)
