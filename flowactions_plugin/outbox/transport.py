@@ -6,6 +6,7 @@ byte for byte. What it raises is httpx's, in words for people.
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
@@ -21,6 +22,7 @@ from flowactions_plugin.outbox.egress import EgressGuard
 
 MAX_HEADER_BYTES: Final = 8190
 READ_BUFFER_BYTES: Final = 4096
+LARGE_BODY_BYTES: Final = 1 << 20
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 """The whole attempt has one deadline, outside."""
@@ -103,7 +105,7 @@ class OutboundTransport(httpx.AsyncBaseTransport):
             # All of the target as the path: then nothing of it is taken apart and written anew.
             URL.build(scheme=url.scheme, host=host, port=url.port, path=target.decode("ascii"), encoded=True),
             headers=[(name.decode("ascii"), value.decode("utf-8")) for name, value in _own(request)],
-            data=request.content or None,
+            data=_body(request.content),
             allow_redirects=False,
             proxy=self._proxy,
         )
@@ -185,6 +187,11 @@ def _guarded_socket(guard: EgressGuard) -> Any:
         return socket.socket(family=family, type=kind, proto=protocol)
 
     return make
+
+
+def _body(content: bytes) -> bytes | io.BytesIO | None:
+    """Give a body as aiohttp wants it: a large one is written piece by piece, so that others get their turn."""
+    return io.BytesIO(content) if len(content) > LARGE_BODY_BYTES else content or None
 
 
 def _own(request: httpx.Request) -> list[tuple[bytes, bytes]]:
