@@ -17,6 +17,7 @@ from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.queue import Outbox
@@ -33,8 +34,10 @@ from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 
-RESOLVING_THREADS = 256
-"""More than there are deliveries at once: a name that hangs holds up nobody but itself."""
+RESOLVING_THREADS = 2048
+"""More than there can be deliveries at once: a name that hangs holds up nobody but itself."""
+
+CONTINUOUS_DESTINATION_LIMIT = 10
 
 
 class Services:
@@ -121,26 +124,31 @@ class Services:
         ]
 
     async def _deliver(self) -> None:
-        proxy = self._settings.egress_proxy
-        transport = self._host.transport or OutboundTransport(self._guard, self._settings.claim_limit, proxy)
+        settings = self._settings
+        at_once = settings.concurrency if settings.delivery == "continuous" else settings.claim_limit
+        proxy = settings.egress_proxy
+        transport = self._host.transport or OutboundTransport(self._guard, at_once, proxy)
         # Our own transport looks at every address that it dials. What another one dials, nobody here sees.
         looks_itself = self._host.transport is None and proxy is None
-        worker = Worker(
-            self._store,
-            Sender(
-                transport,
-                self._guard.read if looks_itself else self._guard.check,
-                self._database.clock,
-                time.monotonic,
-            ),
-            self._host.signing_secret,
-            self._host.delivery_finished,
-            tick_seconds=self._settings.tick_seconds,
-            claim_limit=self._settings.claim_limit,
-        )
+        look = self._guard.read if looks_itself else self._guard.check
+        sender = Sender(transport, look, self._database.clock, time.monotonic)
+        parts = (self._store, sender, self._host.signing_secret, self._host.delivery_finished)
+        worker: Worker
+        if settings.delivery == "continuous":
+            per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
+            worker = continuous = ContinuousWorker(*parts, slots=at_once, per_destination=per_destination)
+            self._outbox.call_on_commit(continuous.wake)
+        else:
+            worker = Worker(
+                *parts,
+                tick_seconds=settings.tick_seconds,
+                claim_limit=at_once,
+                per_destination=settings.destination_limit,
+            )
         try:
             await worker.run()
         finally:
+            self._outbox.call_on_commit(None)
             if self._host.transport is None:
                 await transport.aclose()
 

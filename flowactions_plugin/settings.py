@@ -31,6 +31,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
         host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on`` or ``off``: whether the host's own processes deliver, or
             only those of ``flowactions worker``.
+        delivery: ``FLOWACTIONS_DELIVERY``; ``scheduled``: a tick at a time; ``continuous``: as fast as slots become
+            free.
+        concurrency: ``FLOWACTIONS_CONCURRENCY``; slots of a worker that delivers continuously.
+        destination_limit: ``FLOWACTIONS_DESTINATION_LIMIT``; deliveries in flight to one destination, in each
+            worker; when it is not set, 10 in continuous mode and no limit in scheduled mode.
         tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
         claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
         retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
@@ -52,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     environment: Literal["production", "development"] = "production"
     database_url: str = "sqlite+aiosqlite:///flowactions.db"
     host_worker: bool = True
+    delivery: Literal["scheduled", "continuous"] = "scheduled"
+    concurrency: int = 100
+    destination_limit: int | None = None
     tick_seconds: float = 60.0
     claim_limit: int = 50
     retention_days: int = 30
@@ -70,16 +78,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return "Settings(…)"
 
 
-def _environment(text: str) -> str:
-    if text not in {"production", "development"}:
-        raise ValueError("must be production or development")
-    return text
+def _one_of(first: str, second: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in {first, second}:
+            raise ValueError(f"must be {first} or {second}")
+        return text
+
+    return read
 
 
 def _switch(text: str) -> bool:
-    if text not in {"on", "off"}:
-        raise ValueError("must be on or off")
-    return text == "on"
+    return _one_of("on", "off")(text) == "on"
 
 
 def _database_url(text: str) -> str:
@@ -152,9 +161,12 @@ def _text(text: str) -> str:
 
 
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "FLOWACTIONS_ENVIRONMENT": ("environment", _environment),
+    "FLOWACTIONS_ENVIRONMENT": ("environment", _one_of("production", "development")),
     "FLOWACTIONS_DATABASE_URL": ("database_url", _database_url),
     "FLOWACTIONS_HOST_WORKER": ("host_worker", _switch),
+    "FLOWACTIONS_DELIVERY": ("delivery", _one_of("scheduled", "continuous")),
+    "FLOWACTIONS_CONCURRENCY": ("concurrency", _number(int, 1, 1000)),
+    "FLOWACTIONS_DESTINATION_LIMIT": ("destination_limit", _number(int, 1, 1000)),
     "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", _number(float, 0.05, 3600)),
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),

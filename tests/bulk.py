@@ -51,3 +51,21 @@ async def fill(database: Database, rows: int, live: int) -> None:
             await connection.execute(text(each))
     async with database.write() as connection:
         await connection.execute(text("ANALYZE"))
+
+
+async def copy(database: Database, row_id: str, times: int) -> None:
+    """Write so many more rows like this one, all of them due and older than it."""
+    series, new_id, source = _SERIES[database.dialect]
+    columns = (
+        "organization_id, agent_id, origin, event_id, event_type, url, destination, method, headers, body, status,"
+        " attempts, earlier_attempts, max_attempts, takeovers, created_at, updated_at"
+    )
+    statement = f"""
+        INSERT INTO flowactions_outbox (id, next_attempt_at, {columns})
+        {series.format(rows=times)}
+        SELECT {new_id}, i, {columns} FROM {source.format(rows=times)}, flowactions_outbox
+        WHERE flowactions_outbox.id = :row_id"""  # noqa: S608  names and numbers only
+    async with database.write() as connection:
+        await connection.execute(text(statement), {"row_id": row_id})
+    async with database.write() as connection:
+        await connection.execute(text("ANALYZE"))

@@ -69,7 +69,7 @@ async def look(url: str) -> Destination:
     return parse_destination(url)
 
 
-def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look) -> Worker:
+def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look, **options: Any) -> Worker:
     """Make a worker; ``answer`` is a transport, or what answers in place of one."""
     transport = answer if isinstance(answer, httpx.AsyncBaseTransport) else httpx.MockTransport(answer)
     sender = Sender(transport, look, queue.database.clock, time.monotonic)
@@ -77,7 +77,9 @@ def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look) -> W
     async def no_secret(origin: object) -> None:
         return None
 
-    return Worker(queue.store, sender, no_secret, nobody_listens, tick_seconds=0.01, claim_limit=limit)
+    return Worker(
+        queue.store, sender, no_secret, nobody_listens, tick_seconds=0.01, claim_limit=limit, **options
+    )
 
 
 async def nobody_listens(delivery: object) -> None:
@@ -95,6 +97,7 @@ def claimed(**changes: Any) -> ClaimedDelivery:
         "event_type": "t",
         "origin": ORIGIN,
         "url": "http://127.0.0.1/",
+        "destination": "http://127.0.0.1:80",
         "method": "POST",
         "headers": [("x", "1")],
         "body": b"{}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -65,6 +66,7 @@ class Outbox:
         self._store = store
         self._guard = guard
         self._clock = clock
+        self._wake: Callable[[], None] | None = None
 
     async def prepare(self, webhook: Webhook) -> NewDelivery:
         """Check the destination and freeze the bytes; nothing is written yet.
@@ -103,3 +105,9 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written.
         """
         await self._store.enqueue(delivery, connection)
+        if self._wake is not None:
+            self._store.after_commit(connection, self._wake)
+
+    def call_on_commit(self, wake: Callable[[], None] | None) -> None:
+        """Have a worker of this process woken whenever something was written and committed; ``None``: no more."""
+        self._wake = wake

@@ -8,12 +8,13 @@ but is counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Row, Select, delete, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Origin
@@ -28,6 +29,9 @@ from flowactions_plugin.outbox.delivery import (
 )
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+
+DESTINATIONS_A_CLAIM: Final = 50
+"""How many destinations a claim asks one by one, when others hold the head of the queue."""
 
 _ORIGIN = msgspec.json.Decoder(Origin)
 _HEADERS = msgspec.json.Decoder(list[tuple[str, str]])
@@ -48,6 +52,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str
     event_type: str
     url: str
+    destination: str
     method: str
     headers: list[tuple[str, str]]
     body: bytes | None
@@ -93,11 +98,35 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+class _Shares:
+    """Rows chosen so far, and what each destination may still have."""
+
+    def __init__(self, limit: int, per_destination: int, busy: Mapping[str, int]) -> None:
+        self.limit = limit
+        self.ids: list[str] = []
+        self._per_destination = per_destination
+        self._taken = Counter(busy)
+
+    @property
+    def left(self) -> int:
+        return self.limit - len(self.ids)
+
+    def room(self, destination: str) -> int:
+        return self._per_destination - self._taken[destination]
+
+    def take(self, rows: Sequence[Row[Any]]) -> None:
+        for row in rows:
+            if self.left and self.room(row.destination) > 0:
+                self.ids.append(row.id)
+                self._taken[row.destination] += 1
+
+
 class OutboxStore:
     """The queue of one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._last_destination = ""
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection) -> None:
         """Write a row that is due now, within the caller's transaction (§3.1)."""
@@ -116,32 +145,92 @@ class OutboxStore:
         }
         await connection.execute(insert(outbox).values(row))
 
-    async def claim(self, limit: int) -> list[ClaimedDelivery]:
-        """Claim up to ``limit`` rows that are due, oldest first (§8)."""
+    def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
+        """Have something called when what was enqueued on a connection is there for others."""
+        self._database.after_commit(connection, call)
+
+    async def claim(
+        self, limit: int, *, per_destination: int | None = None, busy: Mapping[str, int] | None = None
+    ) -> list[ClaimedDelivery]:
+        """Claim up to ``limit`` rows that are due, oldest first (§8).
+
+        Args:
+            limit: how many at the most.
+            per_destination: how many to one destination at the most, counted with those that are in flight.
+                What is due elsewhere is then found behind any backlog, at a cost that does not grow with it.
+            busy: how many are in flight to each destination.
+        """
         now = self._database.now()
-        due = (
-            select(outbox.c.id)
-            .where(LIVE, outbox.c.next_attempt_at <= now)
-            .order_by(outbox.c.next_attempt_at, outbox.c.id)
-            .limit(_inline(limit))
-            .with_for_update(skip_locked=True)
-            # Apart, so that no plan can run it twice and claim more than the limit.
-            .cte("due")
-        )
-        claimed = (
-            update(outbox)
-            .where(outbox.c.id.in_(select(due.c.id)))
-            .values(
-                takeovers=outbox.c.takeovers + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
-                claim_token=uuid4().hex,
-                next_attempt_at=now + int(CLAIM_SECONDS * 1000),
-                updated_at=now,
-            )
-            .returning(outbox)
-        )
         async with self._database.write() as connection:
+            if per_destination is None:
+                due = _due(now, limit)
+            else:
+                shares = _Shares(limit, per_destination, busy or {})
+                await self._share_out(connection, now, shares)
+                if not shares.ids:
+                    return []
+                due = select(outbox.c.id).where(outbox.c.id.in_(shares.ids))
+            # Apart, so that no plan can run it twice and claim more than the limit.
+            chosen = due.cte("due")
+            claimed = (
+                update(outbox)
+                .where(outbox.c.id.in_(select(chosen.c.id)))
+                .values(
+                    takeovers=outbox.c.takeovers
+                    + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
+                    claim_token=uuid4().hex,
+                    next_attempt_at=now + int(CLAIM_SECONDS * 1000),
+                    updated_at=now,
+                )
+                .returning(outbox)
+            )
             rows = (await connection.execute(claimed)).all()
         return [_claimed(row) for row in sorted(rows, key=lambda row: row.id)]
+
+    async def _share_out(self, connection: AsyncConnection, now: ColumnElement[int], shares: _Shares) -> None:
+        """Choose rows so that no destination has more than its share, and lock them.
+
+        Mostly the oldest rows suffice. When destinations that have their share hold the head of the queue, the
+        next few destinations are asked one by one, going round, so that each of them has its turn.
+        """
+        look = 2 * shares.limit
+        head = (await connection.execute(_due(now, look))).all()
+        shares.take(head)
+        if shares.left == 0 or len(head) < look:
+            return
+        places = [place for place in await self._next_destinations(connection) if shares.room(place)]
+        if not places:
+            return
+        found: list[Row[Any]] = []
+        for place in places:
+            query = _due(now, shares.room(place)).where(outbox.c.destination == place)
+            found += (await connection.execute(query)).all()
+        shares.take(sorted(found, key=lambda row: (row.next_attempt_at, row.id)))
+
+    async def _next_destinations(self, connection: AsyncConnection) -> Sequence[str]:
+        """Go round the destinations that have live rows, a few at a time, by looking each up behind the last."""
+
+        def after(place: Any) -> Any:
+            return (
+                select(outbox.c.destination)
+                .where(LIVE, outbox.c.destination > place)
+                .order_by(outbox.c.destination)
+                .limit(_inline(1))
+                .scalar_subquery()
+            )
+
+        first = select(after(self._last_destination).label("place"), literal(1).label("number"))
+        found = first.cte("places", recursive=True)
+        found = found.union_all(
+            select(after(found.c.place), found.c.number + 1).where(
+                found.c.place.is_not(None), found.c.number < _inline(DESTINATIONS_A_CLAIM)
+            )
+        )
+        query = select(found.c.place).where(found.c.place.is_not(None))
+        places = (await connection.execute(query)).scalars().all()
+        # Past the last one, the round begins anew.
+        self._last_destination = places[-1] if len(places) == DESTINATIONS_A_CLAIM else ""
+        return places
 
     async def recall(self) -> int:
         """Bring back rows that wait longer than any rule lets them: the clock was set back after they were due.
@@ -383,6 +472,17 @@ class OutboxStore:
             return None if row is None else (row, (await connection.execute(log)).all())
 
 
+def _due(now: ColumnElement[int], limit: int) -> Select[Any]:
+    """Choose and lock the oldest rows that are due."""
+    return (
+        select(outbox.c.id, outbox.c.destination, outbox.c.next_attempt_at)
+        .where(LIVE, outbox.c.next_attempt_at <= now)
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(_inline(limit))
+        .with_for_update(skip_locked=True)
+    )
+
+
 def _inline(value: Any) -> ColumnElement[Any]:
     """Write a value into the statement itself: PostgreSQL's plan for a statement depends on it."""
     return literal(value, literal_execute=True)
@@ -403,6 +503,7 @@ def _claimed(row: Row[Any]) -> ClaimedDelivery:
         event_type=row.event_type,
         origin=origin,
         url=row.url,
+        destination=row.destination,
         method=row.method,
         headers=headers,
         body=row.body,

@@ -33,7 +33,7 @@ def outage_delay(failures: int) -> float:
     return min(OUTAGE_CAP_SECONDS, 0.5 * 2.0 ** min(failures - 1, 10))
 
 
-class _Secret(NamedTuple):
+class Secret(NamedTuple):
     """What the host said of an origin's secret: the value, why it has none, or that it could not say."""
 
     value: str | None = None
@@ -41,7 +41,7 @@ class _Secret(NamedTuple):
     unknown: bool = False
 
     def __repr__(self) -> str:
-        return "_Secret(…)"
+        return "Secret(…)"
 
 
 class _Attempted(NamedTuple):
@@ -65,6 +65,7 @@ class Worker:
         delivery_finished: tells the host what has ended.
         tick_seconds: from the start of a tick to the start of the next.
         claim_limit: rows per tick.
+        per_destination: rows in flight to one destination; ``None``: as many as there are.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Worker:
         *,
         tick_seconds: float,
         claim_limit: int,
+        per_destination: int | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -83,6 +85,7 @@ class Worker:
         self._delivery_finished = delivery_finished
         self._tick_seconds = tick_seconds
         self._claim_limit = claim_limit
+        self._per_destination = per_destination
         self._unwritten: list[_Attempted] = []
         self._stopping = False
         self._recall_at = 0.0
@@ -104,28 +107,45 @@ class Worker:
             raise
 
     async def _keep_ticking(self) -> None:
-        clock = asyncio.get_running_loop().time
         failures = 0
         while True:
-            started = clock()
             try:
-                await self._to_the_end(self._recall_and_tick())
+                pause = await self._to_the_end(self._round())
                 if failures:
                     log.info("the outbox is reachable again")
                 failures = 0
-                pause = started + self._tick_seconds - clock()
             except StorageUnavailable as exc:
                 failures += 1
                 if failures == 1:
                     log.error("the outbox is out of reach, trying again with backoff: %s", exc)  # noqa: TRY400
-                pause = outage_delay(failures)
-            await asyncio.sleep(max(0.0, pause))
+                await asyncio.sleep(outage_delay(failures))
+            else:
+                await self._rest(pause)
 
-    async def _to_the_end(self, tick: Awaitable[object]) -> None:
-        """Await a tick to its end even when cancelled meanwhile, then be cancelled."""
-        task = asyncio.ensure_future(tick)
+    async def _round(self) -> float:
+        """Do a tick's work, and give the seconds until the next."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        await self._recall()
+        await self.tick()
+        return started + self._tick_seconds - clock()
+
+    async def _rest(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+    async def _recall(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._recall_at:
+            recalled = await self._store.recall()
+            if recalled:
+                log.warning("%s deliveries were due far ahead: the clock was set back; they go on", recalled)
+            self._recall_at = now + RECALL_SECONDS
+
+    async def _to_the_end(self, work: Awaitable[float]) -> float:
+        """Await a round to its end even when cancelled meanwhile, then be cancelled."""
+        task = asyncio.ensure_future(work)
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             self._stopping = True
             await asyncio.wait({task})
@@ -142,15 +162,6 @@ class Worker:
                 len(self._unwritten),
             )
 
-    async def _recall_and_tick(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._recall_at:
-            recalled = await self._store.recall()
-            if recalled:
-                log.warning("%s deliveries were due far ahead: the clock was set back; they go on", recalled)
-            self._recall_at = now + RECALL_SECONDS
-        await self.tick()
-
     async def tick(self) -> int:
         """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
@@ -161,7 +172,7 @@ class Worker:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
         await self._write_kept()
-        claimed = await self._store.claim(self._claim_limit)
+        claimed = await self._store.claim(self._claim_limit, per_destination=self._per_destination)
         secrets = await self._secrets(claimed)
         results = await asyncio.gather(
             *(self._deliver(delivery, secrets) for delivery in claimed), return_exceptions=True
@@ -171,24 +182,24 @@ class Worker:
                 raise result
         return len(claimed)
 
-    async def _secrets(self, claimed: Sequence[ClaimedDelivery]) -> Mapping[Origin | None, _Secret]:
+    async def _secrets(self, claimed: Sequence[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
         origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
         answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
         return dict(zip(origins, answers, strict=True))
 
-    async def _secret(self, origin: Origin) -> _Secret:
+    async def _secret(self, origin: Origin) -> Secret:
         try:
             async with asyncio.timeout(HOST_SECONDS):
                 # An empty secret is none: signing with it would only look safe.
-                return _Secret(value=await self._signing_secret(origin) or None)
+                return Secret(value=await self._signing_secret(origin) or None)
         except OriginGone as exc:
-            return _Secret(gone=str(exc))
+            return Secret(gone=str(exc))
         except Exception:
             log.exception("the host could not give a signing secret; its deliveries wait")
-            return _Secret(unknown=True)
+            return Secret(unknown=True)
 
-    async def _deliver(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, _Secret]) -> None:
-        secret = secrets.get(delivery.origin, _Secret())
+    async def _deliver(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, Secret]) -> None:
+        secret = secrets.get(delivery.origin, Secret())
         if self._stopping or secret.unknown:
             await self._store.release(delivery, 0.0 if self._stopping else HOST_RETRY_SECONDS)
             return

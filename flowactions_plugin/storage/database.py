@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
@@ -35,6 +35,9 @@ Connection: TypeAlias = AsyncConnection
 
 BUSY_TIMEOUT_MS: Final = 30_000
 """How long a connection of ours waits for SQLite's one writer."""
+
+HOST_COMMIT_SECONDS: Final = 0.02
+"""How long a host's commit is given to be through."""
 
 WAL_PAUSE_MS: Final = 50
 
@@ -77,6 +80,7 @@ class Database:
         self._statement_seconds = statement_seconds
         self._writer = asyncio.Lock()
         self._prepared = False
+        self._after_commit: dict[int, list[Callable[[], None]]] = {}
         self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
 
     @property
@@ -221,16 +225,43 @@ class Database:
             async with self._transaction() as opened:
                 yield opened
 
+    def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
+        """Have something called when the transaction of a connection has committed.
+
+        Args:
+            connection: given by `write`, or the host's own. The host's commit is heard of just before it is
+                made, so the call follows it after a moment, and without a guarantee.
+            call: quick, and does not raise.
+        """
+        waiting = self._after_commit.get(id(connection))
+        if waiting is not None:
+            waiting.append(call)
+            return
+        loop = asyncio.get_running_loop()
+        event.listen(
+            connection.sync_connection,
+            "commit",
+            lambda _: loop.call_later(HOST_COMMIT_SECONDS, call),
+            once=True,
+        )
+
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+        calls: list[Callable[[], None]] = []
         async with AsyncExitStack() as stack:
             if self.dialect == "sqlite":
                 # One writer at a time: waiting here is fair, waiting in SQLite is polling.
                 await stack.enter_async_context(self._writer)
             opened = await stack.enter_async_context(self._connect())
             await self._begin(opened)
-            yield opened
+            self._after_commit[id(opened)] = calls
+            try:
+                yield opened
+            finally:
+                del self._after_commit[id(opened)]
             await opened.commit()
+        for call in calls:
+            call()
 
     def _connect(self) -> AsyncConnection:
         if self._engine is None:

@@ -66,6 +66,14 @@ outbox: Final = Table(
 Index(
     "ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, sqlite_where=LIVE, postgresql_where=LIVE
 )
+Index(
+    "ix_flowactions_outbox_destination",
+    outbox.c.destination,
+    outbox.c.next_attempt_at,
+    outbox.c.id,
+    sqlite_where=LIVE,
+    postgresql_where=LIVE,
+)
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
 Index("ix_flowactions_outbox_organization_agent", outbox.c.organization_id, outbox.c.agent_id, outbox.c.id)
 Index("ix_flowactions_outbox_organization_status", outbox.c.organization_id, outbox.c.status, outbox.c.id)

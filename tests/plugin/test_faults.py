@@ -184,8 +184,9 @@ def outage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return Outage(f"sqlite:///{tmp_path / 'f.db'}", request.param)
 
 
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_a_database_lost_between_sending_and_writing_costs_nothing(
-    outage: Outage, caplog: pytest.LogCaptureFixture
+    outage: Outage, delivery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Twenty rows are on their way when the database goes: each arrives once, and all are delivered when it is back."""
     caplog.set_level(logging.INFO)
@@ -202,7 +203,8 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
     async with before.lifespan():
         for _ in range(20):
             assert (await before.reach(a_walk(), node)).status == "queued"
-    host = SmallHost(development(outage.url), database=outage.engine(), transport=httpx.MockTransport(receive))
+    settings = development(outage.url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="20")
+    host = SmallHost(settings, database=outage.engine(), transport=httpx.MockTransport(receive))
     actions = FlowActions.load(host)
     app: Any = actions.asgi_app()
     async with (

@@ -92,6 +92,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_flowactions_outbox")),
     )
     op.create_index(
+        "ix_flowactions_outbox_destination",
+        "flowactions_outbox",
+        ["destination", "next_attempt_at", "id"],
+        unique=False,
+        sqlite_where=sa.text("status IN ('pending', 'retrying')"),
+        postgresql_where=sa.text("status IN ('pending', 'retrying')"),
+    )
+    op.create_index(
         "ix_flowactions_outbox_due",
         "flowactions_outbox",
         ["next_attempt_at", "id"],

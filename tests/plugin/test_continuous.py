@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.outbox import continuous
+from flowactions_plugin.outbox.continuous import ContinuousWorker
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.services import Services
+from tests.bulk import copy
+from tests.queueing import Queue, a_worker, look, nobody_listens
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, until
+
+
+async def no_secret(origin: object) -> None:
+    return None
+
+
+def a_continuous_worker(
+    queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5
+) -> ContinuousWorker:
+    sender = Sender(httpx.MockTransport(answer), look, queue.database.clock, time.monotonic)
+    return ContinuousWorker(
+        queue.store, sender, no_secret, nobody_listens, slots=slots, per_destination=per_destination
+    )
+
+
+@asynccontextmanager
+async def running(worker: ContinuousWorker) -> AsyncIterator[None]:
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+class Silent:
+    """A receiver that takes connections and never answers; it knows how many it has at once."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.now = 0
+        self.most = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            while await reader.read(65536):
+                pass
+        except ConnectionError:
+            pass
+        finally:
+            self.now -= 1
+            writer.close()
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[Silent]:
+    made = Silent()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    try:
+        yield made
+    finally:
+        server.close()
+
+
+async def test_a_dead_destination_with_ten_thousand_rows_holds_up_nobody(database_url: str) -> None:
+    """Its backlog is older, and yet a row to another destination is there within a second of its enqueue."""
+    settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")
+    host = SmallHost(settings)
+    actions = FlowActions.load(host)
+    services = host.plugin_state(Services)
+    async with silent() as dead, recorder() as healthy:
+        before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
+        async with before.lifespan():
+            config = {"webhookUrl": dead.url, "webhookRetryOnFailure": True}
+            first = await before.reach(a_walk(), Node(id="n", type="webhook", config=config))
+            database = before.host.plugin_state(Services)._database
+            await copy(database, str(first.delivery_id), 10_000)
+        async with actions.lifespan():
+            await until(lambda: dead.now == 10)
+            node = Node(id="n", type="webhook", config={"webhookUrl": healthy.url})
+            for number in range(1, 11):
+                started = time.monotonic()
+                await actions.reach(a_walk(), node)
+                await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
+                assert time.monotonic() - started < 1
+            assert (dead.now, dead.most) == (10, 10)
+            async with services._database.read() as connection:
+                tried = await connection.exec_driver_sql(
+                    "SELECT count(*) FROM flowactions_outbox WHERE attempts > 0"
+                )
+                assert tried.scalar_one() <= 10  # those of the healthy one: no other attempt was used up
+
+
+async def test_within_a_tick_a_dead_destination_has_its_share_only(queue: Queue) -> None:
+    """In scheduled mode with a limit, a tick takes what is due elsewhere, too, though it is younger."""
+    slow = await queue.put(url="http://dead.example.com/", destination="http://dead.example.com:80")
+    await copy(queue.database, slow, 10_000)
+    healthy = await queue.put(url="http://healthy.example.com/", destination="http://healthy.example.com:80")
+    asked: Counter[str] = Counter()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked[request.url.host] += 1
+        return httpx.Response(200 if request.url.host.startswith("healthy") else 503)
+
+    assert await a_worker(queue, answer, limit=50, per_destination=10).tick() == 11
+    assert asked == {"dead.example.com": 10, "healthy.example.com": 1}
+    assert (await queue.row(healthy)).status == "delivered"
+
+
+async def test_without_a_limit_a_tick_takes_the_oldest(queue: Queue) -> None:
+    """§8 as it stands: up to fifty, oldest first, wherever they go."""
+    slow = await queue.put(destination="http://dead.example.com:80")
+    await copy(queue.database, slow, 100)
+    assert await a_worker(queue, lambda request: httpx.Response(200), limit=50).tick() == 50
+
+
+async def test_every_destination_has_its_turn(queue: Queue) -> None:
+    """More destinations than a claim asks, each with more rows than its share: all is delivered, within the limits."""
+    for number in range(130):
+        url = f"http://r{number}.example.com/"
+        first = await queue.put(url=url, destination=url)
+        if number % 10 == 0:
+            await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{first}'")  # noqa: S608
+            for _ in range(9):
+                await queue.put(url=url, destination=url)
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        for key in (request.url.host, "all"):
+            now[key] += 1
+            most[key] = max(most[key], now[key])
+        await asyncio.sleep(0.005)
+        for key in (request.url.host, "all"):
+            now[key] -= 1
+        return httpx.Response(200)
+
+    async with running(a_continuous_worker(queue, answer, slots=20, per_destination=2)):
+        await until(lambda: _live(queue, 0))
+    assert most.pop("all") <= 20
+    assert len(most) == 130
+    assert max(most.values()) <= 2
+
+
+async def test_what_is_enqueued_here_is_sent_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the next look at the queue: neither in a transaction of ours, nor in one of the host's."""
+    monkeypatch.setattr(continuous, "POLL_SECONDS", 60)
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"))
+    actions = FlowActions.load(host)
+    async with recorder() as receiver, actions.lifespan():
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        await asyncio.sleep(0.3)
+        await actions.reach(a_walk(), node)
+        await until(lambda: len(receiver.requests) == 1, seconds=5)
+        await until(lambda: len(host.finished) == 1, seconds=5)
+        engine = host.plugin_state(Services)._database._engine
+        assert engine is not None
+        async with engine.begin() as connection:
+            await actions.reach(a_walk(connection=connection), node)
+            await asyncio.sleep(0.1)
+            assert len(receiver.requests) == 1
+        await until(lambda: len(receiver.requests) == 2, seconds=5)
+
+
+async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
+    """What no one in this process said is found by looking, twice a second."""
+    async with running(a_continuous_worker(queue, lambda request: httpx.Response(200))):
+        await asyncio.sleep(0.1)
+        row_id = await queue.put()
+        await until(lambda: _is(queue, row_id, "delivered"), seconds=3)
+
+
+async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
+    """Cancelled, it claims no more, and writes what comes of what it has sent."""
+    sending, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        sending.set()
+        await answer.wait()
+        return httpx.Response(200)
+
+    ids = [await queue.put() for _ in range(8)]
+    task = asyncio.create_task(a_continuous_worker(queue, slow, per_destination=3).run())
+    await sending.wait()
+    task.cancel()
+    await asyncio.sleep(0.05)
+    answer.set()
+    await asyncio.wait({task})
+    states = Counter([(await queue.row(row_id)).status for row_id in ids])
+    assert states == {"delivered": 3, "pending": 5}
+    assert await queue.store.claim(10) != []
+
+
+async def test_a_delivery_that_fails_unexpectedly_costs_the_others_nothing(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A defect in one is logged; its slot is free again, and the rest is delivered."""
+    caplog.set_level(logging.ERROR)
+    worker = a_continuous_worker(queue, lambda request: httpx.Response(200), slots=2, per_destination=1)
+    ids = sorted([await queue.put() for _ in range(4)])
+    write = worker._write
+
+    async def fail_once(attempted: Any) -> None:
+        if attempted.delivery.id == ids[0]:
+            raise LookupError
+        await write(attempted)
+
+    worker._write = fail_once  # type: ignore[method-assign]
+    async with running(worker):
+        await until(lambda: _live(queue, 1))
+    assert "failed unexpectedly" in caplog.text
+
+
+async def _live(queue: Queue, count: int) -> bool:
+    async with queue.database.read() as connection:
+        query = "SELECT count(*) FROM flowactions_outbox WHERE status IN ('pending', 'retrying')"
+        return bool((await connection.exec_driver_sql(query)).scalar_one() == count)
+
+
+async def _is(queue: Queue, row_id: str, status: str) -> bool:
+    return bool((await queue.row(row_id)).status == status)
