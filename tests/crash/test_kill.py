@@ -37,7 +37,10 @@ class Field:
         self.url = url
         self.receiver = receiver
         self.settings = development(
-            url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_CLAIM_LIMIT=str(CLAIM_LIMIT)
+            url,
+            FLOWACTIONS_HOST_WORKER="off",
+            FLOWACTIONS_CLAIM_LIMIT=str(CLAIM_LIMIT),
+            FLOWACTIONS_CONCURRENCY=str(CLAIM_LIMIT),
         )
         self.engine: AsyncEngine = create_async_engine(
             read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
@@ -149,18 +152,25 @@ POINTS = ["claimed", "sent", "answered", "writing", "written"]
 
 
 @pytest.mark.parametrize(
-    ("count", "points"),
+    ("delivery", "count", "points"),
     [
-        pytest.param(300, POINTS * 2, id="short"),
-        pytest.param(1000, POINTS * 8, id="soak", marks=pytest.mark.soak),
+        pytest.param("scheduled", 300, POINTS * 2, id="scheduled"),
+        pytest.param("continuous", 300, POINTS * 2, id="continuous"),
+        pytest.param("scheduled", 1000, POINTS * 8, id="scheduled-soak", marks=pytest.mark.soak),
+        pytest.param("continuous", 1000, POINTS * 8, id="continuous-soak", marks=pytest.mark.soak),
     ],
 )
-async def test_killing_workers_loses_nothing(field: Field, count: int, points: list[str]) -> None:
+async def test_killing_workers_loses_nothing(
+    field: Field, delivery: str, count: int, points: list[str]
+) -> None:
     """Two workers drain the queue and die at every point of a delivery, again and again (kill -9).
 
     Zero lost; every row ends delivered, without using up an attempt; what arrives twice was in flight at a kill,
     and has the same id and the same bytes.
     """
+    field.settings["FLOWACTIONS_DELIVERY"] = delivery
+    if delivery == "continuous":
+        field.settings["FLOWACTIONS_DESTINATION_LIMIT"] = str(CLAIM_LIMIT)
     await field.enqueue(count)
     doomed: dict[str, int] = {}
     may_repeat: Counter[str] = Counter()

@@ -15,7 +15,8 @@ from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.bulk import fill
+from tests.bulk import copy, fill
+from tests.queueing import Queue
 
 ROW = "00000001-0000-7000-8000-000000000001"
 EVERYTHING = Filter(
@@ -30,6 +31,7 @@ async def complete_one(store: OutboxStore) -> None:
 
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "claim": lambda store: store.claim(50),
+    "claim by shares": lambda store: store.claim(50, per_destination=2),
     "complete": complete_one,
     "recall": lambda store: store.recall(),
     "retry": lambda store: store.retry(ROW, "acme"),
@@ -93,23 +95,24 @@ class Watched:
             await driver.execute("RESET plan_cache_mode; DEALLOCATE asked")
             return ["\n".join(one), "\n".join(any_)]
 
-    async def work_of_a_claim(self) -> int:
-        """Count what a claim of fifty rows costs: pages touched, or SQLite's steps by the hundred."""
+    async def work(self, call: Callable[[OutboxStore], Awaitable[Any]]) -> int:
+        """Count what a call costs: pages touched, or SQLite's steps by the hundred."""
         if self.database.dialect == "sqlite":
-            return await self._steps()
+            return await self._steps(call)
         self.statements.clear()
-        await self.store.claim(50)
-        (said,) = [each for each in self.statements if "flowactions_outbox" in each[0]]
-        statement, parameters = said
-        async with self.engine.connect() as connection:
-            explained = await connection.exec_driver_sql(
-                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
-            )
-            (plan,) = explained.scalars()
-        root = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
-        return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
+        await call(self.store)
+        pages = 0
+        for statement, parameters in [each for each in self.statements if "flowactions_outbox" in each[0]]:
+            async with self.engine.connect() as connection:
+                explained = await connection.exec_driver_sql(
+                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+                )
+                (plan,) = explained.scalars()
+            root = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+            pages += int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
+        return pages
 
-    async def _steps(self) -> int:
+    async def _steps(self, call: Callable[[OutboxStore], Awaitable[Any]]) -> int:
         steps = 0
 
         def step() -> None:
@@ -120,7 +123,7 @@ class Watched:
             connection.driver_connection._conn.set_progress_handler(step, 100)
 
         event.listen(self.engine.sync_engine, "checkout", watch)
-        await self.store.claim(50)
+        await call(self.store)
         event.remove(self.engine.sync_engine, "checkout", watch)
         return steps
 
@@ -143,7 +146,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
             assert "SCAN flowactions" not in plan, (name, plan)
     for plan in (*found["claim"][:1], *found["recall"][:1]):
         assert "ix_flowactions_outbox_due" in plan
-    work = [await large.work_of_a_claim() for _ in range(5)]
+    work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
     await large.database.__aexit__()
 
     small_url = f"sqlite:///{tmp_path / 'small.db'}"
@@ -151,10 +154,32 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
         await _emptied(database_url)
         small_url = database_url
     small = await watched(small_url, 10_000)
-    compared = [await small.work_of_a_claim() for _ in range(5)]
+    compared = [await small.work(STATEMENTS["claim"]) for _ in range(5)]
     await small.database.__aexit__()
     assert min(compared) > 10
     assert sorted(work)[2] <= 2 * sorted(compared)[2], (work, compared)
+
+
+async def test_a_claim_does_not_pay_for_somebody_elses_backlog(database_url: str) -> None:
+    """With all its slots taken, a destination's hundred thousand due rows cost a claim what its thousand do."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    async with Database(url, statement_seconds=None) as database:
+        queue = Queue(database)
+        slow = await queue.put(destination="http://slow.example.com:80")
+        for number in range(60):
+            await queue.put(destination=f"http://r{number}.example.com:80")
+        seen = Watched(database)
+
+        def claim(store: OutboxStore) -> Awaitable[Any]:
+            return store.claim(20, per_destination=5, busy={"http://slow.example.com:80": 5})
+
+        work = []
+        for backlog in (1000, 100_000):
+            await queue.run("DELETE FROM flowactions_outbox WHERE next_attempt_at <= 1000")
+            await copy(database, slow, backlog)
+            work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
+        assert work[0] > 5
+        assert work[1] <= 2 * work[0], work
 
 
 async def _emptied(url: str) -> None:
