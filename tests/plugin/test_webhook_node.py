@@ -63,7 +63,54 @@ async def run(database_url: str) -> AsyncIterator[Running]:
         yield started
 
 
+HOSTILE = {
+    "line feed": ("a\nx-evil: 1", b"a x-evil: 1"),
+    "carriage return": ("a\rx-evil: 1", b"a x-evil: 1"),
+    "both": ("a\r\nx-evil: 1\r\n\r\nGET / HTTP/1.1", b"a  x-evil: 1    GET / HTTP/1.1"),
+    "at the end": ("a\r\n", b"a"),
+    "NUL": ("a\x00b", b"a b"),
+    "every control character": ("".join(map(chr, [*range(32), *range(127, 160)])) + "z", b"z"),
+    "a next line": ("a\x85b", b"a b"),
+    "a line separator": ("a\u2028b", "a\u2028b".encode()),
+    "Latin": ("né", "né".encode()),
+    "wide": ("注文😀", "注文😀".encode()),
+    "half a character": ("a\ud800b", "a\ufffdb".encode()),
+    "a header of ours": ("1\r\nx-service-webhook-id: evt_other", b"1  x-service-webhook-id: evt_other"),
+    "templates": ("{{userId}}{{content}}", b"{{userId}}{{content}}"),
+    "nothing but space": (" \t ", b""),
+}
+"""Values that an end user may type, and the bytes that a header then holds."""
+
+
 class TestDelivery:
+    @pytest.mark.parametrize("what", HOSTILE)
+    @pytest.mark.parametrize("variable", ["userId", "content"])
+    async def test_an_end_user_cannot_add_a_header(self, run: Running, variable: str, what: str) -> None:
+        """Exactly the decided bytes arrive, in one header; in the body they are JSON text of the same value."""
+        said, expected = HOSTILE[what]
+        token = "{{" + variable + "}}"
+        node = a_node(
+            run.receiver.url,
+            webhookBody='{"said": ' + token + "}",
+            webhookHeaders=[{"key": "x-said", "value": token}, {"key": "x-last", "value": "end"}],
+        )
+        walk = {"userId": "user_id", "content": "content"}[variable]
+        await run.ended(await run.reach(node, **{walk: said}))
+        (request,) = run.receiver.requests
+        assert [value for name, value in request.headers if name == "x-said"] == [expected]
+        assert sorted(name for name, _ in request.headers) == [
+            "content-length",
+            "content-type",
+            "host",
+            "user-agent",
+            "x-last",
+            "x-said",
+            "x-service-webhook-event",
+            "x-service-webhook-id",
+            "x-service-webhook-timestamp",
+        ]
+        assert json.loads(request.body) == {"said": said.replace("\ud800", "\ufffd")}
+
     async def test_a_webhook_arrives_signed_with_every_header(self, run: Running) -> None:
         """A receiver that follows §5.3 verifies what arrives, and finds the headers of §2.6."""
         run.host.secret = "s3cret"
