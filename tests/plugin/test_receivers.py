@@ -25,7 +25,7 @@ from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.transport import OutboundTransport
 from tests.queueing import Queue, a_worker
-from tests.recorder import OK, status
+from tests.recorder import OK, recorder, status
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -256,6 +256,17 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
             assert said in (row.last_error or ""), (name, row.last_error)
             assert attempt.duration_ms <= 10_500, name
             assert len(attempt.response or b"") <= 2048, name
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_a_failure_and_is_not_followed(queue: Queue, code: int) -> None:
+    """Where it leads hears nothing, though it would be allowed."""
+    async with recorder() as elsewhere, transport() as sender:
+        async with serving(answering(status(code, f"location: {elsewhere.url}"))) as url:
+            row_id = await queue.put(url=url, max_attempts=1)
+            await a_worker(queue, sender).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.last_status_code, elsewhere.requests) == ("dead", code, [])
 
 
 async def test_a_receiver_that_does_not_read_is_given_up_in_time(queue: Queue) -> None:
