@@ -18,6 +18,7 @@ from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.continuous import ContinuousWorker
+from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.queue import Outbox
@@ -132,15 +133,18 @@ class Services:
         looks_itself = self._host.transport is None and proxy is None
         look = self._guard.read if looks_itself else self._guard.check
         sender = Sender(transport, look, self._database.clock, time.monotonic)
-        parts = (self._store, sender, self._host.signing_secret, self._host.delivery_finished)
+        courier = Courier(self._store, sender, self._host.signing_secret, self._host.delivery_finished)
         worker: Worker
         if settings.delivery == "continuous":
             per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
-            worker = continuous = ContinuousWorker(*parts, slots=at_once, per_destination=per_destination)
+            worker = continuous = ContinuousWorker(
+                self._store, courier, slots=at_once, per_destination=per_destination
+            )
             self._outbox.call_on_commit(continuous.wake)
         else:
             worker = Worker(
-                *parts,
+                self._store,
+                courier,
                 tick_seconds=settings.tick_seconds,
                 claim_limit=at_once,
                 per_destination=settings.destination_limit,

@@ -10,10 +10,11 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.outbox.delivery import NewDelivery
+from flowactions_plugin.outbox.courier import Courier
+from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
 from flowactions_plugin.outbox.egress import Destination, parse_destination
 from flowactions_plugin.outbox.sender import Look, Sender
-from flowactions_plugin.outbox.store import ClaimedDelivery, OutboxStore
+from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
 
@@ -51,6 +52,10 @@ class Queue:
             await self.store.enqueue(delivery, connection)
         return delivery.id
 
+    async def complete(self, claim: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
+        """Write one outcome, and tell whether the claim held."""
+        return await self.store.complete([Completion(claim, outcome, change)]) == {claim.id}
+
     async def run(self, statement: str) -> None:
         async with self.database.write() as connection:
             await connection.execute(text(statement))
@@ -73,13 +78,13 @@ def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look, **op
     """Make a worker; ``answer`` is a transport, or what answers in place of one."""
     transport = answer if isinstance(answer, httpx.AsyncBaseTransport) else httpx.MockTransport(answer)
     sender = Sender(transport, look, queue.database.clock, time.monotonic)
+    courier = Courier(queue.store, sender, no_secret, nobody_listens)
+    return Worker(queue.store, courier, tick_seconds=0.01, claim_limit=limit, **options)
 
-    async def no_secret(origin: object) -> None:
-        return None
 
-    return Worker(
-        queue.store, sender, no_secret, nobody_listens, tick_seconds=0.01, claim_limit=limit, **options
-    )
+async def no_secret(origin: object) -> None:
+    """Say that deliveries are not signed."""
+    return
 
 
 async def nobody_listens(delivery: object) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.outbox.courier import Secret
 from flowactions_plugin.outbox.store import ClaimedDelivery
-from flowactions_plugin.outbox.worker import Secret, Worker
+from flowactions_plugin.outbox.worker import Worker
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -47,7 +48,7 @@ class ContinuousWorker(Worker):
 
     async def _round(self) -> float:
         await self._recall()
-        await self._write_kept()
+        await self._courier.write_kept()
         free = self._slots - len(self._in_flight)
         if free < self._enough:
             return POLL_SECONDS
@@ -55,7 +56,7 @@ class ContinuousWorker(Worker):
         if not claimed:
             return POLL_SECONDS
         self._busy.update(delivery.destination for delivery in claimed)
-        secrets = asyncio.ensure_future(self._secrets(claimed))
+        secrets = asyncio.ensure_future(self._courier.secrets(claimed))
         for delivery in claimed:
             task = asyncio.create_task(self._one(delivery, secrets))
             self._in_flight.add(task)
@@ -71,7 +72,7 @@ class ContinuousWorker(Worker):
         self, delivery: ClaimedDelivery, secrets: asyncio.Future[Mapping[Origin | None, Secret]]
     ) -> None:
         try:
-            await self._deliver(delivery, await secrets)
+            await self._courier.deliver(delivery, await secrets)
         except StorageUnavailable:
             pass  # the outcome is kept; the next round writes it, or says what is wrong
         except Exception:
@@ -94,7 +95,7 @@ class ContinuousWorker(Worker):
         self._woken.clear()
 
     async def _last_words(self) -> None:
-        self._stopping = True
+        self._courier.stopping = True
         if self._in_flight:
             await asyncio.wait(self._in_flight)
         await super()._last_words()

@@ -10,11 +10,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, delete, insert, literal, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    String,
+    Text,
+    case,
+    delete,
+    insert,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Origin
@@ -61,6 +75,14 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     takeovers: int
     defect: str | None = None
+
+
+class Completion(NamedTuple):
+    """An attempt that was made, and what is to be written of it."""
+
+    delivery: ClaimedDelivery
+    outcome: Outcome
+    change: Transition
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,44 +271,47 @@ class OutboxStore:
         async with self._database.write() as connection:
             return (await connection.execute(recalled)).rowcount
 
-    async def complete(self, delivery: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
-        """Write what came of an attempt, if the claim still holds.
+    async def complete(self, completions: Sequence[Completion]) -> set[str]:
+        """Write what came of attempts, of each if its claim still holds.
 
         Returns:
-            Whether it held. If not, another worker has the row, and nothing was written.
+            The ids of those whose claim held. The others are in other workers' hands, and nothing of them was
+            written.
         """
-        number = delivery.attempts + 1
         now = self._database.now()
-        finished = change.status in FINISHED
+        done = self._database.table_of(
+            "done",
+            [_written(each) for each in completions],
+            id=String,
+            token=String,
+            status=String,
+            attempts=Integer,
+            delay_ms=BigInteger,
+            status_code=Integer,
+            error=Text,
+        )
         completed = (
             update(outbox)
-            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .where(outbox.c.id == done.c.id, outbox.c.claim_token == done.c.token)
             .values(
-                status=change.status,
-                attempts=number,
+                status=done.c.status,
+                attempts=done.c.attempts,
                 takeovers=0,
                 claim_token=None,
-                next_attempt_at=now + int(change.delay_seconds * 1000),
-                last_status_code=outcome.status_code,
-                last_error=storable(outcome.error),
+                next_attempt_at=now + done.c.delay_ms,
+                last_status_code=done.c.status_code,
+                last_error=done.c.error,
                 updated_at=now,
-                finished_at=now if finished else None,
+                finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=None),
             )
+            .returning(outbox.c.id)
         )
-        attempt = {
-            "delivery_id": delivery.id,
-            "number": delivery.earlier_attempts + number,
-            "started_at": outcome.started_at,
-            "duration_ms": outcome.duration_ms,
-            "status_code": outcome.status_code,
-            "error": storable(outcome.error),
-            "response": outcome.response,
-        }
         async with self._database.write() as connection:
-            held = (await connection.execute(completed)).rowcount == 1
-            if held:
+            held = set((await connection.execute(completed)).scalars())
+            log = [_logged(each) for each in completions if each.delivery.id in held]
+            if log:
                 # A log that holds this number already must not keep the outcome from being written.
-                await connection.execute(self._database.insert_unless_there(attempts).values(attempt))
+                await connection.execute(self._database.insert_unless_there(attempts), log)
         return held
 
     async def bury(self, delivery: ClaimedDelivery, reason: str) -> bool:
@@ -470,6 +495,32 @@ class OutboxStore:
         async with self._database.read() as connection:
             row = (await connection.execute(one)).one_or_none()
             return None if row is None else (row, (await connection.execute(log)).all())
+
+
+def _written(completion: Completion) -> dict[str, Any]:
+    delivery, outcome, change = completion
+    return {
+        "id": delivery.id,
+        "token": delivery.token,
+        "status": change.status,
+        "attempts": delivery.attempts + 1,
+        "delay_ms": int(change.delay_seconds * 1000),
+        "status_code": outcome.status_code,
+        "error": storable(outcome.error),
+    }
+
+
+def _logged(completion: Completion) -> dict[str, Any]:
+    delivery, outcome, _ = completion
+    return {
+        "delivery_id": delivery.id,
+        "number": delivery.earlier_attempts + delivery.attempts + 1,
+        "started_at": outcome.started_at,
+        "duration_ms": outcome.duration_ms,
+        "status_code": outcome.status_code,
+        "error": storable(outcome.error),
+        "response": outcome.response,
+    }
 
 
 def _due(now: ColumnElement[int], limit: int) -> Select[Any]:

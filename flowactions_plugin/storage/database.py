@@ -5,13 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import asyncpg
-from sqlalchemy import BigInteger, ColumnElement, Table, cast, event, extract, func, literal, select
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Table,
+    Text,
+    cast,
+    column,
+    event,
+    extract,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
@@ -187,6 +201,26 @@ class Database:
         if self.dialect == "postgresql":
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()
+
+    def table_of(self, name: str, rows: Sequence[Mapping[str, Any]], **columns: type[Any]) -> FromClause:
+        """Make a table of rows that a statement can join, so that one statement serves any number of them.
+
+        Args:
+            name: of the table in the statement.
+            rows: JSON-ready values by column.
+            columns: each column's SQLAlchemy type.
+        """
+        given = literal(msgspec.json.encode(rows).decode(), Text)
+        if self.dialect == "postgresql":
+            made = func.jsonb_to_recordset(cast(given, postgresql.JSONB)).table_valued(
+                *(column(key, kind) for key, kind in columns.items())
+            )
+            return made.render_derived(name=name, with_types=True)
+        each = func.json_each(given).table_valued("value")
+        values = (
+            cast(func.json_extract(each.c.value, f"$.{key}"), kind).label(key) for key, kind in columns.items()
+        )
+        return select(*values).subquery(name)
 
     @asynccontextmanager
     async def read(self, connection: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:

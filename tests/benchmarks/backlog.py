@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowactions_plugin.outbox.delivery import Outcome, Transition
-from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.store import Completion, OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import fill
@@ -47,7 +47,7 @@ def a_database(kind: str) -> Iterator[str]:
 
 
 async def measure(url: str, rows: int) -> dict[str, float]:
-    """Give the median seconds of a claim of fifty rows, and of writing one outcome."""
+    """Give the median seconds of a claim of fifty rows, and of writing their outcomes."""
     url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
     async with Database(url, statement_seconds=None) as database:  # filling takes long
         await fill(database, rows=rows, live=LIVE)
@@ -59,10 +59,12 @@ async def measure(url: str, rows: int) -> dict[str, float]:
             if not claimed:
                 break
             claims.append(time.perf_counter() - started)
-            for delivery in claimed:
-                started = time.perf_counter()
-                await store.complete(delivery, Outcome(0, 0, status_code=200), Transition("delivered"))
-                completions.append(time.perf_counter() - started)
+            outcomes = [
+                Completion(each, Outcome(0, 0, status_code=200), Transition("delivered")) for each in claimed
+            ]
+            started = time.perf_counter()
+            await store.complete(outcomes)
+            completions.append(time.perf_counter() - started)
         return {
             "rows": rows,
             "claim_ms": statistics.median(claims) * 1000,
@@ -87,7 +89,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({"measured": found, "claim_ratio": ratios}))
     else:
-        print(f"{'database':10} {'rows':>10} {'claim of 50, ms':>16} {'completion, ms':>16}")
+        print(f"{'database':10} {'rows':>10} {'claim of 50, ms':>16} {'outcomes, ms':>16}")
         for kind, rows in found.items():
             for row in rows:
                 print(f"{kind:10} {row['rows']:>10,} {row['claim_ms']:>16.2f} {row['complete_ms']:>16.2f}")

@@ -14,25 +14,21 @@ import pytest
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.outbox import continuous
 from flowactions_plugin.outbox.continuous import ContinuousWorker
+from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.services import Services
 from tests.bulk import copy
-from tests.queueing import Queue, a_worker, look, nobody_listens
+from tests.queueing import Queue, a_worker, look, no_secret, nobody_listens
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
-
-
-async def no_secret(origin: object) -> None:
-    return None
 
 
 def a_continuous_worker(
     queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5
 ) -> ContinuousWorker:
     sender = Sender(httpx.MockTransport(answer), look, queue.database.clock, time.monotonic)
-    return ContinuousWorker(
-        queue.store, sender, no_secret, nobody_listens, slots=slots, per_destination=per_destination
-    )
+    courier = Courier(queue.store, sender, no_secret, nobody_listens)
+    return ContinuousWorker(queue.store, courier, slots=slots, per_destination=per_destination)
 
 
 @asynccontextmanager
@@ -209,20 +205,20 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
 
 
 async def test_a_delivery_that_fails_unexpectedly_costs_the_others_nothing(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect in one is logged; its slot is free again, and the rest is delivered."""
     caplog.set_level(logging.ERROR)
     worker = a_continuous_worker(queue, lambda request: httpx.Response(200), slots=2, per_destination=1)
     ids = sorted([await queue.put() for _ in range(4)])
-    write = worker._write
+    send = worker._courier._sender.send
 
-    async def fail_once(attempted: Any) -> None:
-        if attempted.delivery.id == ids[0]:
+    async def fail_once(delivery: Any, secret: str | None) -> Any:
+        if delivery.id == ids[0]:
             raise LookupError
-        await write(attempted)
+        return await send(delivery, secret)
 
-    worker._write = fail_once  # type: ignore[method-assign]
+    monkeypatch.setattr(worker._courier._sender, "send", fail_once)
     async with running(worker):
         await until(lambda: _live(queue, 1))
     assert "failed unexpectedly" in caplog.text

@@ -71,7 +71,7 @@ async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
         return "s"
 
     worker = a_worker(queue, sent.append)
-    worker._signing_secret = secret
+    worker._courier._signing_secret = secret
     running = asyncio.create_task(worker.run())
     await asked.wait()
     running.cancel()

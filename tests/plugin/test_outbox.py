@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import Filter
@@ -31,7 +32,7 @@ class TestClaims:
         """nextAttemptAt must have elapsed."""
         row_id = await queue.put()
         (claimed,) = await queue.store.claim(10)
-        await queue.store.complete(claimed, FAILED, Transition("retrying", 60))
+        await queue.complete(claimed, FAILED, Transition("retrying", 60))
         assert await queue.store.claim(10) == []
         assert (await queue.row(row_id)).status == "retrying"
 
@@ -49,11 +50,11 @@ class TestClaims:
         await queue.expire_claims()
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.takeovers) == (row_id, 0, 1)
-        assert not await queue.store.complete(late, OK, Transition("delivered"))
+        assert not await queue.complete(late, OK, Transition("delivered"))
         assert not await queue.store.release(late, 0)
         assert not await queue.store.bury(late, "late")
         assert (await queue.row(row_id)).status == "pending"
-        assert await queue.store.complete(second, FAILED, Transition("retrying", 5))
+        assert await queue.complete(second, FAILED, Transition("retrying", 5))
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.takeovers, row.claim_token) == ("retrying", 1, 0, None)
 
@@ -62,7 +63,7 @@ class TestClaims:
         for status in ("delivered", "dead"):
             await queue.put()
             (claimed,) = await queue.store.claim(1)
-            await queue.store.complete(claimed, OK, Transition(status))
+            await queue.complete(claimed, OK, Transition(status))
         assert await queue.store.claim(10) == []
 
 
@@ -169,7 +170,7 @@ class TestCancelling:
         assert not await queue.store.cancel(row_id, "globex", "no")
         (claimed,) = await queue.store.claim(1)
         assert not await queue.store.cancel(row_id, "acme", "no")
-        assert await queue.store.complete(claimed, OK, Transition("delivered"))
+        assert await queue.complete(claimed, OK, Transition("delivered"))
 
 
 class TestWorker:
@@ -239,7 +240,7 @@ class TestWorker:
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A signing secret that never comes lets its delivery wait, and the others go."""
-        monkeypatch.setattr("flowactions_plugin.outbox.worker.HOST_SECONDS", 0.05)
+        monkeypatch.setattr("flowactions_plugin.outbox.courier.HOST_SECONDS", 0.05)
         other = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="hangs")
         waiting, healthy = await queue.put(origin=other), await queue.put()
 
@@ -251,7 +252,8 @@ class TestWorker:
         sender = Sender(
             httpx.MockTransport(lambda request: httpx.Response(200)), look, lambda: 0.0, lambda: 0.0
         )
-        await Worker(queue.store, sender, secret, nobody_listens, tick_seconds=1, claim_limit=10).tick()
+        courier = Courier(queue.store, sender, secret, nobody_listens)
+        await Worker(queue.store, courier, tick_seconds=1, claim_limit=10).tick()
         assert (await queue.row(healthy)).status == "delivered"
         row = await queue.row(waiting)
         assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)

@@ -17,14 +17,15 @@ from sqlalchemy import BigInteger, ColumnElement, literal, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import ClaimedDelivery, Filter, OutboxStore
+from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, Filter, OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
-from tests.queueing import look
+from tests.queueing import look, no_secret, nobody_listens
 
 T = TypeVar("T")
 
@@ -128,7 +129,8 @@ class Outbox(RuleBasedStateMachine):
         outcome = Outcome(
             0, 0, status_code=status, error=None if status else "down", final=final and not delivered
         )
-        assert self.run(self.store.complete(claim, outcome, change)) == holds
+        written = self.run(self.store.complete([Completion(claim, outcome, change)]))
+        assert written == ({claim.id} if holds else set())
         if row is not None and holds:
             self.rows[claim.id] = self._attempted(row, change.status, int(change.delay_seconds))
 
@@ -154,14 +156,9 @@ class Outbox(RuleBasedStateMachine):
 
         ids = self._due(limit)
         sent = [row_id for row_id in ids if self._takeovers(self.rows[row_id]) < 3]
-        worker = Worker(
-            self.store,
-            Sender(httpx.MockTransport(answer), look, self.database.clock, lambda: 0.0),
-            _nothing,
-            _nothing,
-            tick_seconds=1,
-            claim_limit=limit,
-        )
+        sender = Sender(httpx.MockTransport(answer), look, self.database.clock, lambda: 0.0)
+        courier = Courier(self.store, sender, no_secret, nobody_listens)
+        worker = Worker(self.store, courier, tick_seconds=1, claim_limit=limit)
         assert self.run(worker.tick()) == len(ids)
         assert len(answered) == len(sent)
         for row_id in ids:
@@ -323,10 +320,6 @@ class Outbox(RuleBasedStateMachine):
         async with self.database.write() as connection:
             for table in ("flowactions_attempts", "flowactions_outbox"):
                 await connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608
-
-
-async def _nothing(_: object) -> None:
-    return None
 
 
 @pytest.fixture

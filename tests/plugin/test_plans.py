@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.delivery import Outcome, Transition
-from flowactions_plugin.outbox.store import Filter, OutboxStore
+from flowactions_plugin.outbox.store import Completion, Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import copy, fill
@@ -26,7 +26,8 @@ EVERYTHING = Filter(
 
 async def complete_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
-    assert await store.complete(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
+    completion = Completion(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
+    assert await store.complete([completion]) == {claimed.id}
 
 
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
