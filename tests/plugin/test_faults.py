@@ -146,8 +146,9 @@ class Outage:
     async def lasting(self) -> AsyncIterator[None]:
         self.broken = True
         if self.kind == "locked":
-            with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
+            with closing(sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)) as other:
+                # Beside the event loop, which has to go on for whoever holds the lock now.
+                await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
                 yield
         elif self.kind in {"refused", "read-only server"}:
             name = make_url(self.url).database
