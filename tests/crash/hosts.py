@@ -2,7 +2,7 @@
 
 ``claimed:3``   with the third delivery claimed and not yet sent
 ``answered:3``  when the third answer was read
-``writing:3``   in the transaction of the third outcome, everything written and nothing committed
+``writing:3``   in the third transaction of outcomes, everything written and nothing committed
 ``written:3``   when that transaction was committed, before anybody knows
 
 To die when the receiver has the request is the receiver's doing: it sees in `WORKER` whom to kill.
