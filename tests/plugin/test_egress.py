@@ -23,7 +23,7 @@ from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.services import Services
 from tests.queueing import Queue, a_delivery, a_worker, claimed
-from tests.recorder import recorder
+from tests.recorder import recorder, status
 from tests.support import SmallHost, until
 
 FORBIDDEN_EVERYWHERE = [
@@ -598,6 +598,20 @@ class TestProxy:
             finally:
                 await transport.aclose()
             assert proxy.requests[0].header("proxy-authorization").startswith("Basic ")
+
+    async def test_tls_goes_through_a_tunnel(self, queue: Queue) -> None:
+        """For https the proxy is asked for a tunnel to the destination, and sees nothing of the request."""
+        async with recorder() as proxy:
+            proxy.answer = lambda number: status(403)
+            row_id = await queue.put(url="https://example.com:8443/secret-path")
+            transport = OutboundTransport(guard(), 5, proxy.url.removesuffix("/hook"))
+            try:
+                await a_worker(queue, transport).tick()
+            finally:
+                await transport.aclose()
+            assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
+            row = await queue.row(row_id)
+            assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
 
     async def test_a_proxy_that_is_away_is_a_failed_attempt(self, queue: Queue) -> None:
         """The row retries; the reason does not show the proxy's password."""
