@@ -153,6 +153,27 @@ async def test_every_destination_has_its_turn(queue: Queue) -> None:
     assert max(most.values()) <= 2
 
 
+async def test_more_dead_destinations_than_a_claim_asks_hold_up_nobody(queue: Queue) -> None:
+    """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
+    for number in range(70):
+        url = f"http://dead{number:02}.example.com/"
+        first = await queue.put(url=url, destination=url)
+        for _ in range(4):
+            await queue.put(url=url, destination=url)
+        await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{first}'")  # noqa: S608
+    healthy = await queue.put(url="http://z.example.com/", destination="http://z.example.com/")
+    end = asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host.startswith("dead"):
+            await end.wait()
+        return httpx.Response(200)
+
+    async with running(a_continuous_worker(queue, answer, slots=100, per_destination=1)):
+        await until(lambda: _is(queue, healthy, "delivered"), seconds=8)
+        end.set()
+
+
 async def test_what_is_enqueued_here_is_sent_at_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,8 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
             assert said in (row.last_error or ""), (name, row.last_error)
             assert attempt.duration_ms <= 10_500, name
             assert len(attempt.response or b"") <= 2048, name
+            if name == "gzip bomb":
+                assert attempt.response == BOMB[:2048]  # as it came, nothing unpacked
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
@@ -356,6 +358,30 @@ class TestIdleConnections:
                 await a_worker(queue, sender).tick()
                 assert (await queue.row(row_id)).status == "delivered"
         assert connections == [1, 1, 1]
+
+    async def test_the_second_try_takes_no_other_idle_connection(self, queue: Queue) -> None:
+        """When the receiver has closed all of them, one fresh connection is enough."""
+        answered = asyncio.Barrier(3)
+        connections = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            first = connections <= 3
+            await request(reader)
+            if first:
+                await answered.wait()  # three at once, so that there are three connections
+            writer.write(OK)
+            await writer.drain()
+            if first:
+                await reader.readuntil(b"\r\n\r\n")
+
+        async with serving(serve) as url, transport() as sender:
+            for number in (3, 1):
+                ids = [await queue.put(url=url, max_attempts=1) for _ in range(number)]
+                await a_worker(queue, sender).tick()
+                assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * number
+        assert connections == 4
 
     @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "DELETE"])
     async def test_a_fresh_connection_is_tried_once(self, queue: Queue, method: str) -> None:
