@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -196,20 +195,3 @@ async def test_a_server_that_falls_silent_is_noticed(
                         await count(database)
             door.opened = True
             assert await count(database) == 0
-
-
-async def test_a_lost_database_is_unavailable_until_it_is_back(tmp_path: Path) -> None:
-    """SQLite on a read-only connection fails clearly, and works again afterwards."""
-    async with a_database(f"sqlite:///{tmp_path / 'f.db'}") as database:
-        async with database.write() as connection:
-            await connection.exec_driver_sql("SELECT 1")
-        async with database.read() as connection:
-            await connection.exec_driver_sql("PRAGMA query_only = ON")
-        with pytest.raises(StorageUnavailable):
-            async with database.write() as connection:
-                await connection.execute(text(ROW.format("a")))
-        async with database.read() as connection:
-            await connection.exec_driver_sql("PRAGMA query_only = OFF")
-        async with database.write() as connection:
-            await connection.execute(text(ROW.format("b")))
-        assert await count(database) == 1
