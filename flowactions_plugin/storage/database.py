@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -171,6 +171,8 @@ class Database:
 
     @asynccontextmanager
     async def _schema_transaction(self) -> AsyncIterator[AsyncConnection]:
+        if self._engine is not None and self.dialect == "sqlite" and self._shared is None:
+            await asyncio.to_thread(_switch_to_wal, self._engine)
         async with self._transaction() as connection:
             if self.dialect == "postgresql":
                 # Processes that start together see to the tables one after the other.
@@ -237,7 +239,7 @@ class Database:
                 yield connection
                 return
             await self._prepare()
-            async with self._connect() as opened:
+            async with self._connection() as opened:
                 yield opened
 
     @asynccontextmanager
@@ -286,7 +288,7 @@ class Database:
             if self.dialect == "sqlite":
                 # One writer at a time: waiting here is fair, waiting in SQLite is polling.
                 await stack.enter_async_context(self._writer)
-            opened = await stack.enter_async_context(self._connect())
+            opened = await stack.enter_async_context(self._connection())
             await self._begin(opened)
             self._after_commit[id(opened)] = calls
             try:
@@ -297,10 +299,19 @@ class Database:
         for call in calls:
             call()
 
-    def _connect(self) -> AsyncConnection:
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection]:
         if self._engine is None:
             raise StorageUnavailable("The database is not open: the lifespan is not running.")
-        return self._engine.connect()
+        async with self._engine.connect() as opened:
+            try:
+                yield opened
+            except DBAPIError:
+                # A statement of SQLite's that failed leaves a cursor behind. When that is collected, whatever thread
+                # collects it waits until the connection is idle: not to be had from one that waits for a lock.
+                if self.dialect == "sqlite" and self._shared is None:
+                    await opened.invalidate()
+                raise
 
     async def _begin(self, connection: AsyncConnection) -> None:
         await connection.begin()
@@ -314,25 +325,26 @@ class Database:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    _switch_to_wal(cursor)
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
 
 
-def _switch_to_wal(cursor: Any) -> None:
+def _switch_to_wal(engine: AsyncEngine) -> None:
     """Set the journal's mode, which stays with the file.
 
-    On a new file, processes that do it at once can wait for each other for ever. So none waits for long: it lets go
-    and tries again.
+    On a new file, processes that do it at once can wait for each other for ever. So none waits for long: it lets go,
+    of its connection too, and tries again.
     """
-    cursor.execute(f"PRAGMA busy_timeout = {WAL_PAUSE_MS}")
+    (path,), given = engine.dialect.create_connect_args(engine.url)
+    options: dict[str, Any] = {**given, "timeout": WAL_PAUSE_MS / 1000}
     for left in reversed(range(BUSY_TIMEOUT_MS // WAL_PAUSE_MS)):
         try:
-            cursor.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
+            with closing(sqlite3.connect(path, **options)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as exc:
             if not left:
-                raise
+                raise StorageUnavailable(f"the database failed: OperationalError: {exc}") from exc
         else:
             return
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -195,3 +199,35 @@ async def test_a_server_that_falls_silent_is_noticed(
                         await count(database)
             door.opened = True
             assert await count(database) == 0
+
+
+async def test_a_wait_for_sqlites_lock_never_holds_up_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does collecting what an earlier, failed wait of the same connection left behind."""
+    monkeypatch.setattr("flowactions_plugin.storage.database.BUSY_TIMEOUT_MS", 1_000)
+    path = tmp_path / "f.db"
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = monotonic()
+            await asyncio.sleep(0.01)
+            gc.collect()
+            longest = max(longest, monotonic() - before)
+
+    async with a_database(f"sqlite:///{path}") as database:
+        assert await count(database) == 0
+        watching = asyncio.create_task(watch())
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(2):
+                with pytest.raises(StorageUnavailable, match="locked"):
+                    async with database.write():
+                        pass
+        watching.cancel()
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format("a")))
+        assert await count(database) == 1
+    assert longest < 0.5
