@@ -4,6 +4,7 @@ FlowActionsError (of the contract)
 ├── StorageUnavailable   the database did not answer; what was asked may be tried again
 │   └── SchemaOutdated   its tables are of an earlier release; the message says what to run
 ├── EgressRefused        a rule forbids sending to this URL or address
+├── SendFailed           a receiver gave no answer; the message says why
 ├── BodyInvalid          a webhook body is no JSON
 ├── SealBroken           a sealed secret cannot be opened
 └── NotConfigured        a setting is missing; the message names it
@@ -24,6 +25,10 @@ class SchemaOutdated(StorageUnavailable):
 
 class EgressRefused(FlowActionsError):
     """Requests may not be sent to this address."""
+
+
+class SendFailed(FlowActionsError):
+    """A request got no answer."""
 
 
 class BodyInvalid(FlowActionsError):

@@ -21,10 +21,11 @@ from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
 from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.host_transport import HostTransport
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.routes import outbox_router
-from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.sender import Sender, Transport
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
@@ -128,12 +129,22 @@ class Services:
         settings = self._settings
         at_once = settings.concurrency if settings.delivery == "continuous" else settings.claim_limit
         proxy = settings.egress_proxy
-        transport = self._host.transport or OutboundTransport(self._guard, at_once, proxy)
+        transport: Transport
+        if self._host.transport is not None:
+            transport = HostTransport(self._host.transport)
+        else:
+            transport = OutboundTransport(self._guard, at_once, proxy)
         # Our own transport looks at every address that it dials. What another one dials, nobody here sees.
         looks_itself = self._host.transport is None and proxy is None
         look = self._guard.read if looks_itself else self._guard.check
         sender = Sender(transport, look, self._database.clock, time.monotonic)
-        courier = Courier(self._store, sender, self._host.signing_secret, self._host.delivery_finished)
+        listens = type(self._host).delivery_finished is not Host.delivery_finished
+        courier = Courier(
+            self._store,
+            sender,
+            self._host.signing_secret,
+            self._host.delivery_finished if listens else None,
+        )
         worker: Worker
         if settings.delivery == "continuous":
             per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
@@ -153,8 +164,7 @@ class Services:
             await worker.run()
         finally:
             self._outbox.call_on_commit(None)
-            if self._host.transport is None:
-                await transport.aclose()
+            await transport.aclose()
 
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)

@@ -13,7 +13,8 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
 from flowactions_plugin.outbox.egress import Destination, parse_destination
-from flowactions_plugin.outbox.sender import Look, Sender
+from flowactions_plugin.outbox.host_transport import HostTransport
+from flowactions_plugin.outbox.sender import Look, Sender, Transport
 from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
@@ -74,10 +75,14 @@ async def look(url: str) -> Destination:
     return parse_destination(url)
 
 
+def as_transport(answer: Any) -> Transport:
+    """Make a transport of what answers in place of one; a transport is one already."""
+    return answer if hasattr(answer, "post") else HostTransport(httpx.MockTransport(answer))
+
+
 def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look, **options: Any) -> Worker:
     """Make a worker; ``answer`` is a transport, or what answers in place of one."""
-    transport = answer if isinstance(answer, httpx.AsyncBaseTransport) else httpx.MockTransport(answer)
-    sender = Sender(transport, look, queue.database.clock, time.monotonic)
+    sender = Sender(as_transport(answer), look, queue.database.clock, time.monotonic)
     courier = Courier(queue.store, sender, no_secret, nobody_listens)
     return Worker(queue.store, courier, tick_seconds=0.01, claim_limit=limit, **options)
 

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.outbox.courier import Secret
+from flowactions_plugin.outbox.slots import Slots
 from flowactions_plugin.outbox.store import ClaimedDelivery
 from flowactions_plugin.outbox.worker import Worker
 
 log = logging.getLogger("flowactions.outbox")
 
+Secrets: TypeAlias = asyncio.Future[Mapping[Origin | None, Secret]]
+
 POLL_SECONDS: Final = 0.5
 """How often the queue is looked at when nobody says that there is something: the guarantee behind every wake."""
+
+PACE_SECONDS: Final = 0.005
+"""How far apart claims are while anything is in flight, so that each brings more than a few rows."""
 
 
 class ContinuousWorker(Worker):
     """Delivers as fast as slots become free.
 
-    It differs from the worker that ticks in when it claims: as soon as a quarter of its slots is free, when
-    something was enqueued in this process, and twice a second in any case.
+    It differs from the worker that ticks in when it claims: when slots become free and more is due, when something
+    was enqueued, and twice a second in any case. A slot is free again as soon as its request is over: outcomes are
+    written beside it.
 
     Args:
         slots: deliveries in flight at once.
@@ -36,10 +43,11 @@ class ContinuousWorker(Worker):
         super().__init__(
             *arguments, tick_seconds=POLL_SECONDS, claim_limit=slots, per_destination=per_destination, **others
         )
-        self._slots = slots
+        self._slots: Slots[tuple[ClaimedDelivery, Secrets]] = Slots(slots, per_destination)
         self._share = per_destination
-        self._busy: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._more = False
+        self._claimed_at = 0.0
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -48,54 +56,53 @@ class ContinuousWorker(Worker):
 
     async def _round(self) -> float:
         await self._recall()
-        await self._courier.write_kept()
-        free = self._slots - len(self._in_flight)
-        if free < self._enough:
+        if self._courier.behind:
+            await self._courier.flush()
+        if self._in_flight:
+            await asyncio.sleep(self._claimed_at + PACE_SECONDS - asyncio.get_running_loop().time())
+        wish = self._slots.wish()
+        if not wish.limit:
+            self._more = True
             return POLL_SECONDS
-        claimed = await self._store.claim(free, per_destination=self._share, busy=self._busy)
-        if not claimed:
-            return POLL_SECONDS
-        self._busy.update(delivery.destination for delivery in claimed)
+        self._claimed_at = asyncio.get_running_loop().time()
+        claimed = await self._store.claim(wish.limit, per_destination=self._share, busy=wish.busy)
+        self._more = len(claimed) == wish.limit
         secrets = asyncio.ensure_future(self._courier.secrets(claimed))
-        for delivery in claimed:
+        self._slots.add(wish, [(delivery.destination, (delivery, secrets)) for delivery in claimed])
+        self._start()
+        return 0.0 if self._more else POLL_SECONDS
+
+    def _start(self) -> None:
+        for delivery, secrets in self._slots.start():
             task = asyncio.create_task(self._one(delivery, secrets))
             self._in_flight.add(task)
             task.add_done_callback(self._in_flight.discard)
-        return 0.0
 
-    @property
-    def _enough(self) -> int:
-        """How many slots must be free for a claim to be worth it."""
-        return max(1, self._slots // 4)
-
-    async def _one(
-        self, delivery: ClaimedDelivery, secrets: asyncio.Future[Mapping[Origin | None, Secret]]
-    ) -> None:
+    async def _one(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         try:
             await self._courier.deliver(delivery, await secrets)
         except StorageUnavailable:
-            pass  # the outcome is kept; the next round writes it, or says what is wrong
+            pass  # the next round says what is wrong
         except Exception:
             log.exception("delivery %s failed unexpectedly; it is claimed again later", delivery.id)
         finally:
-            full = self._busy[delivery.destination] >= self._share
-            self._busy[delivery.destination] -= 1
-            if not self._busy[delivery.destination]:
-                del self._busy[delivery.destination]
-            if full or self._slots - len(self._in_flight) + 1 >= self._enough:
+            limited = self._slots.finish(delivery.destination)
+            self._start()
+            if limited or self._more:
                 self.wake()
 
     async def _rest(self, seconds: float) -> None:
-        if seconds:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
         self._woken.clear()
 
     async def _last_words(self) -> None:
         self._courier.stopping = True
+        with suppress(StorageUnavailable):
+            await self._store.release([delivery for delivery, _ in self._slots.abandon()])
         if self._in_flight:
             await asyncio.wait(self._in_flight)
         await super()._last_words()

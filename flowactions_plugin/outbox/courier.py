@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from flowactions_hookspecs import Delivery, Origin, OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.delivery import MAX_TAKEOVERS, Outcome, transition
+from flowactions_plugin.outbox.delivery import FINISHED, MAX_TAKEOVERS, Outcome, Status, transition
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, OutboxStore
 
@@ -21,10 +22,13 @@ HOST_SECONDS: Final = 5.0
 HOST_RETRY_SECONDS: Final = 30.0
 """How long a row waits when the host failed to say what its signing secret is."""
 
-GATHER_SECONDS: Final = 0.002
-"""How long an outcome waits for others, so that one transaction serves them all."""
+GATHER_SECONDS: Final = 0.005
+"""How long an outcome waits for others, so that one statement serves them all."""
 
 BATCH: Final = 500
+
+TELLING: Final = 10
+"""How many batches the host may be behind with taking note before the next is written."""
 
 
 class Secret(NamedTuple):
@@ -49,7 +53,7 @@ class Courier:
         store: the queue.
         sender: makes the attempts.
         signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
-        delivery_finished: tells the host what has ended.
+        delivery_finished: tells the host what has ended; ``None`` when it does not want to know.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Courier:
         store: OutboxStore,
         sender: Sender,
         signing_secret: Callable[[Origin], Awaitable[str | None]],
-        delivery_finished: Callable[[Delivery], Awaitable[None]],
+        delivery_finished: Callable[[Delivery], Awaitable[None]] | None,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -66,6 +70,8 @@ class Courier:
         self._unwritten: list[Completion] = []
         self._writing = asyncio.Lock()
         self._gathering: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+        self._failed = False
         self.stopping = False
         """Set when what has not begun is to be given back."""
 
@@ -73,6 +79,11 @@ class Courier:
     def unwritten(self) -> int:
         """How many outcomes wait to be written."""
         return len(self._unwritten)
+
+    @property
+    def behind(self) -> bool:
+        """Whether outcomes are to be written before anything else is claimed."""
+        return self._failed or len(self._unwritten) > BATCH
 
     async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
         """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
@@ -92,27 +103,17 @@ class Courier:
             return Secret(unknown=True)
 
     async def deliver(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, Secret]) -> None:
-        """Make an attempt and write its outcome.
-
-        Raises:
-            StorageUnavailable: the outcome is kept, and `write_kept` writes it.
-        """
-        if await self.attempt(delivery, secrets):
-            await self.written()
-
-    async def attempt(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, Secret]) -> bool:
         """Make an attempt, or end or give back a delivery that gets none.
 
-        Returns:
-            Whether there is an outcome, which now waits to be written.
+        The outcome is written a moment later, together with those that come meanwhile; `flush` waits for it.
 
         Raises:
             StorageUnavailable: it could not be ended or given back; it is claimed again later.
         """
         secret = secrets.get(delivery.origin, Secret())
         if self.stopping or secret.unknown:
-            await self._store.release(delivery, 0.0 if self.stopping else HOST_RETRY_SECONDS)
-            return False
+            await self._store.release([delivery], 0.0 if self.stopping else HOST_RETRY_SECONDS)
+            return
         ended = delivery.defect or secret.gone
         if ended is None and delivery.takeovers >= MAX_TAKEOVERS:
             ended = f"{delivery.takeovers} workers in a row did not finish this delivery"
@@ -120,59 +121,78 @@ class Courier:
             if await self._store.bury(delivery, ended):
                 log.warning("delivery %s is dead: %s", delivery.id, ended)
                 await self._tell(delivery, "dead", delivery.attempts, Outcome(0, 0, error=ended))
-            return False
+            return
         outcome = await self._sender.send(delivery, secret.value)
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
         self._unwritten.append(Completion(delivery, outcome, change))
-        return True
-
-    async def written(self) -> None:
-        """Wait until every outcome so far is written, together with those that come within a moment.
-
-        Raises:
-            StorageUnavailable: they are kept.
-        """
         if self._gathering is None:
             self._gathering = asyncio.create_task(self._gather())
-        await asyncio.shield(self._gathering)
 
     async def _gather(self) -> None:
-        await asyncio.sleep(GATHER_SECONDS)
-        self._gathering = None
-        await self.write_kept()
+        """Write outcomes while there are any; after a failure the worker decides when to try again."""
+        try:
+            while self._unwritten and not self._failed:
+                await asyncio.sleep(GATHER_SECONDS)
+                with suppress(StorageUnavailable):
+                    await self._write()
+        finally:
+            self._gathering = None
 
-    async def write_kept(self) -> None:
-        """Write every outcome that waits.
+    async def flush(self) -> None:
+        """Write every outcome that waits, and see the host take note.
 
         Raises:
             StorageUnavailable: the rest is kept.
         """
+        await self._write()
+        if self._telling:
+            await asyncio.wait(self._telling)
+
+    async def _write(self) -> None:
         async with self._writing:
             while self._unwritten:
                 batch, self._unwritten = self._unwritten[:BATCH], self._unwritten[BATCH:]
                 try:
                     held = await self._store.complete(batch)
-                except StorageUnavailable:
+                except BaseException as exc:
                     self._unwritten = batch + self._unwritten
+                    self._failed = isinstance(exc, StorageUnavailable)
                     raise
-                await asyncio.gather(*(self._note(each, each.delivery.id in held) for each in batch))
+                await self._note(batch, held)
+            self._failed = False
 
-    async def _note(self, completion: Completion, held: bool) -> None:
-        delivery, outcome, change = completion
-        if not held:
-            log.warning("delivery %s was taken over by another worker", delivery.id)
-        elif change.status == "delivered" or change.status == "dead":  # noqa: PLR1714  narrows the type
-            await self._tell(delivery, change.status, delivery.attempts + 1, outcome)
+    async def _note(self, batch: Sequence[Completion], held: set[str]) -> None:
+        for each in batch:
+            if each.delivery.id not in held:
+                log.warning("delivery %s was taken over by another worker", each.delivery.id)
+        if self._delivery_finished is None:
+            return
+        ended = [each for each in batch if each.delivery.id in held and each.change.status in FINISHED]
+        while len(self._telling) >= TELLING:
+            await asyncio.wait(self._telling, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(self._tell_all(ended))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell_all(self, ended: Sequence[Completion]) -> None:
+        await asyncio.gather(
+            *(
+                self._tell(each.delivery, each.change.status, each.delivery.attempts + 1, each.outcome)
+                for each in ended
+            )
+        )
 
     async def _tell(
         self,
         delivery: ClaimedDelivery,
-        status: Literal["delivered", "dead"],
+        status: Status,
         attempts: int,
         outcome: Outcome,
     ) -> None:
-        if delivery.origin is None:
-            return  # unreadable, so there is nothing that a host could find it by
+        if delivery.origin is None or self._delivery_finished is None:
+            return  # an unreadable origin is nothing that a host could find it by
+        if status != "delivered" and status != "dead":  # noqa: PLR1714  narrows the type
+            return
         finished = Delivery(
             id=delivery.id,
             organization_id=delivery.organization_id,

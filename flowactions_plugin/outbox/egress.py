@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -95,6 +96,7 @@ class Destination(NamedTuple):
     key: str
 
 
+@lru_cache(maxsize=4096)
 def parse_destination(url: str) -> Destination:
     """Read a webhook URL.
 

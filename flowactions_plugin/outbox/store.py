@@ -8,6 +8,7 @@ but is counted.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,18 +18,24 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Executable,
+    FromClause,
     Integer,
     Row,
     Select,
     String,
     Text,
+    bindparam,
     case,
     delete,
+    func,
     insert,
     literal,
+    null,
     select,
     update,
 )
+from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Origin
@@ -48,6 +55,29 @@ DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
 
 _ORIGIN = msgspec.json.Decoder(Origin)
+WHOLE_SECONDS: Final = 1.0
+"""How often a claim looks at the queue's whole index."""
+
+BEHIND_MS: Final = 1000
+"""How far behind the oldest row of the claim before the others begin to look.
+
+PostgreSQL keeps the index entries of rows that were claimed until it vacuums. Claims that began at the very oldest would
+walk over all of them."""
+
+_CLAIMED = (
+    *(
+        "id",
+        "claim_token",
+        "organization_id",
+        "agent_id",
+        "event_id",
+        "event_type",
+        "origin",
+        "url",
+        "destination",
+    ),
+    *("method", "headers", "body", "attempts", "earlier_attempts", "max_attempts", "takeovers"),
+)
 _HEADERS = msgspec.json.Decoder(list[tuple[str, str]])
 
 
@@ -120,52 +150,25 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class _Shares:
-    """Rows chosen so far, and what each destination may still have."""
-
-    def __init__(self, limit: int, per_destination: int, busy: Mapping[str, int]) -> None:
-        self.limit = limit
-        self.ids: list[str] = []
-        self._per_destination = per_destination
-        self._taken = Counter(busy)
-
-    @property
-    def left(self) -> int:
-        return self.limit - len(self.ids)
-
-    def room(self, destination: str) -> int:
-        return self._per_destination - self._taken[destination]
-
-    def take(self, rows: Sequence[Row[Any]]) -> None:
-        for row in rows:
-            if self.left and self.room(row.destination) > 0:
-                self.ids.append(row.id)
-                self._taken[row.destination] += 1
-
-
 class OutboxStore:
     """The queue of one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._last_destination = ""
+        # Built once: building a statement costs more than running it.
+        self._enqueued = _enqueued(database)
+        self._completed = _completed(database)
+        self._since = 0
+        self._whole_at = 0.0
+        self._claims: dict[tuple[int, int | None], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection) -> None:
         """Write a row that is due now, within the caller's transaction (§3.1)."""
-        now = self._database.now()
-        row = {
-            **msgspec.structs.asdict(delivery),
-            "origin": msgspec.json.encode(delivery.origin).decode(),
-            "headers": msgspec.json.encode(delivery.headers).decode(),
-            "status": "pending",
-            "attempts": 0,
-            "earlier_attempts": 0,
-            "takeovers": 0,
-            "next_attempt_at": now,
-            "created_at": now,
-            "updated_at": now,
-        }
-        await connection.execute(insert(outbox).values(row))
+        row = msgspec.structs.asdict(delivery)
+        row["origin"] = msgspec.json.encode(delivery.origin).decode()
+        row["headers"] = msgspec.json.encode(delivery.headers).decode()
+        await connection.execute(self._enqueued, row)
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
         """Have something called when what was enqueued on a connection is there for others."""
@@ -182,52 +185,56 @@ class OutboxStore:
                 What is due elsewhere is then found behind any backlog, at a cost that does not grow with it.
             busy: how many are in flight to each destination.
         """
-        now = self._database.now()
-        async with self._database.write() as connection:
-            if per_destination is None:
-                due = _due(now, limit)
-            else:
-                shares = _Shares(limit, per_destination, busy or {})
-                await self._share_out(connection, now, shares)
-                if not shares.ids:
-                    return []
-                due = select(outbox.c.id).where(outbox.c.id.in_(shares.ids))
-            # Apart, so that no plan can run it twice and claim more than the limit.
-            chosen = due.cte("due")
-            claimed = (
-                update(outbox)
-                .where(outbox.c.id.in_(select(chosen.c.id)))
-                .values(
-                    takeovers=outbox.c.takeovers
-                    + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
-                    claim_token=uuid4().hex,
-                    next_attempt_at=now + int(CLAIM_SECONDS * 1000),
-                    updated_at=now,
-                )
-                .returning(outbox)
-            )
-            rows = (await connection.execute(claimed)).all()
+        token = uuid4().hex
+        if per_destination is None:
+            rows = await self._claim((limit, None), {"token": token})
+        else:
+            # Of a few sizes only, so that the database has planned them before.
+            look = 1 << (2 * limit - 1).bit_length()
+            held = [{"destination": place, "number": number} for place, number in (busy or {}).items()]
+            given = {"token": token, "limit": limit, "busy": self._database.rows(held)}
+            rows = await self._claim((look, per_destination), given)
+            taken = Counter(busy or {})
+            taken.update(row.destination for row in rows)
+            if len(rows) <= limit // 2 and any(count >= per_destination for count in taken.values()):
+                rows += await self._claim_elsewhere(limit - len(rows), per_destination, taken, token)
         return [_claimed(row) for row in sorted(rows, key=lambda row: row.id)]
 
-    async def _share_out(self, connection: AsyncConnection, now: ColumnElement[int], shares: _Shares) -> None:
-        """Choose rows so that no destination has more than its share, and lock them.
+    async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
+        if kind not in self._claims:
+            self._claims[kind] = _taken(self._database, _eligible(self._database, *kind))
+        now = time.monotonic()
+        if now > self._whole_at:
+            self._since, self._whole_at = 0, now + WHOLE_SECONDS
+        statement, parameters = self._claims[kind], {**given, "since": self._since}
+        rows = await self._database.at_once(lambda connection: connection.execute(statement, parameters).all())
+        if rows and self._database.dialect == "postgresql":
+            self._since = min(row.due_at for row in rows) - BEHIND_MS
+        return list(rows)
 
-        Mostly the oldest rows suffice. When destinations that have their share hold the head of the queue, the
-        next few destinations are asked one by one, going round, so that each of them has its turn.
+    async def _claim_elsewhere(
+        self, limit: int, per_destination: int, taken: Mapping[str, int], token: str
+    ) -> list[Row[Any]]:
+        """Claim behind destinations that have their share and hold the head of the queue.
+
+        The next few destinations are asked one by one, going round, so that each of them has its turn.
         """
-        look = 2 * shares.limit
-        head = (await connection.execute(_due(now, look))).all()
-        shares.take(head)
-        if shares.left == 0 or len(head) < look:
-            return
-        places = [place for place in await self._next_destinations(connection) if shares.room(place)]
-        if not places:
-            return
-        found: list[Row[Any]] = []
-        for place in places:
-            query = _due(now, shares.room(place)).where(outbox.c.destination == place)
-            found += (await connection.execute(query)).all()
-        shares.take(sorted(found, key=lambda row: (row.next_attempt_at, row.id)))
+        now = self._database.now()
+        async with self._database.write() as connection:
+            found: list[Row[Any]] = []
+            for place in await self._next_destinations(connection):
+                room = per_destination - taken.get(place, 0)
+                if room > 0:
+                    query = _due(now, room).where(outbox.c.destination == place)
+                    found += (await connection.execute(query)).all()
+            if not found:
+                return []
+            found.sort(key=lambda row: (row.next_attempt_at, row.id))
+            chosen = select(outbox.c.id, outbox.c.next_attempt_at).where(
+                outbox.c.id.in_([row.id for row in found[:limit]])
+            )
+            statement = _taken(self._database, chosen)
+            return list((await connection.execute(statement, {"token": token})).all())
 
     async def _next_destinations(self, connection: AsyncConnection) -> Sequence[str]:
         """Go round the destinations that have live rows, a few at a time, by looking each up behind the last."""
@@ -278,41 +285,18 @@ class OutboxStore:
             The ids of those whose claim held. The others are in other workers' hands, and nothing of them was
             written.
         """
-        now = self._database.now()
-        done = self._database.table_of(
-            "done",
-            [_written(each) for each in completions],
-            id=String,
-            token=String,
-            status=String,
-            attempts=Integer,
-            delay_ms=BigInteger,
-            status_code=Integer,
-            error=Text,
-        )
-        completed = (
-            update(outbox)
-            .where(outbox.c.id == done.c.id, outbox.c.claim_token == done.c.token)
-            .values(
-                status=done.c.status,
-                attempts=done.c.attempts,
-                takeovers=0,
-                claim_token=None,
-                next_attempt_at=now + done.c.delay_ms,
-                last_status_code=done.c.status_code,
-                last_error=done.c.error,
-                updated_at=now,
-                finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=None),
-            )
-            .returning(outbox.c.id)
-        )
-        async with self._database.write() as connection:
-            held = set((await connection.execute(completed)).scalars())
-            log = [_logged(each) for each in completions if each.delivery.id in held]
-            if log:
-                # A log that holds this number already must not keep the outcome from being written.
-                await connection.execute(self._database.insert_unless_there(attempts), log)
-        return held
+        given = {"done": self._database.rows([_written(each) for each in completions])}
+
+        def write(connection: SyncConnection) -> set[str]:
+            held = set(connection.execute(self._completed, given).scalars())
+            if self._database.dialect == "sqlite":
+                log = [_logged(each) for each in completions if each.delivery.id in held]
+                if log:
+                    # A log that holds this number already must not keep the outcome from being written.
+                    connection.execute(self._database.insert_unless_there(attempts), log)
+            return held
+
+        return await self._database.at_once(write)
 
     async def bury(self, delivery: ClaimedDelivery, reason: str) -> bool:
         """End a claimed row without an attempt.
@@ -336,20 +320,26 @@ class OutboxStore:
         async with self._database.write() as connection:
             return (await connection.execute(buried)).rowcount == 1
 
-    async def release(self, delivery: ClaimedDelivery, delay_seconds: float) -> bool:
-        """Give a claim back without an attempt; the row is due again after ``delay_seconds``.
+    async def release(self, deliveries: Sequence[ClaimedDelivery], delay_seconds: float = 0.0) -> int:
+        """Give claims back without an attempt; the rows are due again after ``delay_seconds``.
 
         Returns:
-            Whether the claim still held.
+            How many claims still held.
         """
+        if not deliveries:
+            return 0
         now = self._database.now()
+        given = self._database.table_of("given", id=String, token=String)
         released = (
             update(outbox)
-            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .where(outbox.c.id == given.c.id, outbox.c.claim_token == given.c.token)
             .values(claim_token=None, next_attempt_at=now + int(delay_seconds * 1000), updated_at=now)
+            .returning(outbox.c.id)
         )
-        async with self._database.write() as connection:
-            return (await connection.execute(released)).rowcount == 1
+        rows = self._database.rows([{"id": each.id, "token": each.token} for each in deliveries])
+        return await self._database.at_once(
+            lambda connection: len(connection.execute(released, {"given": rows}).all())
+        )
 
     async def retry(self, row_id: str, organization_id: str) -> bool:
         """Make a dead row of this organization due now (§4.3).
@@ -436,7 +426,6 @@ class OutboxStore:
             gone = delete(outbox).where(outbox.c.id.in_(ids), *old).returning(outbox.c.id)
             async with self._database.write() as connection:
                 removed = (await connection.execute(gone)).scalars().all()
-                # Not left to the foreign key: SQLite heeds it only on connections that ask for it.
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(removed)))
         return len(ids)
 
@@ -497,16 +486,130 @@ class OutboxStore:
             return None if row is None else (row, (await connection.execute(log)).all())
 
 
+def _enqueued(database: Database) -> Executable:
+    now = database.now()
+    return insert(outbox).values(
+        status="pending",
+        attempts=0,
+        earlier_attempts=0,
+        takeovers=0,
+        next_attempt_at=now,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _eligible(database: Database, look: int, per_destination: int | None) -> Select[Any]:
+    """Choose the oldest rows that are due, and no more for a destination than its share has room for.
+
+    Args:
+        database: where.
+        look: how many due rows are looked at.
+        per_destination: the share, of which the parameter ``busy`` says how much is used; ``None``: all there is.
+    """
+    due = _due(database.now(), look)
+    if database.dialect == "postgresql":
+        due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
+    head = due.cte("head")
+    if per_destination is None:
+        return select(head.c.id, head.c.next_attempt_at)
+    busy = database.table_of("busy", destination=Text, number=Integer)
+    order = (head.c.next_attempt_at, head.c.id)
+    place = func.row_number().over(partition_by=head.c.destination, order_by=order)
+    used = func.coalesce(busy.c.number, 0)
+    ranked = (
+        select(head.c.id, head.c.next_attempt_at, (place + used).label("place"))
+        .join_from(head, busy, busy.c.destination == head.c.destination, isouter=True)
+        .cte("ranked")
+    )
+    return (
+        select(ranked.c.id, ranked.c.next_attempt_at)
+        .where(ranked.c.place <= per_destination)
+        .order_by(ranked.c.next_attempt_at, ranked.c.id)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+def _taken(database: Database, eligible: Select[Any]) -> Executable:
+    """Claim rows under the token of the parameter ``token``."""
+    now = database.now()
+    # Apart, so that no plan can run it twice and claim more than the limit.
+    chosen = eligible.cte("due")
+    given: list[ColumnElement[Any]] = [outbox.c[name] for name in _CLAIMED]
+    # SQLite can give nothing of the rows as they were.
+    given.append(chosen.c.next_attempt_at.label("due_at") if database.dialect == "postgresql" else null())
+    return (
+        update(outbox)
+        .where(outbox.c.id == chosen.c.id)
+        .values(
+            takeovers=outbox.c.takeovers + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
+            claim_token=bindparam("token", type_=String),
+            next_attempt_at=now + int(CLAIM_SECONDS * 1000),
+            updated_at=now,
+        )
+        .returning(*given)
+    )
+
+
+def _completed(database: Database) -> Executable:
+    """Write the outcomes in the parameter ``done``, each if its claim still holds, and give the ids of those."""
+    now = database.now()
+    done: FromClause = database.table_of(
+        "done",
+        id=String,
+        token=String,
+        status=String,
+        attempts=Integer,
+        delay_ms=BigInteger,
+        status_code=Integer,
+        error=Text,
+        number=Integer,
+        started_at=BigInteger,
+        duration_ms=Integer,
+        response=Text,
+    )
+    postgresql = database.dialect == "postgresql"
+    if postgresql:
+        done = select(done).cte("outcomes")
+    completed = (
+        update(outbox)
+        .where(outbox.c.id == done.c.id, outbox.c.claim_token == done.c.token)
+        .values(
+            status=done.c.status,
+            attempts=done.c.attempts,
+            takeovers=0,
+            claim_token=None,
+            next_attempt_at=now + done.c.delay_ms,
+            last_status_code=done.c.status_code,
+            last_error=done.c.error,
+            updated_at=now,
+            finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=None),
+        )
+        .returning(outbox.c.id)
+    )
+    if not postgresql:
+        return completed
+    # Attempts are logged by the same statement, which SQLite has no way to say.
+    held = completed.cte("completed")
+    log = select(
+        done.c.id,
+        *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
+        func.decode(done.c.response, "hex"),
+    ).join_from(done, held, held.c.id == done.c.id)
+    logged = database.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
+    return select(held.c.id).add_cte(logged.cte("logged"))
+
+
 def _written(completion: Completion) -> dict[str, Any]:
     delivery, outcome, change = completion
     return {
+        **_logged(completion),
         "id": delivery.id,
         "token": delivery.token,
         "status": change.status,
         "attempts": delivery.attempts + 1,
         "delay_ms": int(change.delay_seconds * 1000),
-        "status_code": outcome.status_code,
-        "error": storable(outcome.error),
+        "response": outcome.response.hex(),
     }
 
 

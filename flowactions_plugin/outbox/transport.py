@@ -1,28 +1,34 @@
-"""How deliveries leave: aiohttp beneath httpx's transport interface, with the egress guard where it dials.
+"""How deliveries leave: through aiohttp, with the egress guard where it dials.
 
 It keeps no cookies, follows no redirects, decompresses nothing, reads no environment, and sends path and query
-byte for byte. What it raises is httpx's, in words for people.
+byte for byte. What goes wrong is said in words for people.
 """
 
 from __future__ import annotations
 
 import io
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakSet
 
 import aiohttp
-import httpx
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.errors import SendFailed
+from flowactions_plugin.outbox.delivery import RESPONSE_KEPT_BYTES
+from flowactions_plugin.outbox.egress import Destination, EgressGuard
+from flowactions_plugin.outbox.sender import Answer, Request
 
 MAX_HEADER_BYTES: Final = 8190
 READ_BUFFER_BYTES: Final = 4096
 LARGE_BODY_BYTES: Final = 1 << 20
+
+_AIOHTTPS_OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
+"""Headers that say how a message is framed; no stored row has a say in that."""
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 """The whole attempt has one deadline, outside."""
@@ -38,7 +44,7 @@ class _Attempt:
 _attempt: ContextVar[_Attempt] = ContextVar("_attempt")
 
 
-class OutboundTransport(httpx.AsyncBaseTransport):
+class OutboundTransport:
     """The transport of deliveries. Make it in the event loop that it is used in.
 
     Args:
@@ -67,7 +73,7 @@ class OutboundTransport(httpx.AsyncBaseTransport):
         # One attempt is one request: what is sent again, and when, is decided here and not by the session.
         self._session._retry_connection = False  # noqa: SLF001
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def post(self, request: Request) -> Answer:
         """Send a request.
 
         A connection that the receiver closed while it was idle is replaced by a fresh one within the same attempt,
@@ -75,7 +81,7 @@ class OutboundTransport(httpx.AsyncBaseTransport):
 
         Raises:
             EgressRefused: the guard forbids an address.
-            httpx.TransportError: there is no answer; the message says why.
+            SendFailed: there is no answer; the message says why.
         """
         attempt = _Attempt()
         _attempt.set(attempt)
@@ -87,25 +93,21 @@ class OutboundTransport(httpx.AsyncBaseTransport):
                     raise
                 attempt.fresh = True
                 response = await self._send(request)
+            try:
+                start = await _first_bytes(response.content)
+            finally:
+                # A connection that was read to the end is back in the pool by now; any other is closed.
+                response.close()
         except (aiohttp.ClientError, OSError) as exc:
-            raise _translated(exc, request) from exc
-        return httpx.Response(
-            response.status,
-            headers=list(response.raw_headers),
-            stream=_Stream(response, request),
-            request=request,
-        )
+            raise SendFailed(_in_words(exc, request.destination)) from exc
+        return Answer(response.status, response.headers, start)
 
-    async def _send(self, request: httpx.Request) -> aiohttp.ClientResponse:
-        url = request.url
-        host = f"[{url.host}]" if ":" in url.host else url.host
-        target = request.extensions.get("target", url.raw_path)
+    async def _send(self, request: Request) -> aiohttp.ClientResponse:
         return await self._session.request(
             request.method,
-            # All of the target as the path: then nothing of it is taken apart and written anew.
-            URL.build(scheme=url.scheme, host=host, port=url.port, path=target.decode("ascii"), encoded=True),
-            headers=[(name.decode("ascii"), value.decode("utf-8")) for name, value in _own(request)],
-            data=_body(request.content),
+            _dialled(request.destination),
+            headers=[pair for pair in request.headers if pair[0].lower() not in _AIOHTTPS_OWN],
+            data=_body(request.body),
             allow_redirects=False,
             proxy=self._proxy,
         )
@@ -113,23 +115,6 @@ class OutboundTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close every connection."""
         await self._session.close()
-
-
-class _Stream(httpx.AsyncByteStream):
-    def __init__(self, response: aiohttp.ClientResponse, request: httpx.Request) -> None:
-        self._response = response
-        self._request = request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
-        except (aiohttp.ClientError, OSError) as exc:
-            raise _translated(exc, self._request) from exc
-
-    async def aclose(self) -> None:
-        # A connection that was read to the end is back in the pool by now; any other is closed.
-        self._response.close()
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -189,64 +174,66 @@ def _guarded_socket(guard: EgressGuard) -> Any:
     return make
 
 
-def _body(content: bytes) -> bytes | io.BytesIO | None:
+@lru_cache(maxsize=1024)
+def _dialled(destination: Destination) -> URL:
+    host = f"[{destination.host}]" if ":" in destination.host else destination.host
+    # All of the target as the path: then nothing of it is taken apart and written anew.
+    return URL.build(
+        scheme=destination.scheme, host=host, port=destination.port, path=destination.target, encoded=True
+    )
+
+
+def _body(content: bytes | None) -> bytes | io.BytesIO | None:
     """Give a body as aiohttp wants it: a large one is written piece by piece, so that others get their turn."""
-    return io.BytesIO(content) if len(content) > LARGE_BODY_BYTES else content or None
+    return io.BytesIO(content) if content and len(content) > LARGE_BODY_BYTES else content or None
 
 
-def _own(request: httpx.Request) -> list[tuple[bytes, bytes]]:
-    """Give the headers without those that aiohttp writes by itself."""
-    return [
-        (name, value) for name, value in request.headers.raw if name.lower() not in {b"host", b"content-length"}
-    ]
+async def _first_bytes(content: aiohttp.StreamReader) -> bytes:
+    start = b""
+    while len(start) < RESPONSE_KEPT_BYTES and (chunk := await content.readany()):
+        start += chunk
+    return start[:RESPONSE_KEPT_BYTES]
 
 
 def _has_begun(exc: Exception) -> bool:
     return isinstance(exc, aiohttp.ServerDisconnectedError) and not isinstance(exc.message, str)
 
 
-def _translated(exc: Exception, request: httpx.Request) -> httpx.TransportError:
-    host = request.url.host
-    where = f"{host}:{request.url.port or {'http': 80, 'https': 443}[request.url.scheme]}"
-    for kinds, error, words in _WORDS:
+def _in_words(exc: Exception, destination: Destination) -> str:
+    where = f"{destination.host}:{destination.port}"
+    for kinds, words in _WORDS:
         if isinstance(exc, kinds):
-            return error(words(exc, host, where), request=request)
-    return httpx.ReadError(f"the connection to {where} broke: {exc}", request=request)
+            return words(exc, destination.host, where)
+    return f"the connection to {where} broke: {exc}"
 
 
-_WORDS: Final[Sequence[tuple[Any, type[httpx.TransportError], Callable[[Any, str, str], str]]]] = (
+_WORDS: Final[Sequence[tuple[Any, Callable[[Any, str, str], str]]]] = (
     (
         aiohttp.ClientConnectorDNSError,
-        httpx.ConnectError,
         lambda exc, host, _: f"{host} has no address now: {exc.os_error}",
     ),
     (
         aiohttp.ClientConnectorCertificateError,
-        httpx.ConnectError,
         lambda exc, _, where: f"the TLS certificate of {where} is not accepted: {exc.certificate_error}",
     ),
     (
         (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError),
-        httpx.ProxyError,
         lambda *_: "the egress proxy did not connect",
     ),
     (
         aiohttp.ClientConnectorError,
-        httpx.ConnectError,
         lambda exc, _, where: f"cannot connect to {where}: {exc.os_error}",
     ),
     (
         aiohttp.ServerDisconnectedError,
-        httpx.RemoteProtocolError,
         lambda _, __, where: f"{where} closed the connection without an answer",
     ),
     (
         aiohttp.ClientResponseError,
-        httpx.RemoteProtocolError,
         lambda exc, _, where: (
             f"what {where} answered is not HTTP: {exc.message.partition(chr(10))[0].rstrip(':')}"
         ),
     ),
-    (aiohttp.ClientPayloadError, httpx.ReadError, lambda _, __, where: f"{where} broke its answer off"),
+    (aiohttp.ClientPayloadError, lambda _, __, where: f"{where} broke its answer off"),
 )
-"""aiohttp's errors, the special ones first, as httpx's, in words for people."""
+"""What aiohttp's errors mean, the special ones first."""

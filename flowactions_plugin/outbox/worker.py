@@ -117,7 +117,7 @@ class Worker:
 
     async def _last_words(self) -> None:
         with suppress(StorageUnavailable):
-            await self._courier.write_kept()
+            await self._courier.flush()
         if self._courier.unwritten:
             log.warning(
                 "the outcomes of %s deliveries could not be written; they will be sent again under the same id",
@@ -133,12 +133,13 @@ class Worker:
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
-        await self._courier.write_kept()
+        await self._courier.flush()
         claimed = await self._store.claim(self._claim_limit, per_destination=self._per_destination)
         secrets = await self._courier.secrets(claimed)
         results = await asyncio.gather(
             *(self._courier.deliver(delivery, secrets) for delivery in claimed), return_exceptions=True
         )
+        await self._courier.flush()
         for result in results:
             if isinstance(result, BaseException):
                 raise result

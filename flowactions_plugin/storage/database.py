@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import asyncpg
 import msgspec
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Engine,
     FromClause,
     Table,
     Text,
+    bindparam,
     cast,
     column,
+    create_engine,
     event,
     extract,
     func,
-    literal,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
+    DisconnectionError,
     IntegrityError,
     NotSupportedError,
     ProgrammingError,
@@ -43,6 +51,8 @@ from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import migrations
 
 log = logging.getLogger("flowactions.storage")
+
+T = TypeVar("T")
 
 Connection: TypeAlias = AsyncConnection
 """An open connection, for modules that pass one on without speaking SQL."""
@@ -60,6 +70,9 @@ CONNECT_SECONDS: Final = 10
 
 STATEMENT_SECONDS: Final = 30
 """How long PostgreSQL may take over a statement: a server that fell silent is noticed by that."""
+
+IDLE_SECONDS: Final = 1
+"""How long a connection to PostgreSQL may lie idle and be used again without a look."""
 
 SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 """PostgreSQL's advisory lock for making and changing tables."""
@@ -90,10 +103,13 @@ class Database:
         self._shared = engine
         self._url = make_url(url)
         self._engine = engine
+        self._direct: Engine | None = None
+        self._thread: ThreadPoolExecutor | None = None
         self.clock = clock
         self._statement_seconds = statement_seconds
         self._writer = asyncio.Lock()
         self._prepared = False
+        self._now = bindparam("now", callable_=lambda: int(clock() * 1000), type_=BigInteger)
         self._after_commit: dict[int, list[Callable[[], None]]] = {}
         self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
 
@@ -121,6 +137,10 @@ class Database:
         self._prepared = False
         if self._shared is None:
             self._engine = self._own_engine(self._statement_seconds)
+            if self.dialect == "sqlite":
+                self._direct = create_engine(self._url.set(drivername="sqlite+pysqlite"))
+                event.listen(self._direct, "connect", _prepare_sqlite)
+                self._thread = ThreadPoolExecutor(1, "flowactions sqlite")
         try:
             with _translated():
                 await self._prepare()
@@ -138,6 +158,10 @@ class Database:
         if self._shared is None and self._engine is not None:
             await self._engine.dispose()
             self._engine = None
+        if self._direct is not None and self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._direct.dispose()
+            self._direct = self._thread = None
 
     async def migrate(self, *, dry: bool = False) -> tuple[str | None, str]:
         """Bring the tables to this release's revision; not while the database is open.
@@ -184,19 +208,19 @@ class Database:
             engine = create_async_engine(self._url)
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             return engine
-        # A connection that a restart of the server has cut is replaced before a caller meets it.
-        return create_async_engine(
-            self._url,
-            pool_pre_ping=True,
-            connect_args={"timeout": CONNECT_SECONDS, "command_timeout": statement_seconds},
+        engine = create_async_engine(
+            self._url, connect_args={"timeout": CONNECT_SECONDS, "command_timeout": statement_seconds}
         )
+        event.listen(engine.sync_engine, "checkin", _note_use)
+        event.listen(engine.sync_engine, "checkout", partial(_look_at, engine.sync_engine.dialect))
+        return engine
 
     def now(self) -> ColumnElement[int]:
         """Give the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""
         if self.dialect == "postgresql":
             # Stable within a statement, so an index on a time can be searched with it.
             return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
-        return literal(int(self.clock() * 1000), BigInteger)
+        return self._now
 
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """Start an INSERT that does nothing for a row whose unique key is taken."""
@@ -204,17 +228,16 @@ class Database:
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()
 
-    def table_of(self, name: str, rows: Sequence[Mapping[str, Any]], **columns: type[Any]) -> FromClause:
-        """Make a table of rows that a statement can join, so that one statement serves any number of them.
+    def table_of(self, name: str, **columns: type[Any]) -> FromClause:
+        """Make a table of rows that come with the statement, so that one statement serves any number of them.
 
         Args:
-            name: of the table in the statement.
-            rows: JSON-ready values by column.
+            name: of the table, and of the parameter that gives its rows, written by `rows`.
             columns: each column's SQLAlchemy type.
         """
-        given = literal(msgspec.json.encode(rows).decode(), Text)
+        given = bindparam(name, type_=Text)
         if self.dialect == "postgresql":
-            made = func.jsonb_to_recordset(cast(given, postgresql.JSONB)).table_valued(
+            made = func.json_to_recordset(cast(given, postgresql.JSON)).table_valued(
                 *(column(key, kind) for key, kind in columns.items())
             )
             return made.render_derived(name=name, with_types=True)
@@ -223,6 +246,11 @@ class Database:
             cast(func.json_extract(each.c.value, f"$.{key}"), kind).label(key) for key, kind in columns.items()
         )
         return select(*values).subquery(name)
+
+    @staticmethod
+    def rows(rows: Sequence[Mapping[str, Any]]) -> str:
+        """Write JSON-ready rows as the parameter of a `table_of`."""
+        return msgspec.json.encode(rows).decode()
 
     @asynccontextmanager
     async def read(self, connection: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -260,6 +288,42 @@ class Database:
             await self._prepare()
             async with self._transaction() as opened:
                 yield opened
+
+    async def at_once(self, work: Callable[[SyncConnection], T]) -> T:
+        """Run a piece of SQL as a transaction of its own, with as few changes of hands as can be.
+
+        It may run more than one statement on SQLite only: on PostgreSQL each would be its own transaction.
+
+        Args:
+            work: gets the connection, and runs in another thread on SQLite.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        with _translated():
+            await self._prepare()
+            if self._thread is not None:
+                # All in one hop to the thread; through the asynchronous driver it would be a dozen.
+                async with self._writer:
+                    return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+            if self.dialect == "sqlite":
+                async with self._transaction() as opened:
+                    return await opened.run_sync(work)
+            async with self._connection() as opened:
+                await opened.execution_options(isolation_level="AUTOCOMMIT")
+                return await opened.run_sync(work)
+
+    def _run(self, work: Callable[[SyncConnection], T]) -> T:
+        assert self._direct is not None  # noqa: S101  made with the thread
+        with self._direct.connect() as connection:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                done = work(connection)
+                connection.commit()
+            except DBAPIError:
+                connection.invalidate()
+                raise
+        return done
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
         """Have something called when the transaction of a connection has committed.
@@ -323,10 +387,28 @@ class Database:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _note_use(_connection: Any, record: Any) -> None:
+    record.info["used_at"] = time.monotonic()
+
+
+def _look_at(dialect: Any, connection: Any, record: Any, _proxy: object) -> None:
+    """Replace a connection that a restart of the server has cut before a caller meets it.
+
+    A connection that was closed knows it by itself. Only one that was idle for a while is asked, for that takes round
+    trips.
+    """
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError
+    if time.monotonic() - record.info.get("used_at", math.inf) > IDLE_SECONDS:
+        try:
+            dialect.do_ping(connection)
+        except dialect.loaded_dbapi.Error as exc:
+            raise DisconnectionError from exc
+
+
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
 
 

@@ -8,7 +8,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -89,7 +88,7 @@ Index(
 attempts: Final = Table(
     "flowactions_attempts",
     metadata,
-    Column("delivery_id", String(36), ForeignKey(outbox.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("delivery_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("started_at", BigInteger, nullable=False),
     Column("duration_ms", Integer, nullable=False),

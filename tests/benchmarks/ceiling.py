@@ -11,12 +11,12 @@ import asyncio
 import os
 import time
 
-import httpx
 import msgspec
 from sqlalchemy import select
 
 from flowactions_plugin.outbox.egress import EgressGuard, parse_destination
 from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.sender import Request
 from flowactions_plugin.outbox.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.settings import read_settings
@@ -32,24 +32,16 @@ async def measure() -> float:
     # All that a request is made of is made before: the signature too.
     signed = [(TIMESTAMP_HEADER, "1"), (SIGNATURE_HEADER, sign(SECRET, 1, rows[0].body))]
     prepared = [
-        (
-            parse_destination(row.url).url,
-            [(name.encode(), value.encode()) for name, value in [*msgspec.json.decode(row.headers), *signed]],
-            row.body,
-        )
+        Request("POST", parse_destination(row.url), [*msgspec.json.decode(row.headers), *signed], row.body)
         for row in rows
     ]
     left = iter(prepared)
     transport = OutboundTransport(EgressGuard(development=True, resolve=Resolver(1)), settings.concurrency)
 
     async def post() -> None:
-        for url, headers, body in left:
-            response = await transport.handle_async_request(
-                httpx.Request("POST", url, headers=headers, content=body)
-            )
-            await response.aread()
-            await response.aclose()
-            assert response.status_code == 200  # noqa: S101
+        for request in left:
+            answer = await transport.post(request)
+            assert answer.status_code == 200
 
     started = time.perf_counter()
     await asyncio.gather(*(post() for _ in range(settings.concurrency)))

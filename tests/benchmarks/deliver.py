@@ -51,8 +51,8 @@ def throughput(kind: str, rows: int, destinations: int, settings: Mapping[str, s
     """Measure ceiling and deliveries."""
     with a_receiver(destinations) as receivers, a_database(kind) as url:
         asyncio.run(fill(url, rows, receivers))
-        ceiling = printed_by("ceiling", settings_of(url, **settings))
-        drained = drain(url, rows, **settings)
+        ceiling = printed_by("ceiling", {**settings_of(url), **settings})
+        drained = drain(url, rows, settings)
     return {
         "deliveries_per_s": drained.per_s,
         "ceiling_per_s": ceiling,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from flowactions_hookspecs import FlowNodeOrigin, Header
+from flowactions_hookspecs import FlowNodeOrigin, Header, Host
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.queue import Outbox, Webhook
@@ -29,26 +29,27 @@ from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import attempts, outbox
+from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.support import SmallHost, development
 
 ROOT = Path(__file__).parents[2]
-SECRET = "whsec_benchmark"  # noqa: S105  signs nothing of worth
+SECRET = "whsec_benchmark"
 BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
 FILL = 1000
+HOST = "tests.benchmarks.field:host"
 
 
 def host() -> SmallHost:
     """Make the host of a worker process."""
-    made = SmallHost(os.environ)
+    made = BenchmarkHost(os.environ)
     made.secret = SECRET
-    made.finished = _Forgetful()
     return made
 
 
-class _Forgetful(list[Any]):
-    def append(self, _each: Any) -> None:
-        """Keep nothing: the memory that is measured is the plugin's."""
+class BenchmarkHost(SmallHost):
+    """A host that, as most do, does not ask to be told what has ended."""
+
+    delivery_finished = Host.delivery_finished
 
 
 @contextmanager
@@ -115,7 +116,7 @@ def settings_of(url: str, **others: str) -> dict[str, str]:
 def worker(settings: Mapping[str, str]) -> Any:
     """Run ``flowactions worker``; a context manager."""
     command = [sys.executable, "-m", "flowactions_plugin.cli", "--log-level", "error", "worker"]
-    return running([*command, "--host", "tests.benchmarks.field:host"], settings)
+    return running([*command, "--host", HOST], settings)
 
 
 def a_webhook(url: str, number: int) -> Webhook:
@@ -160,17 +161,11 @@ class Drained(NamedTuple):
     late_rss_mib: float
 
 
-def drain(url: str, rows: int, workers: int = 1, **settings: str) -> Drained:
+def drain(url: str, rows: int, settings: Mapping[str, str], workers: int = 1) -> Drained:
     """Have worker processes empty a queue, and see that every row was delivered once."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(worker(settings_of(url, **settings))) for _ in range(workers)]
-        memory = []
-        while asyncio.run(_live(url)):
-            for process in processes:
-                if process.poll() is not None:
-                    raise RuntimeError("a worker has ended")
-            memory.append(_memory(processes[0].pid, "VmRSS"))
-            time.sleep(0.5)
+        processes = [stack.enter_context(worker({**settings_of(url), **settings})) for _ in range(workers)]
+        memory = asyncio.run(_watch(url, processes))
         peak = max(_memory(process.pid, "VmHWM") for process in processes)
     started, ended, made, delivered = asyncio.run(_times(url))
     if (made, delivered) != (rows, rows):
@@ -178,10 +173,19 @@ def drain(url: str, rows: int, workers: int = 1, **settings: str) -> Drained:
     return Drained(rows / (ended - started) * 1000, peak, memory[len(memory) // 4], memory[-1])
 
 
-async def _live(url: str) -> bool:
-    query = select(outbox.c.id).where(outbox.c.finished_at.is_(None)).limit(1)
-    async with opened(url) as database, database.read() as connection:
-        return (await connection.execute(query)).first() is not None
+async def _watch(url: str, processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+    """Wait until nothing lives, and give the resident memory of the first worker on the way."""
+    live = select(outbox.c.id).where(LIVE).limit(1)
+    memory = []
+    async with opened(url) as database:
+        while True:
+            await asyncio.sleep(0.5)
+            memory.append(_memory(processes[0].pid, "VmRSS"))
+            if any(process.poll() is not None for process in processes):
+                raise RuntimeError("a worker has ended")
+            async with database.read() as connection:
+                if (await connection.execute(live)).first() is None:
+                    return memory
 
 
 async def _times(url: str) -> tuple[int, int, int, int]:

@@ -42,7 +42,9 @@ class _Connection(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def sink(ports: Sequence[int] = (0,), *, note: bool = True) -> AsyncIterator[tuple[str, dict[str, float]]]:
+async def sink(
+    ports: Sequence[int] = (0,), *, note: bool = True
+) -> AsyncIterator[tuple[str, dict[str, float]]]:
     """Run it in this process.
 
     Args:

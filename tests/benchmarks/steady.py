@@ -27,12 +27,16 @@ async def enqueue(url: str, rate: float, seconds: float) -> dict[str, float]:
     reached: dict[str, float] = {}
 
     async def one(path: str) -> None:
-        config = {"webhookUrl": url + path, "webhookBody": '{"content": "{{content}}"}', "webhookSecret": SECRET}
+        config = {
+            "webhookUrl": url + path,
+            "webhookBody": '{"content": "{{content}}"}',
+            "webhookSecret": SECRET,
+        }
         reached[path] = time.time()
         result = await actions.reach(
             a_walk(run_id=path, content="x" * 250), Node(id="n", type="webhook", config=config)
         )
-        assert result.status == "queued", result  # noqa: S101
+        assert result.status == "queued", result
 
     async with actions.lifespan(), asyncio.TaskGroup() as group:
         await asyncio.sleep(1)

@@ -18,9 +18,6 @@ from typing import Any
 import httpx
 from sqlalchemy import Engine, event
 
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.transport import OutboundTransport
 from tests.support import SmallHost
 
 WORKER = "x-test-worker"
@@ -78,7 +75,6 @@ async def make() -> SmallHost:
     event.listen(Engine, "after_cursor_execute", note)
     event.listen(Engine, "commit", before_commit)
     event.listen(Engine, "checkin", returned)
-    guard = EgressGuard(development=True, resolve=Resolver(1))
-    host = SmallHost(os.environ, transport=KillingTransport(OutboundTransport(guard, 100), fuse.at))
+    host = SmallHost(os.environ, transport=KillingTransport(httpx.AsyncHTTPTransport(), fuse.at))
     host.secret = SECRET
     return host

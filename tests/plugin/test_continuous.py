@@ -18,7 +18,7 @@ from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.services import Services
 from tests.bulk import copy
-from tests.queueing import Queue, a_worker, look, no_secret, nobody_listens
+from tests.queueing import Queue, a_worker, as_transport, look, no_secret, nobody_listens
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
 
@@ -26,7 +26,7 @@ from tests.support import SmallHost, a_walk, development, until
 def a_continuous_worker(
     queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5
 ) -> ContinuousWorker:
-    sender = Sender(httpx.MockTransport(answer), look, queue.database.clock, time.monotonic)
+    sender = Sender(as_transport(answer), look, queue.database.clock, time.monotonic)
     courier = Courier(queue.store, sender, no_secret, nobody_listens)
     return ContinuousWorker(queue.store, courier, slots=slots, per_destination=per_destination)
 

@@ -12,7 +12,7 @@ from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.store import Filter
 from flowactions_plugin.outbox.worker import Worker
-from tests.queueing import Queue, a_worker, claimed, look, nobody_listens
+from tests.queueing import Queue, a_worker, as_transport, claimed, look, nobody_listens
 
 OK = Outcome(0, 1, status_code=200)
 FAILED = Outcome(0, 1, status_code=500)
@@ -51,7 +51,7 @@ class TestClaims:
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.takeovers) == (row_id, 0, 1)
         assert not await queue.complete(late, OK, Transition("delivered"))
-        assert not await queue.store.release(late, 0)
+        assert not await queue.store.release([late])
         assert not await queue.store.bury(late, "late")
         assert (await queue.row(row_id)).status == "pending"
         assert await queue.complete(second, FAILED, Transition("retrying", 5))
@@ -249,9 +249,7 @@ class TestWorker:
                 await asyncio.Event().wait()
             return "s"
 
-        sender = Sender(
-            httpx.MockTransport(lambda request: httpx.Response(200)), look, lambda: 0.0, lambda: 0.0
-        )
+        sender = Sender(as_transport(lambda request: httpx.Response(200)), look, lambda: 0.0, lambda: 0.0)
         courier = Courier(queue.store, sender, secret, nobody_listens)
         await Worker(queue.store, courier, tick_seconds=1, claim_limit=10).tick()
         assert (await queue.row(healthy)).status == "delivered"
@@ -267,5 +265,5 @@ async def test_an_attempt_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.Event().wait()
         raise AssertionError
 
-    outcome = await Sender(httpx.MockTransport(hang), look, lambda: 0.0, lambda: 0.0).send(claimed(), None)
+    outcome = await Sender(as_transport(hang), look, lambda: 0.0, lambda: 0.0).send(claimed(), None)
     assert outcome.error == "timed out after 0.05 s"

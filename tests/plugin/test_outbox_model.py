@@ -25,7 +25,7 @@ from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
-from tests.queueing import look, no_secret, nobody_listens
+from tests.queueing import as_transport, look, no_secret, nobody_listens
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class Outbox(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.claims))
         row = self.rows.get(claim.id)
         holds = row is not None and row.claim == claim.token
-        assert self.run(self.store.release(claim, delay)) == holds
+        assert self.run(self.store.release([claim], delay)) == int(holds)
         if row is not None and holds:
             self.rows[claim.id] = replace(row, claim=None, due=self.now + delay * 1000)
 
@@ -156,7 +156,7 @@ class Outbox(RuleBasedStateMachine):
 
         ids = self._due(limit)
         sent = [row_id for row_id in ids if self._takeovers(self.rows[row_id]) < 3]
-        sender = Sender(httpx.MockTransport(answer), look, self.database.clock, lambda: 0.0)
+        sender = Sender(as_transport(answer), look, self.database.clock, lambda: 0.0)
         courier = Courier(self.store, sender, no_secret, nobody_listens)
         worker = Worker(self.store, courier, tick_seconds=1, claim_limit=limit)
         assert self.run(worker.tick()) == len(ids)

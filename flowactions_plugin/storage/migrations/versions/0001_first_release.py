@@ -139,11 +139,5 @@ def upgrade() -> None:
         sa.Column("status_code", sa.Integer(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("response", sa.LargeBinary(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["delivery_id"],
-            ["flowactions_outbox.id"],
-            name=op.f("fk_flowactions_attempts_delivery_id"),
-            ondelete="CASCADE",
-        ),
         sa.PrimaryKeyConstraint("delivery_id", "number", name=op.f("pk_flowactions_attempts")),
     )
