@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +18,7 @@ from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
@@ -64,6 +66,10 @@ class Services:
         )
         self._store = OutboxStore(self._database)
         self._outbox = Outbox(self._store, self._guard, self._database.clock)
+        self._bell: Bell | None = None
+        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
+            self._bell = Bell(partial(self._database.notify, CHANNEL))
+            self._outbox.call_on_commit(self._bell.ring)
         connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
         self._deferred = DeferredStore(self._database)
         self._pacing = Pacing(
@@ -145,6 +151,7 @@ class Services:
             self._host.signing_secret,
             self._host.delivery_finished if listens else None,
         )
+        listening: asyncio.Task[None] | None = None
         worker: Worker
         if settings.delivery == "continuous":
             per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
@@ -152,6 +159,9 @@ class Services:
                 self._store, courier, slots=at_once, per_destination=per_destination
             )
             self._outbox.call_on_commit(continuous.wake)
+            if self._bell is not None:
+                listen = partial(self._database.listen, CHANNEL, continuous.wake)
+                listening = asyncio.create_task(keep_listening(listen, continuous.wake))
         else:
             worker = Worker(
                 self._store,
@@ -163,11 +173,16 @@ class Services:
         try:
             await worker.run()
         finally:
-            self._outbox.call_on_commit(None)
+            self._outbox.call_on_commit(self._bell.ring if self._bell is not None else None)
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait({listening})
             await transport.aclose()
 
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
+        if self._bell is not None:
+            self._open.push_async_callback(self._bell.aclose)
 
     async def __aexit__(self, *_exc: object) -> None:
         await self._open.aclose()

@@ -508,11 +508,11 @@ def _eligible(database: Database, look: int, per_destination: int | None) -> Sel
         per_destination: the share, of which the parameter ``busy`` says how much is used; ``None``: all there is.
     """
     due = _due(database.now(), look)
+    if per_destination is None:
+        return due
     if database.dialect == "postgresql":
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
     head = due.cte("head")
-    if per_destination is None:
-        return select(head.c.id, head.c.next_attempt_at)
     busy = database.table_of("busy", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
     place = func.row_number().over(partition_by=head.c.destination, order_by=order)

@@ -109,7 +109,7 @@ class Database:
         self._statement_seconds = statement_seconds
         self._writer = asyncio.Lock()
         self._prepared = False
-        self._now = bindparam("now", callable_=lambda: int(clock() * 1000), type_=BigInteger)
+        self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
         self._after_commit: dict[int, list[Callable[[], None]]] = {}
         self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
 
@@ -324,6 +324,43 @@ class Database:
                 connection.invalidate()
                 raise
         return done
+
+    async def notify(self, channel: str) -> None:
+        """Tell whoever listens on a channel of PostgreSQL.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        await self.at_once(lambda connection: connection.execute(select(func.pg_notify(channel, ""))))
+
+    async def listen(self, channel: str, heard: Callable[[], None]) -> None:
+        """Listen on a channel of PostgreSQL, on a connection of its own, until that is lost.
+
+        Args:
+            channel: which.
+            heard: called at each notification.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        with _translated():
+            async with self._connection() as opened:
+                driver: Any = (await opened.get_raw_connection()).driver_connection
+                lost = asyncio.Event()
+
+                def note(*_: object) -> None:
+                    heard()
+
+                def end(*_: object) -> None:
+                    lost.set()
+
+                driver.add_termination_listener(end)
+                await driver.add_listener(channel, note)
+                try:
+                    await lost.wait()
+                finally:
+                    # Not to be given to others as it is: it would go on listening.
+                    await opened.invalidate()
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
         """Have something called when the transaction of a connection has committed.

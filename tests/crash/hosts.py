@@ -2,7 +2,8 @@
 
 ``claimed:3``   with the third delivery claimed and not yet sent
 ``answered:3``  when the third answer was read
-``writing:3``   in the third transaction of outcomes, everything written and nothing committed
+``writing:3``   in the third transaction of outcomes: with everything written and nothing committed, or on PostgreSQL
+                with the server at work on it
 ``written:3``   when that transaction was committed, before anybody knows
 
 To die when the receiver has the request is the receiver's doing: it sees in `WORKER` whom to kill.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from threading import Timer
 from typing import Any
 
 import httpx
@@ -59,8 +61,16 @@ async def make() -> SmallHost:
     fuse = Fuse(os.environ.get("FLOWACTIONS_TEST_KILL", ""))
     outcomes: set[Any] = set()
 
+    def of_outcomes(statement: str) -> bool:
+        return "INSERT INTO flowactions_attempts" in statement
+
+    def before(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if of_outcomes(statement) and connection.dialect.name == "postgresql":
+            # One statement is the whole transaction there: the server may be at any point of it.
+            Timer(0.001, fuse.at, ["writing"]).start()
+
     def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("INSERT INTO flowactions_attempts"):
+        if of_outcomes(statement):
             outcomes.add(connection)
 
     def before_commit(connection: Any) -> None:
@@ -72,6 +82,7 @@ async def make() -> SmallHost:
             outcomes.clear()
             fuse.at("written")
 
+    event.listen(Engine, "before_cursor_execute", before)
     event.listen(Engine, "after_cursor_execute", note)
     event.listen(Engine, "commit", before_commit)
     event.listen(Engine, "checkin", returned)

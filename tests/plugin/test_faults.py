@@ -45,10 +45,12 @@ async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytes
     """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
     caplog.set_level(logging.INFO)
     row_id = await queue.put()
-    engine, queue.database._engine = queue.database._engine, None
+    database = queue.database
+    opened = database._engine, database._thread
+    database._engine = database._thread = None
     running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
     await asyncio.sleep(0.1)
-    queue.database._engine = engine
+    database._engine, database._thread = opened
     await until(lambda: "reachable again" in caplog.text)
     assert (await queue.row(row_id)).status == "delivered"
     running.cancel()
@@ -249,9 +251,11 @@ async def test_what_could_not_be_written_at_a_stop_is_said(
 
     running = asyncio.create_task(a_worker(queue, slow).run())
     await sending.wait()
-    engine, queue.database._engine = queue.database._engine, None
+    database = queue.database
+    opened = database._engine, database._thread
+    database._engine = database._thread = None
     running.cancel()
     answer.set()
     await asyncio.wait({running})
-    queue.database._engine = engine
+    database._engine, database._thread = opened
     assert "the outcomes of 1 deliveries could not be written" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from sqlalchemy import BigInteger, ColumnElement, literal, select, text
+from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
@@ -56,7 +56,7 @@ class Clocked(Database):
         super().__init__(url, clock=lambda: self.milliseconds / 1000)
 
     def now(self) -> ColumnElement[int]:
-        return literal(self.milliseconds, BigInteger)
+        return bindparam("now", callable_=lambda: self.milliseconds, type_=BigInteger)
 
 
 class Outbox(RuleBasedStateMachine):

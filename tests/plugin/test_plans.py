@@ -63,7 +63,9 @@ class Watched:
         self.statements: list[tuple[str, Any]] = []
         assert database._engine is not None
         self.engine = database._engine
-        event.listen(self.engine.sync_engine, "before_cursor_execute", self._note)
+        self.engines = [each for each in (self.engine.sync_engine, database._direct) if each is not None]
+        for engine in self.engines:
+            event.listen(engine, "before_cursor_execute", self._note)
 
     def _note(self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         self.statements.append((statement, parameters))
@@ -121,11 +123,14 @@ class Watched:
             steps += 1
 
         def watch(connection: Any, *_: Any) -> None:
-            connection.driver_connection._conn.set_progress_handler(step, 100)
+            driver = getattr(connection, "driver_connection", connection)
+            getattr(driver, "_conn", driver).set_progress_handler(step, 100)
 
-        event.listen(self.engine.sync_engine, "checkout", watch)
+        for engine in self.engines:
+            event.listen(engine, "checkout", watch)
         await call(self.store)
-        event.remove(self.engine.sync_engine, "checkout", watch)
+        for engine in self.engines:
+            event.remove(engine, "checkout", watch)
         return steps
 
 
