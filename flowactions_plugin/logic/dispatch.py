@@ -78,8 +78,7 @@ class Dispatcher:
             return Receipt(status="skipped", reason="unknown_action", message=message)
         try:
             delivery = await self._outbox.prepare(_webhook(ref, action, self._database.clock()))
-            async with self._database.write(walk.connection) as connection:
-                await self._outbox.write(delivery, connection)
+            await self._outbox.write(delivery, walk.connection)
         except EgressRefused as exc:
             return Receipt(status="skipped", reason="blocked_url", message=str(exc))
         except StorageUnavailable as exc:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from flowactions_hookspecs import Node, NodeResult, Walk
 from flowactions_plugin.storage.database import Connection
 
-Write: TypeAlias = Callable[[Connection], Awaitable[None]]
+Write: TypeAlias = Callable[[Connection | None], Awaitable[None]]
 Send: TypeAlias = Callable[[], Awaitable[NodeResult]]
 
 
@@ -17,7 +17,8 @@ class Action(NamedTuple):
 
     Attributes:
         outcome: the node's result, or what is done after the transaction to get it.
-        write: done within a transaction, together with removing the node's record when it was deferred.
+        write: done within a transaction, together with removing the node's record when it was deferred; with
+            ``None``, in one of its own.
     """
 
     outcome: NodeResult | Send

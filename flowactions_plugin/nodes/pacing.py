@@ -69,7 +69,10 @@ class Pacing:
         sends = not isinstance(action.outcome, NodeResult)
         if record is not None and sends and walk.connection is None:
             return await self._send_held(record, action)
-        if action.write is not None or record is not None:
+        if record is None and walk.connection is None:
+            if action.write is not None:
+                await action.write(None)
+        elif action.write is not None or record is not None:
             async with self._database.write(walk.connection) as connection:
                 if record is not None and not await self._store.take(record, connection):
                     raise _AlreadyRun

@@ -98,14 +98,22 @@ class Outbox:
             max_attempts=capped_attempts(webhook.max_attempts),
         )
 
-    async def write(self, delivery: NewDelivery, connection: Connection) -> None:
+    async def write(self, delivery: NewDelivery, connection: Connection | None = None) -> None:
         """Write a prepared delivery within the caller's transaction; it is due when that commits.
+
+        Args:
+            delivery: what `prepare` gave.
+            connection: the transaction's; ``None``: a transaction of its own.
 
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
         await self._store.enqueue(delivery, connection)
-        if self._wake is not None:
+        if self._wake is None:
+            return
+        if connection is None:
+            self._wake()
+        else:
             self._store.after_commit(connection, self._wake)
 
     def call_on_commit(self, wake: Callable[[], None] | None) -> None:

@@ -163,12 +163,16 @@ class OutboxStore:
         self._whole_at = 0.0
         self._claims: dict[tuple[int, int | None], Executable] = {}
 
-    async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection) -> None:
-        """Write a row that is due now, within the caller's transaction (§3.1)."""
+    async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
+        """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
         row = msgspec.structs.asdict(delivery)
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
-        await connection.execute(self._enqueued, row)
+        if connection is None:
+            await self._database.at_once(lambda own: own.execute(self._enqueued, row))
+        else:
+            async with self._database.write(connection) as joined:
+                await joined.execute(self._enqueued, row)
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
         """Have something called when what was enqueued on a connection is there for others."""

@@ -253,3 +253,47 @@ async def _live(queue: Queue, count: int) -> bool:
 
 async def _is(queue: Queue, row_id: str, status: str) -> bool:
     return bool((await queue.row(row_id)).status == status)
+
+
+async def test_a_row_that_is_due_since_long_is_found_within_a_second(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
+    monkeypatch.setattr("flowactions_plugin.outbox.store.WHOLE_SECONDS", 0.3)
+    first = await queue.put()
+    assert [each.id for each in await queue.store.claim(10, per_destination=10)] == [first]
+    old = await queue.put()
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{old}'")  # noqa: S608
+    found: list[str] = []
+
+    async def look_again() -> bool:
+        found.extend(each.id for each in await queue.store.claim(10, per_destination=10))
+        return bool(found)
+
+    await until(look_again, seconds=1)
+    assert found == [old]
+
+
+async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue) -> None:
+    """Rows that were claimed ahead are due at once for others, without an attempt or a takeover."""
+    hold, sent = asyncio.Event(), 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal sent
+        sent += 1
+        if sent > 10:
+            await hold.wait()
+        return httpx.Response(200)
+
+    for _ in range(30):
+        await queue.put()
+    worker = a_continuous_worker(queue, answer, slots=5, per_destination=5)
+    async with running(worker):
+        await until(lambda: sent == 15 and worker._slots.waiting > 0)
+        asyncio.get_running_loop().call_later(0.1, hold.set)
+    statuses = Counter[tuple[str, bool, int]]()
+    async with queue.database.read() as connection:
+        query = "SELECT status, claim_token, takeovers FROM flowactions_outbox"
+        for status, token, takeovers in await connection.exec_driver_sql(query):
+            statuses[status, token is None, takeovers] += 1
+    assert statuses == {("delivered", True, 0): 15, ("pending", True, 0): 15}
