@@ -20,14 +20,16 @@ _SERIES = {
 }
 
 
-async def fill(database: Database, rows: int, live: int) -> None:
-    """Write ``rows`` rows of organization ``acme``, of which ``live`` are due, spread evenly, and one in a hundred dead.
+async def fill(database: Database, rows: int, live: int, *, spread: bool = True) -> None:
+    """Write ``rows`` rows of organization ``acme``, of which ``live`` are due, and one in a hundred dead.
+
+    Those that are due are spread evenly among the others, or the newest, as in most queues.
 
     One finished row in ten has an attempt, and there are a tenth as many nodes that wait for their step. The planner's statistics are up to date.
     """
     series, row_id, source = _SERIES[database.dialect]
-    every = rows // live
-    state = f"CASE WHEN i % {every} = 0 THEN '{{}}' WHEN i % 100 = 1 THEN '{{}}' ELSE '{{}}' END"
+    due = f"i % {rows // live} = 0" if spread else f"i > {rows - live}"
+    state = f"CASE WHEN {due} THEN '{{}}' WHEN i % 100 = 1 THEN '{{}}' ELSE '{{}}' END"
     statement = f"""
         INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url, destination,
             method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,
@@ -36,7 +38,7 @@ async def fill(database: Database, rows: int, live: int) -> None:
         SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
             'https://example.com:443', 'POST', '[]', NULL, {state.format("pending", "dead", "delivered")},
             1, 0, 5, 1000000 + i, 0, 1000000 + i, 1000000 + i,
-            CASE WHEN i % {every} = 0 THEN NULL ELSE 1000000 + i END
+            CASE WHEN {due} THEN NULL ELSE 1000000 + i END
         FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
     log = """
         INSERT INTO flowactions_attempts (delivery_id, number, started_at, duration_ms, status_code)

