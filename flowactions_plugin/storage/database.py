@@ -305,7 +305,13 @@ class Database:
             if self._thread is not None:
                 # All in one hop to the thread; through the asynchronous driver it would be a dozen.
                 async with self._writer:
-                    return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+                    running = asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+                    try:
+                        return await asyncio.shield(running)
+                    except asyncio.CancelledError:
+                        # The thread goes on, and so does its hold on the database.
+                        await asyncio.wait({running})
+                        raise
             if self.dialect == "sqlite":
                 async with self._transaction() as opened:
                     return await opened.run_sync(work)
@@ -346,6 +352,8 @@ class Database:
         with _translated():
             async with self._connection() as opened:
                 driver: Any = (await opened.get_raw_connection()).driver_connection
+                if not hasattr(driver, "add_termination_listener"):
+                    raise StorageUnavailable("the host's database driver cannot listen")
                 lost = asyncio.Event()
 
                 def note(*_: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
@@ -231,3 +231,30 @@ async def test_a_wait_for_sqlites_lock_never_holds_up_the_event_loop(
             await connection.execute(text(ROW.format("a")))
         assert await count(database) == 1
     assert longest < 0.5
+
+
+async def test_work_at_once_is_a_transaction_and_a_cancelled_caller_holds_up_nobody(database: Database) -> None:
+    """What fails leaves nothing; who gives up waiting leaves the database free for the next."""
+
+    def fail(connection: Connection) -> None:
+        connection.execute(text(ROW.format("a")))
+        raise LookupError
+
+    if database.dialect == "sqlite":  # on PostgreSQL each statement is by itself
+        with pytest.raises(LookupError):
+            await database.at_once(fail)
+        assert await count(database) == 0
+    task = asyncio.create_task(database.at_once(lambda connection: connection.execute(text(ROW.format("b")))))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    await database.at_once(lambda connection: connection.execute(text(ROW.format("c"))))
+    assert await count(database) in {1, 2}
+
+
+async def test_a_driver_that_cannot_listen_is_polled_for(database: Database) -> None:
+    """Listening fails as an outage does, which the worker puts up with."""
+    if database.dialect == "sqlite":
+        with pytest.raises(StorageUnavailable, match="cannot listen"):
+            await database.listen("flowactions", lambda: None)
