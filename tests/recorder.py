@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from tests.loopback import listening
+
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
@@ -39,26 +41,20 @@ class Recorder:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer requests on one connection until the other side closes it."""
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                pairs = [line.partition(": ") for line in head[1:] if line]
-                headers = [(name.lower(), value.encode("latin-1")) for name, _, value in pairs]
-                length = next((int(value) for name, value in headers if name == "content-length"), 0)
-                self.requests.append(Request(head[0], headers, await reader.readexactly(length)))
-                writer.write(self.answer(len(self.requests)))
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            pairs = [line.partition(": ") for line in head[1:] if line]
+            headers = [(name.lower(), value.encode("latin-1")) for name, _, value in pairs]
+            length = next((int(value) for name, value in headers if name == "content-length"), 0)
+            self.requests.append(Request(head[0], headers, await reader.readexactly(length)))
+            writer.write(self.answer(len(self.requests)))
+            await writer.drain()
 
 
 @asynccontextmanager
 async def recorder() -> AsyncIterator[Recorder]:
     """Run a recorder on a free loopback port."""
     recording = Recorder()
-    server = await asyncio.start_server(recording.serve, "127.0.0.1", 0)
-    recording.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-    async with server:
+    async with listening(recording.serve) as port:
+        recording.url = f"http://127.0.0.1:{port}/hook"
         yield recording

@@ -16,6 +16,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import migrations
+from tests.loopback import listening
 from tests.recorder import recorder, status
 from tests.support import SmallHost, a_walk, development, until
 
@@ -222,14 +223,9 @@ async def slow_receiver() -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Eve
         await answer.wait()
         writer.write(status(200))
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", arrived, answer
-    finally:
-        answer.set()
-        server.close()
+    async with listening(serve) as port:
+        yield f"http://127.0.0.1:{port}/", arrived, answer
 
 
 async def stored(database_url: str) -> list[tuple[str, int, str | None]]:

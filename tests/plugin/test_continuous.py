@@ -18,6 +18,7 @@ from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.services import Services
 from tests.bulk import copy
+from tests.loopback import listening
 from tests.queueing import Queue, a_worker, as_transport, look, no_secret, nobody_listens
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
@@ -55,22 +56,16 @@ class Silent:
         try:
             while await reader.read(65536):
                 pass
-        except ConnectionError:
-            pass
         finally:
             self.now -= 1
-            writer.close()
 
 
 @asynccontextmanager
 async def silent() -> AsyncIterator[Silent]:
     made = Silent()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    try:
+    async with listening(made.serve) as port:
+        made.url = f"http://127.0.0.1:{port}/"
         yield made
-    finally:
-        server.close()
 
 
 async def test_a_dead_destination_with_ten_thousand_rows_holds_up_nobody(database_url: str) -> None:

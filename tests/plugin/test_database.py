@@ -19,6 +19,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.loopback import listening
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
 
@@ -155,20 +156,21 @@ class Door:
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._enter, "127.0.0.1", 0)
-        async with server:
-            yield server.sockets[0].getsockname()[1]
+        async with listening(self._enter) as port:
+            yield port
 
     async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self.opened:
-            writer.close()
             return
         if self._host.startswith("/"):
             path = f"{self._host}/.s.PGSQL.{self._port}"
             inner_reader, inner_writer = await asyncio.open_unix_connection(path)
         else:
             inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
-        await asyncio.gather(self._pour(reader, inner_writer), self._pour(inner_reader, writer))
+        try:
+            await asyncio.gather(self._pour(reader, inner_writer), self._pour(inner_reader, writer))
+        finally:
+            inner_writer.close()
 
     async def _pour(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

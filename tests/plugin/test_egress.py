@@ -22,6 +22,7 @@ from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.services import Services
+from tests.loopback import listening
 from tests.queueing import Queue, a_delivery, a_worker, claimed
 from tests.recorder import recorder, status
 from tests.support import SmallHost, until
@@ -455,14 +456,12 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[Listener]:
+async def a_listener() -> AsyncIterator[Listener]:
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         listener.connections += 1
-        writer.close()
 
-    first = await asyncio.start_server(count, "127.0.0.1", 0)
-    listener = Listener(first.sockets[0].getsockname()[1])
-    async with first, await asyncio.start_server(count, "::1", listener.port):
+    async with listening(count) as port, listening(count, host="::1", port=port):
+        listener = Listener(port)
         yield listener
 
 
@@ -483,7 +482,7 @@ class TestDelivery:
     @pytest.mark.parametrize("development", [False, True])
     async def test_no_packet_reaches_a_forbidden_address(self, queue: Queue, development: bool) -> None:
         """Each forbidden spelling is dead at once with its reason, and the listener on loopback hears nothing."""
-        async with listening() as listener:
+        async with a_listener() as listener:
             spellings = REFUSED_IN_BOTH if development else REFUSED_IN_PRODUCTION
             urls = [url.format(port=listener.port) for url in spellings]
             rows = await self.delivered(queue, urls, guard(development=development))
@@ -496,7 +495,7 @@ class TestDelivery:
 
     async def test_the_listener_would_have_heard(self, queue: Queue) -> None:
         """The same listener does hear what development allows, on both of its addresses and by name."""
-        async with listening() as listener:
+        async with a_listener() as listener:
             urls = [f"http://{host}:{listener.port}/" for host in ("127.0.0.1", "[::1]", "localhost")]
             rows = await self.delivered(queue, urls, guard(development=True))
             assert {row.status for row in rows.values()} == {"retrying"}
@@ -510,7 +509,7 @@ class TestDelivery:
             return answers.pop(0)
 
         guarding = guard(resolve=rebinding)
-        async with listening() as listener:
+        async with a_listener() as listener:
             url = f"http://rebind.example.com:{listener.port}/"
             await guarding.check(url)
             row = (await self.delivered(queue, [url], guarding))[url]

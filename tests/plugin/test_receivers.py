@@ -10,10 +10,10 @@ import resource
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -24,10 +24,9 @@ from cryptography.x509.oid import NameOID
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.transport import OutboundTransport
+from tests.loopback import Serve, listening
 from tests.queueing import Queue, a_worker
 from tests.recorder import OK, recorder, status
-
-Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 GROWTH = 20 * 1024 * 1024
 """How much memory all of them together may cost a worker."""
@@ -177,29 +176,8 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
 @asynccontextmanager
 async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Run a raw server and give its URL."""
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        try:
-            await serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            handlers.discard(task)
-            writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
-    port = server.sockets[0].getsockname()[1]
-    try:
+    async with listening(serve, tls=tls) as port:
         yield f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
-    finally:
-        server.close()
-        for task in list(handlers):
-            task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -1,0 +1,59 @@
+"""Raw TCP servers on loopback that leave nothing open behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+ACCEPTING_TURNS = 5
+"""Turns of the event loop in which a connection that was taken just before the end reaches its handler."""
+
+
+@asynccontextmanager
+async def listening(
+    serve: Serve, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serve connections until the block is left; then every one of them is cut.
+
+    Args:
+        serve: handles one connection, which is closed when it returns. A peer that goes away is no error.
+        host: the loopback address.
+        port: 0 for a free one.
+        tls: the server's certificate.
+
+    Yields:
+        The port.
+    """
+    connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections[task] = writer
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            del connections[task]
+
+    server = await asyncio.start_server(handle, host, port, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for _ in range(ACCEPTING_TURNS):
+            await asyncio.sleep(0)
+        for task, writer in list(connections.items()):
+            writer.transport.abort()
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
