@@ -1,4 +1,4 @@
-"""``flowactions``: what an operator runs beside the host (``worker``, ``migrate``)."""
+"""``flowactions``: what an operator runs beside the host (``worker``, ``migrate``, ``reseal``)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from typing import Any
 from flowactions_hookspecs import FlowActionsError, Host, HostInvalid, SettingsInvalid
 from flowactions_hookspecs.plugins import check_host
 from flowactions_hookspecs.tasks import Supervisor
+from flowactions_plugin.chat.reseal import reseal
+from flowactions_plugin.chat.service import keys_of
+from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -83,6 +86,18 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="change nothing; exit 1 when there is something to do"
     )
     migrate.set_defaults(run=_migrate)
+
+    resealing = commands.add_parser(
+        "reseal",
+        help="put every stored token under the newest encryption key",
+        description="After a new key was put in front of FLOWACTIONS_ENCRYPTION_KEYS: seal every stored token under it, "
+        "so that the older keys can be taken away. Hosts go on working meanwhile.",
+    )
+    resealing.add_argument("--host", metavar="MODULE:NAME", help=HOST_HELP)
+    resealing.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 when there is something to do"
+    )
+    resealing.set_defaults(run=_reseal)
     return parser
 
 
@@ -121,6 +136,25 @@ async def _migrate(options: argparse.Namespace) -> int:
         return 0 if before == wanted else 1
     print(f"tables at {wanted}" if before == wanted else f"tables brought from {before or 'none'} to {wanted}")
     return 0
+
+
+async def _reseal(options: argparse.Namespace) -> int:
+    async with contextlib.AsyncExitStack() as stack:
+        host = None if options.host is None else await stack.enter_async_context(_opened_host(options.host))
+        settings = read_settings(os.environ if host is None else host.settings)
+        database = Database(settings.database_url, None if host is None else host.database)
+        keys = keys_of(settings, database)
+        await stack.enter_async_context(database)
+        done = await reseal(ConnectionStore(database), keys, dry=options.check)
+    verb = "would be resealed" if options.check else "resealed"
+    print(f"tokens {verb}: {done.changed}; under the newest key already: {done.current}")
+    for organization_id in done.broken:
+        print(
+            f"flowactions: no key opens the token of organization {organization_id}: add the key that is missing, "
+            "or let the organization reconnect",
+            file=sys.stderr,
+        )
+    return 1 if done.broken or (options.check and done.changed) else 0
 
 
 @contextlib.asynccontextmanager

@@ -32,6 +32,7 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
@@ -129,6 +130,7 @@ class Services:
             partial(self._store.prune, "delivered", kept),
             partial(self._store.prune, "dead", dead),
             partial(self._deferred.prune, kept),
+            partial(inbound.prune, self._database, kept),
         ]
 
     async def _deliver(self) -> None:
@@ -181,6 +183,9 @@ class Services:
 
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
+        if not isinstance(self._chat, NotConfigured):
+            self._open.push_async_callback(self._chat.provider.aclose)
+            self._open.push_async_callback(self._chat.connections.aclose)
         if self._bell is not None:
             self._open.push_async_callback(self._bell.aclose)
 

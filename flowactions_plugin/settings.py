@@ -49,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
         chat_client_id: ``CHAT_CLIENT_ID``.
         chat_client_secret: ``CHAT_CLIENT_SECRET``.
+        chat_signing_secret: ``CHAT_SIGNING_SECRET``; verifies the chat provider's events (§5.4).
         chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     chat_client_id: str | None = None
     chat_client_secret: str | None = None
+    chat_signing_secret: str | None = None
     chat_bot_token: str | None = None
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
@@ -177,6 +179,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "BACKEND_PUBLIC_URL": ("public_url", _base_url),
     "CHAT_CLIENT_ID": ("chat_client_id", _text),
     "CHAT_CLIENT_SECRET": ("chat_client_secret", _text),
+    "CHAT_SIGNING_SECRET": ("chat_signing_secret", _text),
     "CHAT_BOT_TOKEN": ("chat_bot_token", _text),
     "CHAT_API_URL": ("chat_api_url", _api_url),
     "CHAT_AUTHORIZE_URL": ("chat_authorize_url", _url),

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from flowactions_conformance.chat_provider import FakeChatProvider
+from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.reference_host import Sample, create_app
@@ -62,7 +62,9 @@ async def running_demo(
     chat = {name: value for name, value in environment.items() if name.startswith("CHAT_") and value}
     real = _has_real_workspace(environment)
     async with AsyncExitStack() as stack:
-        provider = None if real else FakeChatProvider()
+        provider = (
+            None if real else FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T0GLOBEX")])
+        )
         provider_url = None
         if provider is not None:
             provider_url = await stack.enter_async_context(serve(provider.app))
@@ -83,6 +85,8 @@ async def running_demo(
             dashboard_token=dashboard_token,
         )
         listener = listen(port)
+        if provider is not None:
+            provider.events_url = f"{url_of(listener)}/integrations/chat/events"
         settings = {
             **chat,
             "FLOWACTIONS_ENVIRONMENT": "development",

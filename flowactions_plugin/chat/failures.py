@@ -8,11 +8,12 @@ from flowactions_hookspecs import FlowActionsError
 
 RECONNECT: Final = "Reconnect the chat workspace."
 ASK_ADMIN: Final = "Ask an administrator of the chat workspace to allow it."
+THROTTLED: Final = "The chat provider is throttling: try again in a minute."
+PROVIDER_DOWN: Final = "The chat provider has a problem of its own: try again later."
 
-TRANSIENT: Final = frozenset(
+THROTTLING: Final = frozenset({"ratelimited", "rate_limited"})
+TRANSIENT: Final = THROTTLING | frozenset(
     {
-        "ratelimited",
-        "rate_limited",
         "service_unavailable",
         "request_timeout",
         "internal_error",
@@ -43,6 +44,7 @@ ADVICE: Final = {
     "account_inactive": f"The app was removed from the chat workspace. {RECONNECT}",
     "token_revoked": f"The token was revoked. {RECONNECT}",
     "token_expired": f"The token has expired. {RECONNECT}",
+    "app_uninstalled": f"The app was removed from the chat workspace. {RECONNECT}",
     "missing_scope": f"The installed app lacks a permission that it needs now. {RECONNECT}",
     "no_permission": f"The token may not do this. {RECONNECT}",
     "not_allowed_token_type": f"This kind of token cannot post messages. {RECONNECT}",
@@ -51,16 +53,26 @@ ADVICE: Final = {
     "ekm_access_denied": ASK_ADMIN,
     "team_access_not_granted": ASK_ADMIN,
     "message_limit_exceeded": "The workspace has used up its messages: ask an administrator of it.",
-    "ratelimited": "The chat provider is throttling: try again in a minute.",
-    "rate_limited": "The chat provider is throttling: try again in a minute.",
+    "ratelimited": THROTTLED,
+    "rate_limited": THROTTLED,
+    "service_unavailable": PROVIDER_DOWN,
+    "request_timeout": PROVIDER_DOWN,
+    "internal_error": PROVIDER_DOWN,
+    "fatal_error": PROVIDER_DOWN,
     "unreachable": "The chat provider did not answer: try again later.",
+    "token_unreadable": "The stored token cannot be opened with the present encryption keys: put the old key back into "
+    "FLOWACTIONS_ENCRYPTION_KEYS, or reconnect the chat workspace.",
+    "enterprise_install": "The app was installed for a whole organization at the provider: "
+    "connect again and choose one workspace.",
+    "invalid_cursor": "The list has changed in the meantime: start again from its beginning.",
     "invalid_code": "The link has expired or was used already: connect again.",
     "bad_redirect_uri": "The chat app does not know this service's callback address: "
     "add BACKEND_PUBLIC_URL with /integrations/chat/callback to the app's redirect URLs.",
     "bad_client_secret": "CHAT_CLIENT_SECRET is not the chat app's secret: correct the setting.",
     "invalid_client_id": "CHAT_CLIENT_ID is not the chat app's id: correct the setting.",
 }
-"""Provider code → what a person should do."""
+"""Code → what a person should do. The provider's codes, and three of our own: ``unreachable``, ``token_unreadable``,
+``enterprise_install``."""
 
 
 PERMANENT: Final = frozenset(ADVICE) - TRANSIENT
@@ -74,6 +86,7 @@ class ChatRefused(FlowActionsError):
         code: the provider's code, ``unreachable`` when it gave none.
         retry_after: seconds that the provider asked to wait, ``None`` when it did not.
         transient: whether the same call may succeed later.
+        throttled: whether the provider asks for fewer calls.
     """
 
     def __init__(self, code: str, retry_after: float | None = None) -> None:
@@ -81,6 +94,7 @@ class ChatRefused(FlowActionsError):
         self.code = code
         self.retry_after = retry_after
         self.transient = _known(code) not in PERMANENT
+        self.throttled = code in THROTTLING
 
 
 def advice(code: str) -> str:

@@ -133,11 +133,19 @@ class Install:
         return Started(target, cookie_name(flow_id), cookie)
 
     async def finish(
-        self, *, code: str | None, state: str | None, error: str | None, cookies: Mapping[str, str]
+        self,
+        *,
+        code: str | None,
+        state: str | None,
+        error: str | None,
+        cookies: Mapping[str, str],
+        principal: DashboardPrincipal | None,
     ) -> None:
         """End an install: check the state, use it up, exchange the code, adopt the token.
 
         Args:
+            principal: who is signed in to the dashboard now, ``None`` when this request does not tell: a browser
+                that comes back from the provider may carry no bearer token.
             code: what the provider gave.
             state: what `start` signed.
             error: why the provider gave no code.
@@ -149,8 +157,10 @@ class Install:
         flow = self._verified(state)
         if not hmac.compare_digest(flow.browser, _fingerprint(cookies.get(cookie_name(flow.flow_id), ""))):
             raise OAuthFailed("wrong_browser")
+        if principal is not None and principal.organization_id != flow.organization_id:
+            raise OAuthFailed("wrong_organization")
         if not await self._store.finish_flow(flow.flow_id):
-            raise OAuthFailed("expired")
+            raise OAuthFailed("already_used")
         if error is not None:
             raise OAuthFailed("cancelled" if error == "access_denied" else "provider_error")
         if not code:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import aiohttp
@@ -12,9 +13,15 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.pickers import Choice, Page
 
 CALL_SECONDS: Final = 5
-PAGE_SIZE: Final = 200
+KEPT_ALIVE_SECONDS: Final = 3
+"""Well below what any server keeps a connection that is idle: a request on one that it is just closing would be lost."""
+
+AT_ONCE: Final = 500
+"""Connections to the provider. The calls beyond wait, within their own time."""
+
 BUILT_IN_USER: Final = "USLACKBOT"
 
 _QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  unattached on purpose
@@ -42,21 +49,6 @@ class Installation(NamedTuple):
         return f"Installation(app_id={self.app_id!r}, …)"
 
 
-class Choice(NamedTuple):
-    """A channel or member in a picker."""
-
-    id: str
-    label: str
-    note: str | None = None
-
-
-class Page(NamedTuple):
-    """One page of choices; ``cursor`` leads to the next, ``None`` after the last."""
-
-    choices: Sequence[Choice]
-    cursor: str | None
-
-
 class ChatProvider(Protocol):
     """What the plugin asks of a chat provider. Every method raises `ChatRefused` when it is refused."""
 
@@ -80,11 +72,11 @@ class ChatProvider(Protocol):
         """Make a token worthless."""
         ...
 
-    async def channels(self, token: str, cursor: str | None) -> Page:
+    async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
         """List a page of the channels that are not archived."""
         ...
 
-    async def members(self, token: str, cursor: str | None) -> Page:
+    async def members(self, token: str, cursor: str | None, size: int) -> Page:
         """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         ...
 
@@ -102,6 +94,13 @@ class SlackProvider:
         self._api_url = api_url
         self._client_id = client_id or ""
         self._client_secret = client_secret or ""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections to the provider; a later call opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def post_message(self, token: str, channel: str, text: str) -> str:
         """Post a message with mrkdwn on; give its timestamp."""
@@ -118,6 +117,8 @@ class SlackProvider:
     async def identify(self, token: str) -> Identity:
         """Test a token; tell whose it is."""
         answer = await self._call(token, lambda client: client.auth_test())
+        if answer.get("is_enterprise_install"):
+            raise ChatRefused("enterprise_install")
         headers = {str(name).lower(): value for name, value in answer.headers.items()}
         scopes = tuple(scope.strip() for scope in headers.get("x-oauth-scopes", "").split(",") if scope.strip())
         return Identity(_text(answer, "team_id"), _text(answer, "team"), _text(answer, "user_id"), scopes)
@@ -133,62 +134,83 @@ class SlackProvider:
                 redirect_uri=redirect_uri,
             ),
         )
-        return Installation(_text(answer, "access_token"), answer.get("app_id") or "")
+        token = _text(answer, "access_token")
+        if answer.get("is_enterprise_install"):
+            with contextlib.suppress(ChatRefused):
+                await self.revoke(token)
+            raise ChatRefused("enterprise_install")
+        app_id = answer.get("app_id")
+        return Installation(token, app_id if isinstance(app_id, str) else "")
 
     async def revoke(self, token: str) -> None:
         """Make a token worthless."""
         await self._call(token, lambda client: client.auth_revoke())
 
-    async def channels(self, token: str, cursor: str | None) -> Page:
+    async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
         """List a page of the channels that are not archived."""
         answer = await self._call(
             token,
             lambda client: client.conversations_list(
-                types="public_channel,private_channel",
+                types="public_channel,private_channel" if private else "public_channel",
                 exclude_archived=True,
-                limit=PAGE_SIZE,
+                limit=size,
                 cursor=cursor or None,
             ),
         )
         return Page(
             [
-                Choice(
-                    _text(channel, "id"),
-                    f"#{_text(channel, 'name')}",
-                    _channel_note(channel),
-                )
+                _channel_choice(channel)
                 for channel in _list(answer, "channels")
-                if not channel.get("is_archived")
+                if not channel.get("is_archived") and _is_named(channel)
             ],
             _next_cursor(answer),
         )
 
-    async def members(self, token: str, cursor: str | None) -> Page:
+    async def members(self, token: str, cursor: str | None, size: int) -> Page:
         """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
-        answer = await self._call(
-            token, lambda client: client.users_list(limit=PAGE_SIZE, cursor=cursor or None)
-        )
+        answer = await self._call(token, lambda client: client.users_list(limit=size, cursor=cursor or None))
         return Page(
-            [
-                Choice(_text(member, "id"), _member_name(member), f"@{member.get('name') or ''}")
-                for member in _list(answer, "members")
-                if not member.get("is_bot") and not member.get("deleted") and member.get("id") != BUILT_IN_USER
-            ],
+            [_member_choice(member) for member in _list(answer, "members") if _is_person(member)],
             _next_cursor(answer),
         )
 
     async def _call(self, token: str | None, call: Call) -> Any:
         client = AsyncWebClient(
-            token=token, base_url=self._api_url, timeout=CALL_SECONDS, logger=_QUIET, retry_handlers=[]
+            token=token,
+            base_url=self._api_url,
+            timeout=CALL_SECONDS,
+            session=self._opened(),
+            logger=_QUIET,
+            retry_handlers=[],
         )
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                return await call(client)
+                answer = await call(client)
         except SlackApiError as exc:
             raise _refused(exc) from None
-        except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            # Without the cause: its text may hold what was sent.
+        except (
+            SlackClientError,
+            aiohttp.ClientError,
+            OSError,
+            TimeoutError,
+            ValueError,
+            AttributeError,
+            TypeError,
+        ):
+            # The last two: the SDK meets JSON that is no object. Without the cause: its text may hold what was sent.
             raise ChatRefused("unreachable") from None
+        if not isinstance(answer.data, Mapping):
+            raise ChatRefused("unreachable")
+        return answer
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # One for all organizations: so it keeps no cookies.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=KEPT_ALIVE_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
 
 
 def _refused(exc: SlackApiError) -> ChatRefused:
@@ -231,13 +253,28 @@ def _next_cursor(answer: Any) -> str | None:
     return cursor if isinstance(cursor, str) and cursor else None
 
 
-def _channel_note(channel: Mapping[str, Any]) -> str | None:
+def _is_named(channel: Mapping[str, Any]) -> bool:
+    return all(isinstance(channel.get(field), str) for field in ("id", "name"))
+
+
+def _is_person(member: Mapping[str, Any]) -> bool:
+    if member.get("is_bot") or member.get("deleted"):
+        return False
+    return isinstance(member.get("id"), str) and member["id"] != BUILT_IN_USER
+
+
+def _channel_choice(channel: Mapping[str, Any]) -> Choice:
+    name = channel["name"]
     if not channel.get("is_member"):
-        return "The app has not joined this channel."
-    return "Private channel" if channel.get("is_private") else None
+        note: str | None = "The app has not joined this channel."
+    else:
+        note = "Private channel" if channel.get("is_private") else None
+    return Choice(channel["id"], f"#{name}", note, (name,))
 
 
-def _member_name(member: Mapping[str, Any]) -> str:
+def _member_choice(member: Mapping[str, Any]) -> Choice:
     profile = member.get("profile")
     shown = profile.get("display_name") if isinstance(profile, Mapping) else None
-    return str(shown or member.get("real_name") or member.get("name") or member.get("id"))
+    handle = str(member.get("name") or "")
+    names = tuple(str(name) for name in (shown, member.get("real_name"), handle) if name)
+    return Choice(member["id"], names[0] if names else member["id"], f"@{handle}" if handle else None, names)

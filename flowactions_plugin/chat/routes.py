@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
@@ -15,11 +16,18 @@ from litestar.response import Redirect
 from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host
-from flowactions_plugin.chat.connection import Connections, NoDefaultChannel, NotConnected
+from flowactions_plugin.chat.connection import (
+    Connections,
+    NoDefaultChannel,
+    NotConnected,
+    lists_private_channels,
+)
+from flowactions_plugin.chat.events import Challenge, EventInvalid, is_authentic, read_event
 from flowactions_plugin.chat.failures import ChatRefused, advice
-from flowactions_plugin.chat.oauth import BASE_PATH, FLOW_SECONDS, OAuthFailed
+from flowactions_plugin.chat.oauth import BASE_PATH, FLOW_SECONDS, SCOPES, OAuthFailed
 from flowactions_plugin.chat.pickers import ListPage, search
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import dashboard_principal
@@ -29,6 +37,11 @@ CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
 MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 NODE_TYPE: Final = "chat_message"
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+EVENT_BYTES: Final = 1024 * 1024
+NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
+
+SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
+Cursor: TypeAlias = Annotated[str | None, QueryParameter(max_length=500)]
 
 
 class Named(msgspec.Struct):
@@ -39,7 +52,14 @@ class Named(msgspec.Struct):
 
 
 class Card(msgspec.Struct, rename="camel", kw_only=True):
-    """The connection card (§2.2). It never holds the token."""
+    """The connection card (§2.2). It never holds the token.
+
+    Attributes:
+        status: ``active``; ``revoked`` by the workspace; or ``unusable`` as it is stored here.
+        status_reason: a code, ``None`` when the connection can be used.
+        advice: what a person should do, ``None`` when there is nothing to do.
+        missing_scopes: permissions that the workspace has not granted.
+    """
 
     status: str
     status_reason: str | None
@@ -47,6 +67,7 @@ class Card(msgspec.Struct, rename="camel", kw_only=True):
     workspace: Named
     bot_user_id: str
     scopes: list[str]
+    missing_scopes: list[str]
     installed_by: Named
     installed_at: str
     default_channel: str | None
@@ -107,10 +128,24 @@ class PickerChoice(msgspec.Struct):
 
 
 class PickerPage(msgspec.Struct, rename="camel"):
-    """Choices of a picker; ``nextCursor`` leads to more."""
+    """Choices of a picker; ``nextCursor`` leads to more, and ``notice`` says why there are fewer than wanted."""
 
     data: list[PickerChoice]
     next_cursor: str | None
+    notice: str | None
+
+
+class EventReceived(msgspec.Struct):
+    """What became of an event: whether it was seen before."""
+
+    received: bool
+    duplicate: bool
+
+
+class EventAnswer(msgspec.Struct):
+    """The answer to an authentic event."""
+
+    data: EventReceived
 
 
 @get("/install", summary="Connect a workspace")
@@ -140,6 +175,7 @@ async def install(
 async def callback(
     request: Request[Any, Any, Any],
     anybodys_chat: NamedDependency[Chat],
+    host: NamedDependency[Host],
     dashboard_url: NamedDependency[str],
     code: FromQuery[str | None] = None,
     signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
@@ -148,7 +184,13 @@ async def callback(
     """End the install, and send the browser to the dashboard with what came of it (§4.1)."""
     outcome = {"chat": "connected"}
     try:
-        await anybodys_chat.install.finish(code=code, state=signed_state, error=error, cookies=request.cookies)
+        await anybodys_chat.install.finish(
+            code=code,
+            state=signed_state,
+            error=error,
+            cookies=request.cookies,
+            principal=await host.dashboard_principal(request),
+        )
     except OAuthFailed as exc:
         outcome = {"chat": "error", "reason": exc.reason}
     return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
@@ -205,24 +247,54 @@ async def send_message(
 async def channels(
     principal: NamedDependency[DashboardPrincipal],
     chat: NamedDependency[Chat],
-    search_text: Annotated[str, QueryParameter(name="search", max_length=100)] = "",
-    cursor: FromQuery[str | None] = None,
+    search_text: SearchText = "",
+    cursor: Cursor = None,
 ) -> PickerPage:
     """List channels by name; the note says where the app still has to be invited."""
-    connections = chat.connections
-    return await _pick(lambda at: connections.channels(principal.organization_id, at), search_text, cursor)
+    stored = await _connected(chat, principal)
+    page = await _pick(
+        partial(chat.connections.channels, stored, searched=bool(search_text)), search_text, cursor
+    )
+    if page.notice is None and not lists_private_channels(stored):
+        page.notice = NO_PRIVATE_CHANNELS
+    return page
 
 
 @get("/members", summary="Pick a member")
 async def members(
     principal: NamedDependency[DashboardPrincipal],
     chat: NamedDependency[Chat],
-    search_text: Annotated[str, QueryParameter(name="search", max_length=100)] = "",
-    cursor: FromQuery[str | None] = None,
+    search_text: SearchText = "",
+    cursor: Cursor = None,
 ) -> PickerPage:
     """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
-    connections = chat.connections
-    return await _pick(lambda at: connections.members(principal.organization_id, at), search_text, cursor)
+    stored = await _connected(chat, principal)
+    return await _pick(
+        partial(chat.connections.members, stored, searched=bool(search_text)), search_text, cursor
+    )
+
+
+@post("/events", status_code=200, summary="Events of the chat provider", request_max_body_size=EVENT_BYTES)
+async def events(
+    request: Request[Any, Any, Any], anybodys_chat: NamedDependency[Chat]
+) -> EventAnswer | Challenge:
+    """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
+    if anybodys_chat.signing_secret is None:
+        raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
+    body = await request.body()
+    timestamp = request.headers.get("x-slack-request-timestamp")
+    signature = request.headers.get("x-slack-signature")
+    now = time.time()
+    if not is_authentic(anybodys_chat.signing_secret, timestamp, signature, body, now):
+        raise Problem("unauthorized", "The signature is missing, wrong or too old.")
+    try:
+        event = read_event(body, now)
+    except EventInvalid as exc:
+        raise Problem("invalid_request", str(exc)) from None
+    if isinstance(event, Challenge):
+        return event
+    duplicate = event is not None and await anybodys_chat.events.revoke(event)
+    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
 
 def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
@@ -254,6 +326,7 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
             send_message,
             channels,
             members,
+            events,
         ],
         dependencies={
             "principal": dashboard_principal(host),
@@ -272,14 +345,19 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
     if stored is None:
         return CardAnswer(None)
     agents = await host.agents_using(organization_id, NODE_TYPE)
+    scopes = [scope for scope in stored.scopes.split(",") if scope]
+    missing = [scope for scope in SCOPES if scopes and scope not in scopes]
+    reason = connections.reason(stored)
+    hint = advice(reason) if reason else advice("missing_scope") if missing else None
     return CardAnswer(
         Card(
-            status=stored.status,
-            status_reason=stored.status_reason,
-            advice=advice(stored.status_reason) if stored.status_reason else None,
+            status="active" if reason is None else "revoked" if stored.status == "revoked" else "unusable",
+            status_reason=reason,
+            advice=hint,
             workspace=Named(stored.team_id, stored.team_name),
             bot_user_id=stored.bot_user_id,
-            scopes=[scope for scope in stored.scopes.split(",") if scope],
+            scopes=scopes,
+            missing_scopes=missing,
             installed_by=Named(stored.installed_by_id, stored.installed_by_name),
             installed_at=to_iso(stored.installed_at),
             default_channel=stored.default_channel,
@@ -288,14 +366,24 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
     )
 
 
-async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPage:
+async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnection:
     try:
-        page = await search(list_page, text, cursor, time.monotonic)
+        return await chat.connections.existing(principal.organization_id)
     except NotConnected as exc:
         raise Problem("not_connected", str(exc)) from None
+
+
+async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPage:
+    try:
+        found = await search(list_page, text, cursor)
     except ChatRefused as refusal:
+        if refusal.code == "invalid_cursor":
+            raise Problem(
+                "invalid_request", str(refusal), [{"path": "cursor", "message": "is not known"}]
+            ) from None
         raise Problem("chat_refused", str(refusal)) from None
-    return PickerPage([PickerChoice(*choice) for choice in page.choices], page.cursor)
+    choices = [PickerChoice(choice.id, choice.label, choice.note) for choice in found.choices]
+    return PickerPage(choices, found.cursor, found.notice)
 
 
 def _named(agent: Agent) -> Named:

@@ -6,20 +6,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.events import Events
 from flowactions_plugin.chat.oauth import Install
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.sealing import key_ring
+from flowactions_plugin.storage.sealing import KeyRing, key_ring
 
 
 class Chat(NamedTuple):
-    """What the chat node and the chat routes work with."""
+    """What the chat node and the chat routes work with.
+
+    Attributes:
+        signing_secret: verifies the provider's events; ``None`` when it is not configured.
+    """
 
     connections: Connections
     install: Install
+    events: Events
+    signing_secret: str | None
+    provider: SlackProvider
+
+    def __repr__(self) -> str:
+        return "Chat(…)"
+
+
+def keys_of(settings: Settings, database: Database) -> KeyRing:
+    """Make the ring of encryption keys that these settings give.
+
+    Raises:
+        NotConfigured: there is no key.
+    """
+    development: Path | None = database.directory if settings.environment == "development" else None
+    return key_ring(settings.encryption_keys, development)
 
 
 def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
@@ -29,14 +50,13 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
         return NotConfigured("Set CHAT_CLIENT_ID and CHAT_CLIENT_SECRET (or CHAT_BOT_TOKEN) to use chat.")
     if settings.public_url is None:
         return NotConfigured("Set BACKEND_PUBLIC_URL to use chat: the provider sends browsers back there.")
-    development: Path | None = database.directory if settings.environment == "development" else None
     try:
-        keys = key_ring(settings.encryption_keys, development)
+        keys = keys_of(settings, database)
     except NotConfigured as exc:
         return exc
     provider = SlackProvider(settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret)
     store = ConnectionStore(database)
-    connections = Connections(store, provider, keys, database.clock)
+    connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
     install = Install(
         store=store,
         connections=connections,
@@ -48,4 +68,4 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
         client_id=settings.chat_client_id,
         static_token=settings.chat_bot_token,
     )
-    return Chat(connections, install)
+    return Chat(connections, install, Events(store), settings.chat_signing_secret, provider)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from sqlalchemy import delete, insert, select, update
 
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage import inbound
+from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
 
 
@@ -29,6 +31,38 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     sealed_token: bytes
 
 
+PROVIDER: Final = "chat"
+"""Under this name the chat provider's events are deduplicated."""
+
+
+class Revocation(msgspec.Struct, frozen=True, kw_only=True):
+    """An event by which a workspace takes the app's tokens away (§6.2).
+
+    Attributes:
+        event_id: by this it is deduplicated.
+        team_id: the workspace.
+        app_id: the provider's app; empty when the event does not say.
+        bot_users: only connections of these; ``None`` means all of the workspace.
+        at: when it happened, Unix seconds.
+        reason: what to store, a code that has advice.
+    """
+
+    event_id: str
+    team_id: str
+    app_id: str
+    bot_users: frozenset[str] | None
+    at: int
+    reason: str
+
+    def means(self, stored: StoredConnection) -> bool:
+        """Tell whether a connection of this workspace is revoked by it: not one that was installed later."""
+        if self.bot_users is not None and stored.bot_user_id not in self.bot_users:
+            return False
+        if self.app_id and stored.app_id and self.app_id != stored.app_id:
+            return False
+        return stored.installed_at // 1000 <= self.at
+
+
 class ConnectionStore:
     """The chat connections of one database, and the OAuth flows under way."""
 
@@ -43,26 +77,103 @@ class ConnectionStore:
         return None if row is None else StoredConnection(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
 
     async def replace(self, stored: StoredConnection) -> None:
-        """Store a connection in place of the organization's present one, in one transaction."""
+        """Store a connection in place of the organization's present one."""
+        values = msgspec.structs.asdict(stored)
         async with self._database.write() as connection:
-            await connection.execute(
-                delete(chat_connections).where(chat_connections.c.organization_id == stored.organization_id)
-            )
-            await connection.execute(insert(chat_connections).values(msgspec.structs.asdict(stored)))
+            await connection.execute(self._database.insert_or_replace(chat_connections, values))
 
-    async def change(self, organization_id: str, **values: Any) -> bool:
-        """Change columns of an organization's connection.
+    async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
+        """Choose the default channel.
 
         Returns:
-            Whether it has one.
+            Whether the organization has a connection.
         """
         changed = (
             update(chat_connections)
             .where(chat_connections.c.organization_id == organization_id)
-            .values(**values)
+            .values(default_channel=channel_id)
         )
         async with self._database.write() as connection:
             return (await connection.execute(changed)).rowcount == 1
+
+    async def is_shared(self, stored: StoredConnection) -> bool:
+        """Tell whether another organization is connected with the same workspace."""
+        others = select(chat_connections.c.organization_id).where(
+            chat_connections.c.team_id == stored.team_id,
+            chat_connections.c.organization_id != stored.organization_id,
+            chat_connections.c.status == "active",
+        )
+        async with self._database.read() as connection:
+            return (await connection.execute(others.limit(1))).first() is not None
+
+    async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
+        """Note that tokens are dead; a connection that was made anew in the meantime stays as it is."""
+        async with self._database.write() as connection:
+            await self._revoke(connection, revoked, reason)
+
+    async def revoke_by_event(self, event: Revocation) -> Sequence[str] | None:
+        """Note that a workspace has revoked its connections, and that its event was seen, in one transaction.
+
+        Returns:
+            The organizations concerned; ``None`` when the event was seen before.
+        """
+        of_team = select(chat_connections).where(
+            chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
+        )
+        async with self._database.write() as connection:
+            if not await inbound.note(self._database, connection, PROVIDER, event.event_id):
+                return None
+            rows = [
+                StoredConnection(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
+                for row in (await connection.execute(of_team)).all()
+            ]
+            meant = [stored for stored in rows if event.means(stored)]
+            await self._revoke(connection, meant, event.reason)
+        return [stored.organization_id for stored in meant]
+
+    async def _revoke(self, connection: Connection, revoked: Sequence[StoredConnection], reason: str) -> None:
+        for stored in revoked:
+            await connection.execute(
+                update(chat_connections)
+                .where(
+                    chat_connections.c.organization_id == stored.organization_id,
+                    chat_connections.c.installed_at == stored.installed_at,
+                    chat_connections.c.status == "active",
+                )
+                .values(status="revoked", status_reason=reason)
+            )
+
+    async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
+        """List organizations and their sealed tokens, in the organizations' order.
+
+        Args:
+            after: the organization that the list before ended with; empty for the first.
+            limit: how many at the most.
+        """
+        query = (
+            select(chat_connections.c.organization_id, chat_connections.c.sealed_token)
+            .where(chat_connections.c.organization_id > after)
+            .order_by(chat_connections.c.organization_id)
+            .limit(limit)
+        )
+        async with self._database.read() as connection:
+            return [(row[0], row[1]) for row in (await connection.execute(query)).all()]
+
+    async def reseal(self, organization_id: str, old: bytes, new: bytes) -> bool:
+        """Exchange a sealed token for the same one under another key.
+
+        Returns:
+            Whether it was still there; a connection that was made anew has a token of its own.
+        """
+        exchanged = (
+            update(chat_connections)
+            .where(
+                chat_connections.c.organization_id == organization_id, chat_connections.c.sealed_token == old
+            )
+            .values(sealed_token=new)
+        )
+        async with self._database.write() as connection:
+            return (await connection.execute(exchanged)).rowcount == 1
 
     async def remove(self, organization_id: str) -> None:
         """Forget an organization's connection."""

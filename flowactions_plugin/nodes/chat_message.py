@@ -11,9 +11,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Reach
-from flowactions_plugin.chat.connection import Connections, NotConnected
+from flowactions_plugin.chat.connection import Connections
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.errors import NotConfigured, SealBroken
+from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
@@ -162,7 +162,12 @@ class ChatMessageNode:
 
     async def _send(self, walk: Walk, config: ChatMessageConfig) -> None:
         connections = self._connections
-        if connections is None or await connections.get(walk.organization_id) is None:
+        try:
+            stored = None if connections is None else await connections.get(walk.organization_id)
+        except StorageUnavailable as exc:
+            log.error("the chat connection could not be read: %s", exc)  # noqa: TRY400
+            raise _NotSent("send_failed", "The database did not answer: try again later.") from None
+        if connections is None or stored is None:
             raise _NotSent("not_connected", "Connect a chat workspace first.")
         to_member = config.chat_action_type == "dm"
         target = (config.chat_user_id if to_member else config.chat_channel_id) or ""
@@ -173,11 +178,9 @@ class ChatMessageNode:
             raise _NotSent("empty_message", "The message is empty: write a text.")
         send = connections.send_to_member if to_member else connections.send_to_channel
         try:
-            await send(walk.organization_id, target.strip(), text, retry=config.chat_retry_on_failure)
-        except (ChatRefused, SealBroken) as exc:
+            await send(stored, target.strip(), text, retry=config.chat_retry_on_failure)
+        except (ChatRefused, StorageUnavailable) as exc:
             raise _NotSent("send_failed", str(exc)) from None
-        except NotConnected:
-            raise _NotSent("not_connected", "Connect a chat workspace first.") from None
 
 
 class _NotSent(Exception):

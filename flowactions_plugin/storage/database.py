@@ -228,6 +228,14 @@ class Database:
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()
 
+    def insert_or_replace(self, table: Table, values: Mapping[str, Any]) -> postgresql.Insert | sqlite.Insert:
+        """Make an INSERT that takes the place of the row that has its primary key."""
+        key = [column.name for column in table.primary_key]
+        rest = {name: value for name, value in values.items() if name not in key}
+        if self.dialect == "postgresql":
+            return postgresql.insert(table).values(values).on_conflict_do_update(index_elements=key, set_=rest)
+        return sqlite.insert(table).values(values).on_conflict_do_update(index_elements=key, set_=rest)
+
     def table_of(self, name: str, **columns: type[Any]) -> FromClause:
         """Make a table of rows that come with the statement, so that one statement serves any number of them.
 

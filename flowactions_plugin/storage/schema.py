@@ -136,9 +136,20 @@ chat_connections: Final = Table(
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
+Index("ix_flowactions_chat_connections_team", chat_connections.c.team_id)
+
 oauth_states: Final = Table(
     "flowactions_oauth_states",
     metadata,
     Column("id", String(64), primary_key=True),
     Column("expires_at", BigInteger, nullable=False),
 )
+
+inbound_events: Final = Table(
+    "flowactions_inbound_events",
+    metadata,
+    Column("provider", String(32), primary_key=True),
+    Column("event_id", Text, primary_key=True),
+    Column("received_at", BigInteger, nullable=False),
+)
+Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)

@@ -56,6 +56,10 @@ class KeyRing:
         except (InvalidTag, ValueError) as exc:
             raise SealBroken from exc
 
+    def is_newest(self, sealed: bytes) -> bool:
+        """Tell whether a value is sealed under the newest key."""
+        return sealed[:KEY_ID_BYTES] == _key_id(self._newest)
+
     def sign(self, message: bytes, purpose: str) -> bytes:
         """Authenticate a message with a key derived from the newest key for this purpose."""
         return hmac.digest(_derived(self._newest, purpose), message, "sha256")

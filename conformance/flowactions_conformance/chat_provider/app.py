@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from litestar import HttpMethod, Litestar, Request, Response, get, post, route
+from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from litestar.response import File, Stream
 from litestar.static_files import create_static_files_router
@@ -108,7 +109,9 @@ class FakeChatProvider:
         value = authorization.removeprefix("Bearer ").strip() if authorization.startswith("Bearer ") else ""
         queued = self.faults[method_name]
         fault = queued.popleft() if queued else fault_of(value)
-        if fault is not None:
+        if fault is not None and fault.passes:
+            await asyncio.sleep(fault.delay)
+        elif fault is not None:
             return await _faulty(fault)
         is_json = request.headers.get("content-type", "").startswith("application/json")
         if method_name == "oauth.v2.access":
@@ -145,13 +148,32 @@ class FakeChatProvider:
         async def inspect() -> dict[str, list[Message]]:
             return {"data": self.state.messages}
 
+        @get("/inspect/workspaces")
+        async def workspaces() -> dict[str, list[dict[str, Any]]]:
+            return {
+                "data": [
+                    {"id": each.id, "name": each.name, "installed": self.state.is_installed(each)}
+                    for each in self.state.workspaces
+                ]
+            }
+
+        @post("/inspect/workspaces/{workspace_id:str}/uninstall", status_code=200)
+        async def uninstall(workspace_id: FromPath[str]) -> dict[str, bool]:
+            found = next((each for each in self.state.workspaces if each.id == workspace_id), None)
+            if found is None:
+                raise NotFoundException("There is no such workspace.")
+            await self.uninstall(found)
+            return {"ok": True}
+
         @get("/")
         async def page() -> File:
             return File(PAGES / "chat.html", content_disposition_type="inline", media_type="text/html")
 
         static = create_static_files_router("/static", [PAGES], include_in_schema=False)
         return Litestar(
-            [call, consent, decide, inspect, page, static], openapi_config=None, logging_config=None
+            [call, consent, decide, inspect, workspaces, uninstall, page, static],
+            openapi_config=None,
+            logging_config=None,
         )
 
 

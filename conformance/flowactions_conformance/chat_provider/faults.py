@@ -27,12 +27,14 @@ class Fault(NamedTuple):
         body: the raw body.
         headers: the headers.
         delay: seconds before the answer.
+        passes: whether the real answer follows after all, so that a fault can be placed some calls ahead.
     """
 
     status: int = 200
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
+    passes: bool = False
 
 
 RATE_LIMITED = Fault(

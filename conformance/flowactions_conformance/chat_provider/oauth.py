@@ -79,7 +79,7 @@ def exchange(state: State, client: OAuthClient, authorization: str, form: Mappin
         return refusal("invalid_code")
     if form.get("redirect_uri") != code.redirect_uri:
         return refusal("bad_redirect_uri")
-    token = state.add_token(code.workspace, scopes=code.scopes)
+    token = state.install(code.workspace, code.scopes)
     return {
         "ok": True,
         "access_token": token.value,

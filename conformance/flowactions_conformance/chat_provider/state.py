@@ -104,6 +104,14 @@ class State:
         self._tokens[token.value] = token
         return token
 
+    def install(self, workspace: Workspace, scopes: Sequence[str]) -> Token:
+        """Install the app in a workspace. Where it is installed already, its token stays and gains the scopes."""
+        for token in self.tokens_of(workspace):
+            if token.dead is None:
+                token.scopes += tuple(scope for scope in scopes if scope not in token.scopes)
+                return token
+        return self.add_token(workspace, scopes=scopes)
+
     def token(self, value: str) -> Token | None:
         """Find a token; a token that was never issued but is written for a fault counts as the first workspace's."""
         found = self._tokens.get(value)
@@ -114,6 +122,10 @@ class State:
     def tokens_of(self, workspace: Workspace) -> list[Token]:
         """List the tokens that were issued for a workspace."""
         return [token for token in self._tokens.values() if token.workspace is workspace]
+
+    def is_installed(self, workspace: Workspace) -> bool:
+        """Tell whether the app has a token that works in a workspace."""
+        return any(token.dead is None for token in self.tokens_of(workspace))
 
     def add_code(self, workspace: Workspace, redirect_uri: str, scopes: Sequence[str]) -> str:
         """Issue an OAuth code."""

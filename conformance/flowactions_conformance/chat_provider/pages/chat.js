@@ -3,6 +3,7 @@
 const MARKS = /(?<!\w)(?:\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|`(?<code>[^`\n]+)`)(?!\w)/g;
 const list = document.querySelector("#messages");
 let shown = 0;
+let drawn = "";
 
 function unescaped(text) {
   return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
@@ -37,7 +38,33 @@ function rendered(message) {
   return item;
 }
 
+// As an administrator of the workspace would: the tokens die, and the events go out.
+async function uninstall(workspace) {
+  await fetch(`/inspect/workspaces/${encodeURIComponent(workspace.id)}/uninstall`, { method: "POST" });
+  await drawWorkspaces();
+}
+
+async function drawWorkspaces() {
+  const { data } = await (await fetch("/inspect/workspaces")).json();
+  if (JSON.stringify(data) === drawn) return;
+  drawn = JSON.stringify(data);
+  document.querySelector("#workspaces").replaceChildren(
+    ...data.map((workspace) => {
+      const item = element("li", "", element("strong", "", workspace.name));
+      item.dataset.id = workspace.id;
+      if (!workspace.installed) item.append(element("small", "", "The app is not installed"));
+      else {
+        const button = element("button", "quiet", "Uninstall the app");
+        button.addEventListener("click", () => uninstall(workspace));
+        item.append(button);
+      }
+      return item;
+    }),
+  );
+}
+
 async function refresh() {
+  await drawWorkspaces();
   const { data } = await (await fetch("/inspect/messages")).json();
   document.querySelector("#empty").hidden = data.length > 0;
   for (const message of data.slice(shown)) list.prepend(rendered(message));

@@ -7,10 +7,20 @@ import { picker } from "./picker.js";
 const BASE = "/integrations/chat";
 const REASONS = {
   cancelled: "You cancelled at the chat provider. Nothing was changed.",
-  expired: "The link had expired or was used already. Connect again.",
+  expired: "The link had expired. Connect again.",
+  already_used: "This link was used already. Look below whether the workspace is connected; if not, connect again.",
   invalid_state: "The link was not made by this service. Connect again.",
   wrong_browser: "The install was started in another browser. Connect again here.",
+  wrong_organization: "The install was started by another organization. Connect again as the one that you are signed in to.",
+  no_code: "The chat provider sent no code. Connect again.",
+  provider_error: "The chat provider reported an error. Connect again later.",
   missing_scope: "The workspace did not grant every permission. Connect again and allow them all.",
+  invalid_code: "The link had expired at the chat provider, or was used already. Connect again.",
+  enterprise_install: "The app was installed for a whole organization at the provider. Connect again and choose one workspace.",
+  bad_redirect_uri: "The chat app does not know this service's callback address. Tell the operator of this service.",
+  bad_client_secret: "The chat app's secret is set wrongly. Tell the operator of this service.",
+  invalid_client_id: "The chat app's id is set wrongly. Tell the operator of this service.",
+  unreachable: "The chat provider did not answer. Connect again later.",
 };
 
 function connectLink(text) {
@@ -24,6 +34,7 @@ function details(card) {
     "Connected by": `${card.installedBy.name}, ${new Date(card.installedAt).toLocaleString()}`,
     "Used by": agents,
     Permissions: card.scopes.join(", "),
+    ...(card.missingScopes.length ? { "Not granted": card.missingScopes.join(", ") } : {}),
   };
   return h("dl", {}, ...Object.entries(rows).flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
 }
@@ -78,12 +89,12 @@ async function draw() {
     return $("#chat").replaceChildren(title(), h("p", { class: "muted" }, error.message));
   }
   if (!card) return $("#chat").replaceChildren(title(), h("p", {}, "No workspace is connected. Chat messages of your flows are not sent."), connectLink("Connect a workspace"));
-  const revoked = card.status !== "active";
+  const ended = card.status !== "active";
   $("#chat").replaceChildren(
     title(badge(card.status)),
-    ...(revoked ? [h("p", { class: "error" }, card.advice ?? "Reconnect the workspace.")] : []),
+    ...(card.advice ? [h("p", { class: "error", id: "advice" }, card.advice)] : []),
     details(card),
-    ...(revoked ? [] : [defaultChannel(card), testMessage()]),
+    ...(ended ? [] : [defaultChannel(card), testMessage()]),
     h("div", { class: "row" }, connectLink("Reconnect"), h("button", { class: "danger", id: "disconnect", click: disconnect }, "Disconnect")),
   );
 }

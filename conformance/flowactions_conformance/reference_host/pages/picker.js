@@ -1,4 +1,4 @@
-// A searchable choice, fed by a route: {data: [{id, label, note}], nextCursor}. An id can be typed as well.
+// A searchable choice, fed by a route: {data: [{id, label, note}], nextCursor, notice}. An id can be typed as well.
 
 import { call } from "./api.js";
 import { h } from "./dom.js";
@@ -46,7 +46,8 @@ export function picker(route, attributes, value, set) {
       if (mine !== asked) return;
       choices = cursor ? [...choices, ...page.data] : page.data;
       draw(text, page.nextCursor);
-      note.textContent = choices.length ? "" : "Nothing was found by this name.";
+      const nothing = choices.length ? "" : page.nextCursor ? "Nothing was found yet: choose More …" : "Nothing was found by this name.";
+      note.textContent = [nothing, page.notice].filter(Boolean).join(" ");
     } catch (error) {
       choices = [];
       close();

@@ -54,6 +54,19 @@ def upgrade() -> None:
         ),
     )
     op.create_index("ix_flowactions_deferred_created", "flowactions_deferred", ["created_at"], unique=False)
+    op.create_index(
+        "ix_flowactions_chat_connections_team", "flowactions_chat_connections", ["team_id"], unique=False
+    )
+    op.create_table(
+        "flowactions_inbound_events",
+        sa.Column("provider", sa.String(length=32), nullable=False),
+        sa.Column("event_id", sa.Text(), nullable=False),
+        sa.Column("received_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("provider", "event_id", name=op.f("pk_flowactions_inbound_events")),
+    )
+    op.create_index(
+        "ix_flowactions_inbound_events_received", "flowactions_inbound_events", ["received_at"], unique=False
+    )
     op.create_table(
         "flowactions_oauth_states",
         sa.Column("id", sa.String(length=64), nullable=False),

@@ -1,0 +1,134 @@
+"""The chat provider's lifecycle events: verified, deduplicated, and what they revoke (§5.4, §6.2)."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from flowactions_hookspecs import FlowActionsError
+from flowactions_plugin.chat.store import ConnectionStore, Revocation
+
+log = logging.getLogger("flowactions.chat")
+
+VERSION: Final = "v0"
+TOLERANCE_SECONDS: Final = 300
+
+_TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
+_ID = re.compile(r"[!-~]{1,200}", re.ASCII)
+"""What is looked for or stored in the database."""
+
+
+class EventInvalid(FlowActionsError):
+    """An authentic request holds no event that can be understood; the message says what is wrong with it."""
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """The provider asks whether this address takes its events."""
+
+    challenge: str
+
+
+def is_authentic(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> bool:
+    """Tell whether the provider signed a request, scheme v0 (§5.4).
+
+    Whatever the bytes, the answer is yes or no.
+
+    Args:
+        secret: ``CHAT_SIGNING_SECRET``.
+        timestamp: the header ``X-Slack-Request-Timestamp``: Unix seconds.
+        signature: the header ``X-Slack-Signature``.
+        body: as it came.
+        now: Unix seconds.
+    """
+    if timestamp is None or signature is None or _TIMESTAMP.fullmatch(timestamp) is None:
+        return False
+    if abs(now - int(timestamp)) > TOLERANCE_SECONDS:
+        return False
+    signed = f"{VERSION}:{timestamp}:".encode() + body
+    expected = f"{VERSION}={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
+    return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+
+
+def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
+    """Understand an authentic request.
+
+    Args:
+        body: as it came.
+        now: Unix seconds; counts as the event's time when that is missing.
+
+    Returns:
+        What to do; ``None`` for an event that is only acknowledged.
+
+    Raises:
+        EventInvalid: it is no event.
+    """
+    try:
+        told = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise EventInvalid(f"The body is not valid JSON: {exc}") from None
+    if not isinstance(told, dict):
+        raise EventInvalid("The body is not a JSON object.")
+    if told.get("type") == "url_verification":
+        return Challenge(_named(told, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
+    event = told.get("event")
+    if told.get("type") != "event_callback" or not isinstance(event, dict):
+        return None
+    kind = event.get("type")
+    # An install for a whole enterprise has no team, and none of ours is such.
+    if kind not in {"app_uninstalled", "tokens_revoked"} or told.get("team_id") is None:
+        return None
+    at = told.get("event_time")
+    return Revocation(
+        event_id=_named(told, "event_id", _ID),
+        team_id=_named(told, "team_id", _ID),
+        app_id=_named(told, "api_app_id", _ID) if told.get("api_app_id") else "",
+        bot_users=_bots(event) if kind == "tokens_revoked" else None,
+        at=at if isinstance(at, int) else int(now),
+        reason="token_revoked" if kind == "tokens_revoked" else "app_uninstalled",
+    )
+
+
+class Events:
+    """Does what the provider's events ask for.
+
+    Args:
+        store: the connections.
+    """
+
+    def __init__(self, store: ConnectionStore) -> None:
+        self._store = store
+
+    async def revoke(self, revocation: Revocation) -> bool:
+        """Mark the connections that an event means as revoked, once.
+
+        Returns:
+            Whether the event was seen before.
+        """
+        organizations = await self._store.revoke_by_event(revocation)
+        for organization_id in organizations or ():
+            log.warning(
+                "team %s has revoked the connection of organization %s: %s",
+                revocation.team_id,
+                organization_id,
+                revocation.reason,
+            )
+        return organizations is None
+
+
+def _bots(event: Mapping[str, Any]) -> frozenset[str]:
+    """Give the user ids whose tokens are dead: ids of bots, not tokens."""
+    tokens = event.get("tokens")
+    bots = tokens.get("bot") if isinstance(tokens, Mapping) else None
+    return frozenset(bot for bot in bots if isinstance(bot, str)) if isinstance(bots, list) else frozenset()
+
+
+def _named(told: Mapping[str, Any], field: str, form: re.Pattern[str]) -> str:
+    value = told.get(field)
+    if not isinstance(value, str) or form.fullmatch(value) is None:
+        raise EventInvalid(f"The event's {field} is missing or cannot be used.")
+    return value
