@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo
+from tests.support import until
 
 pytestmark = pytest.mark.browser
 
@@ -169,6 +170,66 @@ async def test_the_connection_is_used_and_ended(page: Page, demo: Demo) -> None:
     await page.click("#disconnect")
     await page.click("#really")
     await expect(page.locator("#chat")).to_contain_text("No workspace is connected")
+
+
+async def open_order(page: Page, demo: Demo, content: str) -> None:
+    """Open the sample flow in another tab, as an end user who never learns what became of its actions."""
+    widget = await page.context.new_page()
+    await widget.goto(f"{demo.host_url}/run/order-placed")
+    await widget.fill("#content", content)
+    await widget.click("#start")
+    await expect(widget.locator("#done")).to_be_visible()
+    text = await widget.inner_text("body")
+    assert not {word for word in ("sent", "failed", "Reconnect", "chat_message") if word in text}
+    await widget.close()
+
+
+async def test_a_workspace_that_takes_the_app_out_is_connected_again(page: Page, demo: Demo) -> None:
+    """Connected, used, uninstalled at the provider, seen to be, connected again, used again."""
+    assert demo.provider is not None
+    await connect(page, demo)
+    await expect(page.locator("#chat .badge")).to_have_text("active")
+    await open_order(page, demo, "one")
+    await until(lambda: demo.provider and len(demo.provider.messages) == 1)
+
+    provider = await page.context.new_page()
+    await provider.goto(demo.provider_url or "")
+    await provider.locator("#workspaces [data-id=T0ACME] button").click()
+    await expect(provider.locator("#workspaces [data-id=T0ACME]")).to_contain_text("not installed")
+
+    await page.reload()
+    await expect(page.locator("#chat .badge")).to_have_text("revoked")
+    await expect(page.locator("#advice")).to_contain_text("Reconnect the chat workspace.")
+    await expect(page.locator("#send-test")).to_have_count(0)
+    await open_order(page, demo, "two")
+    editor = await page.context.new_page()
+    await editor.goto(f"{demo.host_url}/editor")
+    await editor.get_by_text("Order placed").first.click()
+    await expect(editor.locator("#runs .run").first).to_contain_text("send_failed")
+    assert len(demo.provider.messages) == 1
+
+    await page.click("#connect")
+    await page.click("#allow")
+    await expect(page.locator("#notice")).to_have_text("The workspace is connected.")
+    await expect(page.locator("#chat .badge")).to_have_text("active")
+    await open_order(page, demo, "three")
+    await until(lambda: demo.provider and len(demo.provider.messages) == 2)
+    assert [message.text[-5:] for message in demo.provider.messages] == [": one", "three"]
+
+
+async def test_two_organizations_have_a_workspace_each(page: Page, demo: Demo) -> None:
+    """What Ada connects for Acme, Grace of Globex does not see, and the other way round."""
+    await connect(page, demo)
+    await expect(page.locator("#chat")).to_contain_text("Acme")
+    await page.context.clear_cookies()
+    await page.goto(f"{demo.host_url}/connections")
+    await page.get_by_test_id("sign-in-grace").click()
+    await expect(page.locator("#chat")).to_contain_text("No workspace is connected")
+    await page.click("#connect")
+    await page.select_option("#workspace", "T0GLOBEX")
+    await page.click("#allow")
+    await expect(page.locator("#chat dd").first).to_have_text("Globex")
+    await expect(page.locator("#chat")).to_contain_text("Grace")
 
 
 async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo) -> None:

@@ -10,6 +10,7 @@ from litestar.routes import HTTPRoute
 
 import flowactions_hookspecs
 from flowactions_hookspecs import FlowActions, Host, spec
+from flowactions_plugin.chat.failures import ADVICE, TRANSIENT
 from flowactions_plugin.cli import _parser
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.settings import READERS
@@ -36,6 +37,29 @@ def test_every_problem_is_documented_with_its_status() -> None:
     assert {code: int(status) for code, status in rows} == {
         code: status for code, (status, _) in TITLES.items()
     }
+
+
+def test_every_chat_code_is_documented_with_its_advice() -> None:
+    """The chat page's table and the code say the same of each code."""
+    text = (DOCS / "reference/chat-errors.md").read_text()
+    rows = re.findall(r"^\| `([a-z_]+)…?` \| (yes|no) \| (.*) \|$", text, re.MULTILINE)
+    assert {code: (again == "yes", said) for code, again, said in rows} == {
+        code: (code in TRANSIENT, said) for code, said in ADVICE.items()
+    }
+
+
+def test_every_reason_of_an_install_is_documented_and_put_into_words() -> None:
+    """The HTTP page and the reference host's page know each reason that an install may fail for."""
+    root = Path(__file__).parents[2]
+    code = (root / "flowactions_plugin/chat/oauth.py").read_text()
+    reasons = {
+        word for line in code.splitlines() if "OAuthFailed(" in line for word in re.findall(r'"(\w+)"', line)
+    }
+    reasons -= {"access_denied"}  # the provider's word for cancelled
+    assert len(reasons) >= 8
+    assert reasons <= named("reference/http.md")
+    page = root / "conformance/flowactions_conformance/reference_host/pages/connections.js"
+    assert reasons <= set(re.findall(r"^  (\w+): \"", page.read_text(), re.MULTILINE))
 
 
 def test_every_route_is_documented_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

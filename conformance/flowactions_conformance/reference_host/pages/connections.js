@@ -92,7 +92,7 @@ async function draw() {
   const ended = card.status !== "active";
   $("#chat").replaceChildren(
     title(badge(card.status)),
-    ...(card.advice ? [h("p", { class: "error", id: "advice" }, card.advice)] : []),
+    ...(card.advice ? [h("p", { class: "error", id: "advice", style: "margin-bottom:1rem" }, card.advice)] : []),
     details(card),
     ...(ended ? [] : [defaultChannel(card), testMessage()]),
     h("div", { class: "row" }, connectLink("Reconnect"), h("button", { class: "danger", id: "disconnect", click: disconnect }, "Disconnect")),
