@@ -16,7 +16,7 @@ from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.nodes import chat_message, webhook
-from flowactions_plugin.nodes.pacing import Pacing
+from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
@@ -116,10 +116,11 @@ class Services:
         return self.worker_tasks() if self._settings.host_worker else []
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Give the delivery worker and the retention task."""
+        """Give the delivery worker, what takes deferred nodes over from processes that are gone, and retention."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(name="flowactions delivery", run=self._deliver, drain_seconds=CLAIM_SECONDS),
+            BackgroundTask(name="flowactions pacing", run=partial(keep_recovering, self._pacing)),
             BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
         ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from sqlalchemy import text
 
 from flowactions_plugin.storage.database import Database
@@ -18,6 +20,12 @@ _SERIES = {
         "generate_series(1, {rows}) AS n(i)",
     ),
 }
+
+
+WALK = json.dumps(
+    dict.fromkeys(("organization_id", "agent_id", "flow_id", "run_id", "user_id", "content"), "x")
+)
+NODE = json.dumps({"id": "n", "type": "webhook", "config": {}})
 
 
 async def fill(database: Database, rows: int, live: int, *, spread: bool = True) -> None:
@@ -45,11 +53,18 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
         SELECT id, 1, created_at, 5, 200 FROM flowactions_outbox
         WHERE finished_at IS NOT NULL AND finished_at % 10 = 1"""
     waiting = f"""
-        INSERT INTO flowactions_deferred (organization_id, run_id, step_id, node_id, walk, node, created_at)
+        INSERT INTO flowactions_deferred (organization_id, run_id, step_id, node_id, walk, node, created_at, holds,
+            held_until)
         {series.format(rows=rows // 10)}
-        SELECT 'acme', 'run-' || i, '', 'n', '{{}}', '{{}}', 1000000 + i FROM {source.format(rows=rows // 10)}"""  # noqa: S608
+        SELECT 'acme', 'run-' || i, '', 'n', '{WALK}', '{NODE}', 1000000 + i, 0,
+            CASE WHEN i % 10000 = 1 THEN 1 ELSE NULL END
+        FROM {source.format(rows=rows // 10)}"""  # noqa: S608
+    events = f"""
+        INSERT INTO flowactions_inbound_events (provider, event_id, received_at)
+        {series.format(rows=rows // 10)}
+        SELECT 'chat', 'e-' || i, 1000000 + i FROM {source.format(rows=rows // 10)}"""  # noqa: S608
     async with database.write() as connection:
-        for each in (statement, log, waiting):
+        for each in (statement, log, waiting, events):
             await connection.execute(text(each))
     async with database.write() as connection:
         await connection.execute(text("ANALYZE"))

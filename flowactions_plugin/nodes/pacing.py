@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Node, NodeResult, Walk
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.nodes.action import Action, Runner
-from flowactions_plugin.nodes.store import DeferredStore, Record
+from flowactions_plugin.nodes.action import Runner, Write
+from flowactions_plugin.nodes.store import DeferredStore, Record, step_of
 from flowactions_plugin.nodes.webhook import SECRET_FIELD
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import Connection, Database
 
 log = logging.getLogger("flowactions")
+
+HELD_ENOUGH_SECONDS: Final = 3.0
+"""A step is held anew before a node that may begin later than this: the rest of the hold is enough for one node."""
+
+RECOVER_SECONDS: Final = 5.0
+RECOVERED_AT_ONCE: Final = 20
 
 
 class Pacing:
@@ -46,54 +55,115 @@ class Pacing:
     async def advance(self, walk: Walk, step_id: str | None) -> Sequence[NodeResult]:
         """Run what waits for this step, in walk order; a halt ends the whole run.
 
-        However many calls race, each node runs once. Only a process that was killed while it sent a
-        message leaves the record, and a later call sends again.
+        However many calls race, one of them runs the step's nodes, and the others have nothing to report.
+        When its process is killed, `recover` goes on where it stopped.
         """
+        try:
+            records = await self._store.hold(step_of(walk, step_id), walk.connection)
+        except StorageUnavailable as exc:
+            log.error("run %s: what waits for step %s could not be looked up: %s", walk.run_id, step_id, exc)  # noqa: TRY400
+            message = "The database did not answer, so nothing was run. Advance to the step once more."
+            return [NodeResult(node_id="", status="failed", reason="storage_unavailable", message=message)]
+        return await self._run_all(records, walk.connection)
+
+    async def recover(self) -> int:
+        """Run what users have got to and whose processes are gone.
+
+        Returns:
+            How many steps there were.
+
+        Raises:
+            StorageUnavailable: the database failed; what is left is there for the next time.
+        """
+        steps = await self._store.abandoned(RECOVERED_AT_ONCE)
+        for step in steps:
+            node_id = await self._store.give_up(step)
+            if node_id is not None:
+                log.error(
+                    "node %s of run %s is given up: each process that ran it was gone", node_id, step.run_id
+                )
+            records = await self._store.hold(step)
+            if records:
+                log.warning("run %s: %s deferred nodes are taken over", step.run_id, len(records))
+            await self._run_all(records, None)
+        return len(steps)
+
+    async def _run_all(self, records: Sequence[Record], connection: Connection | None) -> list[NodeResult]:
         results: list[NodeResult] = []
-        for record in await self._store.waiting(walk, step_id):
-            then = replace(record.walk, connection=walk.connection)
+        held_at = time.monotonic()
+        for record in records:
             try:
-                result = await self._run(then, record.node, record)
+                if connection is None and time.monotonic() - held_at > HELD_ENOUGH_SECONDS:
+                    if not await self._store.go_on_holding(record):
+                        break
+                    held_at = time.monotonic()
+                result = await self._run_record(replace(record.walk, connection=connection), record)
             except StorageUnavailable as exc:
                 result = _not_stored(record.node, exc)
-            except _AlreadyRun:
-                continue
+            except _TakenOver:
+                break
             results.append(result)
             if result.halt:
-                await self._store.forget(walk)
                 break
         return results
 
-    async def _run(self, walk: Walk, node: Node, record: Record | None = None) -> NodeResult:
+    async def _run(self, walk: Walk, node: Node) -> NodeResult:
         action = await self._runners[node.type].prepare(walk, node)
-        sends = not isinstance(action.outcome, NodeResult)
-        if record is not None and sends and walk.connection is None:
-            return await self._send_held(record, action)
-        if record is None and walk.connection is None:
-            if action.write is not None:
-                await action.write(None)
-        elif action.write is not None or record is not None:
-            async with self._database.write(walk.connection) as connection:
-                if record is not None and not await self._store.take(record, connection):
-                    raise _AlreadyRun
-                if action.write is not None:
-                    await action.write(connection)
+        if action.write is not None:
+            await action.write(walk.connection)
         return await action.result()
 
-    async def _send_held(self, record: Record, action: Action) -> NodeResult:
-        """Send first and remove the record then: a process that is killed in between loses nothing."""
-        if not await self._store.hold(record):
-            raise _AlreadyRun
-        result = await action.result()
-        try:
-            await self._store.drop(record)
-        except StorageUnavailable as exc:
-            log.warning("%s node %s has run, but its record stays: %s", record.node.type, record.node.id, exc)
+    async def _run_record(self, walk: Walk, record: Record) -> NodeResult:
+        """Run a node and remove its record.
+
+        What a transaction can hold is one with the removal. A message is sent first and the record removed
+        then, so that a process that is killed in between loses nothing.
+        """
+        action = await self._runners[record.node.type].prepare(walk, record.node)
+        if not isinstance(action.outcome, NodeResult) and walk.connection is None:
+            result = await action.result()
+            try:
+                await self._finish(walk, record, result.halt)
+            except (StorageUnavailable, _TakenOver) as exc:
+                log.warning(
+                    "%s node %s has run, but its record stays: %s", record.node.type, record.node.id, exc
+                )
+            return result
+        known = action.outcome if isinstance(action.outcome, NodeResult) else None
+        await self._finish(walk, record, known is not None and known.halt, action.write)
+        result = known or await action.result()
+        if known is None and result.halt:
+            async with self._database.write(walk.connection) as connection:
+                await self._store.forget(walk, connection)
         return result
 
+    async def _finish(self, walk: Walk, record: Record, halts: bool, write: Write | None = None) -> None:
+        async with self._database.write(walk.connection) as connection:
+            if not await self._store.take(record, connection):
+                raise _TakenOver
+            if write is not None:
+                await write(connection)
+            if halts:
+                await self._store.forget(walk, connection)
 
-class _AlreadyRun(Exception):
-    """Another caller took the record first."""
+
+async def keep_recovering(pacing: Pacing) -> None:
+    """Recover at once and then every few seconds, until cancelled."""
+    away = False
+    while True:
+        try:
+            while await pacing.recover() == RECOVERED_AT_ONCE:
+                pass
+            away = False
+        except StorageUnavailable as exc:
+            if not away:
+                log.warning("deferred nodes wait for the database: %s", exc)
+            away = True
+        await asyncio.sleep(RECOVER_SECONDS)
+
+
+class _TakenOver(Exception):
+    """This process was too slow, and another one has taken the record over."""
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Node, Walk
@@ -14,17 +15,34 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred
 
 HOLD_SECONDS: Final = 15.0
-"""Longer than a message takes with all its attempts. A holder that was killed is succeeded after that."""
+"""Longer than one node takes, a message with all its attempts included. A holder that was killed is succeeded after."""
+
+MAX_HOLDS: Final = 5
+"""A node whose holder was gone so often is given up: it may be what ends them."""
 
 WALK_FIELDS = ("organization_id", "agent_id", "flow_id", "run_id", "user_id", "content")
 
 
+class Step(NamedTuple):
+    """A content step of one run; ``step_id`` is empty for the end of the flow."""
+
+    organization_id: str
+    run_id: str
+    step_id: str
+
+
 class Record(NamedTuple):
-    """A node that waits, and the walk as it was when the node was reached."""
+    """A node that waits, the walk as it was when the node was reached, and the token of who holds it."""
 
     id: int
     walk: Walk
     node: Node
+    token: str
+
+
+def step_of(walk: Walk, step_id: str | None) -> Step:
+    """Name the step of a walk's run; ``None`` is the end of the flow."""
+    return Step(walk.organization_id, walk.run_id, step_id or "")
 
 
 class DeferredStore:
@@ -36,72 +54,120 @@ class DeferredStore:
     async def record(self, walk: Walk, node: Node) -> None:
         """Write down that a node waits for ``walk.next_step_id``; a second time changes nothing."""
         row = {
-            "organization_id": walk.organization_id,
-            "run_id": walk.run_id,
-            "step_id": walk.next_step_id or "",
+            **step_of(walk, walk.next_step_id)._asdict(),
             "node_id": node.id,
             # Written as ASCII: a text that UTF-8 cannot hold is kept, too.
             "walk": json.dumps({name: getattr(walk, name) for name in WALK_FIELDS}),
             "node": json.dumps({"id": node.id, "type": node.type, "config": dict(node.config)}),
             "created_at": self._database.now(),
+            "holds": 0,
         }
         async with self._database.write(walk.connection) as connection:
             await connection.execute(self._database.insert_unless_there(deferred).values(row))
 
-    async def waiting(self, walk: Walk, step_id: str | None) -> Sequence[Record]:
-        """List the nodes of this run that wait for a step, in walk order."""
-        query = (
-            select(deferred.c.id, deferred.c.walk, deferred.c.node)
-            .where(
-                deferred.c.organization_id == walk.organization_id,
-                deferred.c.run_id == walk.run_id,
-                deferred.c.step_id == (step_id or ""),
-            )
-            .order_by(deferred.c.id)
-        )
-        async with self._database.read(walk.connection) as connection:
-            rows = (await connection.execute(query)).all()
-        return [Record(row.id, Walk(**json.loads(row.walk)), Node(**json.loads(row.node))) for row in rows]
+    async def hold(self, step: Step, connection: AsyncConnection | None = None) -> Sequence[Record]:
+        """Keep everybody else from running what waits for a step, for `HOLD_SECONDS`.
 
-    async def take(self, record: Record, connection: AsyncConnection) -> bool:
-        """Remove a record.
+        Args:
+            step: which.
+            connection: the host's own transaction, which then decides.
 
         Returns:
-            Whether it was still there; of any number of racing callers, one is told so.
-        """
-        removed = await connection.execute(delete(deferred).where(deferred.c.id == record.id))
-        return removed.rowcount == 1
-
-    async def hold(self, record: Record) -> bool:
-        """Keep everybody else from running a record for `HOLD_SECONDS`.
-
-        Returns:
-            Whether nobody else holds it; of any number of racing callers, one is told so.
+            What waits there and nobody else holds, in walk order; of any number of racing callers, one gets it.
         """
         now = self._database.now()
+        free = (
+            *_of(step),
+            or_(deferred.c.held_until.is_(None), deferred.c.held_until < now),
+        )
+        # Looked for without a lock: before most steps nothing waits, and SQLite has one writer only.
+        async with self._database.read(connection) as reading:
+            if (await reading.execute(select(deferred.c.id).where(*free).limit(1))).first() is None:
+                return []
+        token = uuid4().hex
+        held = (
+            update(deferred)
+            .where(*free)
+            .values(token=token, held_until=now + int(HOLD_SECONDS * 1000), holds=deferred.c.holds + 1)
+            .returning(deferred.c.id, deferred.c.walk, deferred.c.node)
+        )
+        async with self._database.write(connection) as writing:
+            rows = (await writing.execute(held)).all()
+        return [_record(row, token) for row in sorted(rows, key=lambda row: row.id)]
+
+    async def go_on_holding(self, record: Record) -> bool:
+        """Hold for another `HOLD_SECONDS`, this record and those after it.
+
+        Returns:
+            Whether nobody else has taken over in the meantime.
+        """
         held = (
             update(deferred)
             .where(
-                deferred.c.id == record.id,
-                or_(deferred.c.held_until.is_(None), deferred.c.held_until < now),
+                deferred.c.organization_id == record.walk.organization_id,
+                deferred.c.run_id == record.walk.run_id,
+                deferred.c.id >= record.id,
+                deferred.c.token == record.token,
             )
-            .values(held_until=now + int(HOLD_SECONDS * 1000))
+            .values(held_until=self._database.now() + int(HOLD_SECONDS * 1000))
         )
         async with self._database.write() as connection:
-            return (await connection.execute(held)).rowcount == 1
+            return (await connection.execute(held)).rowcount > 0
 
-    async def drop(self, record: Record) -> None:
-        """Remove a record that was held and has run."""
-        async with self._database.write() as connection:
-            await self.take(record, connection)
+    async def take(self, record: Record, connection: AsyncConnection) -> bool:
+        """Remove a record that one holds.
 
-    async def forget(self, walk: Walk) -> None:
+        Returns:
+            Whether it was still there and held under the same token.
+        """
+        removed = await connection.execute(
+            delete(deferred).where(deferred.c.id == record.id, deferred.c.token == record.token)
+        )
+        return removed.rowcount == 1
+
+    async def forget(self, walk: Walk, connection: AsyncConnection) -> None:
         """Remove everything that still waits in this run."""
-        rest = delete(deferred).where(
-            deferred.c.organization_id == walk.organization_id, deferred.c.run_id == walk.run_id
+        await connection.execute(
+            delete(deferred).where(
+                deferred.c.organization_id == walk.organization_id, deferred.c.run_id == walk.run_id
+            )
         )
-        async with self._database.write(walk.connection) as connection:
-            await connection.execute(rest)
+
+    async def abandoned(self, limit: int) -> Sequence[Step]:
+        """List steps whose holder is gone, the longest abandoned first.
+
+        Args:
+            limit: how many at the most.
+        """
+        gone = (
+            select(deferred.c.organization_id, deferred.c.run_id, deferred.c.step_id)
+            .where(deferred.c.held_until < self._database.now())
+            .group_by(deferred.c.organization_id, deferred.c.run_id, deferred.c.step_id)
+            .order_by(func.min(deferred.c.held_until))
+            .limit(limit)
+        )
+        async with self._database.read() as connection:
+            return [Step(*row) for row in (await connection.execute(gone)).all()]
+
+    async def give_up(self, step: Step) -> str | None:
+        """Remove the first record of an abandoned step when it was held `MAX_HOLDS` times: those after it never ran.
+
+        Returns:
+            Its node's id, ``None`` when there was nothing to remove.
+        """
+        first = select(func.min(deferred.c.id)).where(*_of(step)).scalar_subquery()
+        worn = (
+            delete(deferred)
+            .where(
+                deferred.c.id == first,
+                deferred.c.held_until < self._database.now(),
+                deferred.c.holds >= MAX_HOLDS,
+            )
+            .returning(deferred.c.node_id)
+        )
+        async with self._database.write() as connection:
+            node_id: str | None = (await connection.execute(worn)).scalar_one_or_none()
+        return node_id
 
     async def prune(self, older_than_ms: int, limit: int) -> int:
         """Remove records of runs that were abandoned, oldest first.
@@ -126,3 +192,15 @@ class DeferredStore:
             async with self._database.write() as connection:
                 await connection.execute(delete(deferred).where(deferred.c.id.in_(ids)))
         return len(ids)
+
+
+def _of(step: Step) -> Sequence[ColumnElement[bool]]:
+    return (
+        deferred.c.organization_id == step.organization_id,
+        deferred.c.run_id == step.run_id,
+        deferred.c.step_id == step.step_id,
+    )
+
+
+def _record(row: Row[Any], token: str) -> Record:
+    return Record(row.id, Walk(**json.loads(row.walk)), Node(**json.loads(row.node)), token)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select, tuple_
+from sqlalchemy import delete, select
 
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.schema import inbound_events
@@ -31,21 +31,16 @@ async def prune(database: Database, older_than_ms: int, limit: int) -> int:
     Args:
         database: which.
         older_than_ms: longer than any provider sends an event again.
-        limit: how many at the most.
+        limit: about how many at the most; those of one millisecond go together.
 
     Returns:
         How many there were.
     """
-    key = (inbound_events.c.provider, inbound_events.c.event_id)
-    old = (
-        select(*key)
-        .where(inbound_events.c.received_at < database.now() - older_than_ms)
-        .order_by(inbound_events.c.received_at)
-        .limit(limit)
-    )
+    received = inbound_events.c.received_at
+    old = select(received).where(received < database.now() - older_than_ms).order_by(received).limit(limit)
     async with database.read() as connection:
-        keys = [tuple(row) for row in (await connection.execute(old)).all()]
-    if keys:
-        async with database.write() as connection:
-            await connection.execute(delete(inbound_events).where(tuple_(*key).in_(keys)))
-    return len(keys)
+        times = (await connection.execute(old)).scalars().all()
+    if not times:
+        return 0
+    async with database.write() as connection:
+        return (await connection.execute(delete(inbound_events).where(received <= times[-1]))).rowcount

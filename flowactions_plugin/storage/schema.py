@@ -110,12 +110,16 @@ deferred: Final = Table(
     Column("walk", Text, nullable=False),
     Column("node", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    # Set while the node sends something that no transaction can hold.
+    # Set once the user has got to the step: whoever holds the token runs the step's nodes.
+    Column("token", String(32)),
     Column("held_until", BigInteger),
+    Column("holds", Integer, nullable=False),
     # A walk that is repeated records nothing twice.
     UniqueConstraint("organization_id", "run_id", "step_id", "node_id", name="uq_flowactions_deferred_node"),
 )
 Index("ix_flowactions_deferred_created", deferred.c.created_at)
+HELD: Final = text("held_until IS NOT NULL")
+Index("ix_flowactions_deferred_held", deferred.c.held_until, sqlite_where=HELD, postgresql_where=HELD)
 
 chat_connections: Final = Table(
     "flowactions_chat_connections",

@@ -332,5 +332,9 @@ class TestRevoking:
         assert await prune(100) == 0
         database = run.host.plugin_state(Services)._database
         async with database.write() as connection:
-            await connection.exec_driver_sql("UPDATE flowactions_inbound_events SET received_at = 1")
-        assert [await prune(2), await prune(2)] == [2, 1]
+            await connection.exec_driver_sql(
+                "UPDATE flowactions_inbound_events SET received_at = received_at % 1000000"
+            )
+            kept = "INSERT INTO flowactions_inbound_events SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
+            await connection.exec_driver_sql(kept.format(int(time.time() * 1000)))
+        assert [await prune(2) + await prune(2), await prune(2)] == [3, 0]

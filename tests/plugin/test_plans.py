@@ -10,13 +10,15 @@ from typing import Any
 
 from sqlalchemy import event
 
-from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.nodes.store import DeferredStore, Step
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Completion, Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Database
 from tests.bulk import copy, fill
 from tests.queueing import Queue
+from tests.support import a_walk
 
 ROW = "00000001-0000-7000-8000-000000000001"
 EVERYTHING = Filter(
@@ -28,6 +30,11 @@ async def complete_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
     completion = Completion(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
     assert await store.complete([completion]) == {claimed.id}
+
+
+async def forget_one(store: OutboxStore) -> None:
+    async with store._database.write() as connection:
+        await DeferredStore(store._database).forget(a_walk(run_id="run-8"), connection)
 
 
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
@@ -48,6 +55,11 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
         "globex", status=None, wanted=Filter(), before=None, limit=50
     ),
     "detail": lambda store: store.detail(ROW, "acme"),
+    "hold of a step": lambda store: DeferredStore(store._database).hold(Step("acme", "run-7", "")),
+    "abandoned steps": lambda store: DeferredStore(store._database).abandoned(20),
+    "giving up": lambda store: DeferredStore(store._database).give_up(Step("acme", "run-1", "")),
+    "end of a run": forget_one,
+    "prune of inbound events": lambda store: inbound.prune(store._database, 0, 500),
     "prune of delivered rows": lambda store: store.prune("delivered", 0, 500),
     "prune of dead rows": lambda store: store.prune("dead", 0, 500),
     "prune of records": lambda store: DeferredStore(store._database).prune(0, 500),
@@ -192,5 +204,5 @@ async def _emptied(url: str) -> None:
     database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
     async with database, database.write() as connection:
         await connection.exec_driver_sql(
-            "TRUNCATE flowactions_outbox, flowactions_attempts, flowactions_deferred"
+            "TRUNCATE flowactions_outbox, flowactions_attempts, flowactions_deferred, flowactions_inbound_events"
         )

@@ -47,13 +47,23 @@ def upgrade() -> None:
         sa.Column("walk", sa.Text(), nullable=False),
         sa.Column("node", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("token", sa.String(length=32), nullable=True),
         sa.Column("held_until", sa.BigInteger(), nullable=True),
+        sa.Column("holds", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_flowactions_deferred")),
         sa.UniqueConstraint(
             "organization_id", "run_id", "step_id", "node_id", name="uq_flowactions_deferred_node"
         ),
     )
     op.create_index("ix_flowactions_deferred_created", "flowactions_deferred", ["created_at"], unique=False)
+    op.create_index(
+        "ix_flowactions_deferred_held",
+        "flowactions_deferred",
+        ["held_until"],
+        unique=False,
+        sqlite_where=sa.text("held_until IS NOT NULL"),
+        postgresql_where=sa.text("held_until IS NOT NULL"),
+    )
     op.create_index(
         "ix_flowactions_chat_connections_team", "flowactions_chat_connections", ["team_id"], unique=False
     )
