@@ -45,7 +45,9 @@ class SmallHost(Host):
         self.principal: DashboardPrincipal | None = DashboardPrincipal(
             organization_id="acme", user_id="ada", user_name="Ada"
         )
+        self.api: ApiPrincipal | None = None
         self.agents: list[Agent] = []
+        self.auth_events: list[AuthEvent] = []
         self.finished: list[Delivery] = []
         self.finished_error: Exception | None = None
 
@@ -53,7 +55,7 @@ class SmallHost(Host):
         return self.principal
 
     async def api_principal(self, connection: Any) -> ApiPrincipal | None:
-        return None
+        return self.api
 
     async def agent(self, agent_id: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.id == agent_id), None)
@@ -77,7 +79,7 @@ class SmallHost(Host):
             raise self.finished_error
 
     async def auth_event(self, event: AuthEvent) -> None:
-        raise NotImplementedError
+        self.auth_events.append(event)
 
 
 def development(database_url: str, **settings: str) -> dict[str, str]:

@@ -82,8 +82,11 @@ class DeferredStore:
         )
         # Looked for without a lock: before most steps nothing waits, and SQLite has one writer only.
         async with self._database.read(connection) as reading:
-            if (await reading.execute(select(deferred.c.id).where(*free).limit(1))).first() is None:
-                return []
+            first = (await reading.execute(select(func.min(deferred.c.id)).where(*free))).scalar_one()
+        if first is None:
+            return []
+        # Whoever has the first record has them all. Who comes second does not wait: they are being run.
+        gate = select(deferred.c.id).where(deferred.c.id == first, *free).with_for_update(skip_locked=True)
         token = uuid4().hex
         held = (
             update(deferred)
@@ -92,6 +95,8 @@ class DeferredStore:
             .returning(deferred.c.id, deferred.c.walk, deferred.c.node)
         )
         async with self._database.write(connection) as writing:
+            if (await writing.execute(gate)).first() is None:
+                return []
             rows = (await writing.execute(held)).all()
         return [_record(row, token) for row in sorted(rows, key=lambda row: row.id)]
 
@@ -127,11 +132,14 @@ class DeferredStore:
 
     async def forget(self, walk: Walk, connection: AsyncConnection) -> None:
         """Remove everything that still waits in this run."""
-        await connection.execute(
-            delete(deferred).where(
-                deferred.c.organization_id == walk.organization_id, deferred.c.run_id == walk.run_id
-            )
+        # In the order in which others lock them, so that nobody waits in a circle.
+        rest = (
+            select(deferred.c.id)
+            .where(deferred.c.organization_id == walk.organization_id, deferred.c.run_id == walk.run_id)
+            .order_by(deferred.c.id)
+            .with_for_update()
         )
+        await connection.execute(delete(deferred).where(deferred.c.id.in_(rest)))
 
     async def abandoned(self, limit: int) -> Sequence[Step]:
         """List steps whose holder is gone, the longest abandoned first.

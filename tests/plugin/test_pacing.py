@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeResult, Walk
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes.pacing import Pacing
+from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore, step_of
+from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.services import Services
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, until
 
 
 @asynccontextmanager
-async def running(database_url: str) -> AsyncIterator[FlowActions]:
-    actions = FlowActions.load(SmallHost(development(database_url)))
+async def running(database_url: str, **settings: str) -> AsyncIterator[FlowActions]:
+    actions = FlowActions.load(SmallHost(development(database_url, **settings)))
     async with actions.lifespan():
         yield actions
 
@@ -148,3 +158,165 @@ async def test_the_signing_secret_is_not_recorded(tmp_path: Path) -> None:
     rows = sqlite3.connect(path).execute("SELECT walk, node FROM flowactions_deferred").fetchall()
     assert len(rows) == 1
     assert b"hush-hush" not in path.read_bytes()
+
+
+async def test_a_halt_stops_those_that_race(actions: FlowActions, receiver: Recorder) -> None:
+    """Nobody gets past a node that halts, however many call at once."""
+    for _ in range(10):
+        walk = a_walk()
+        await actions.reach(before(walk, "s"), node("stop", "ftp://x", webhookContinueOnFailure=False))
+        await actions.reach(before(walk, "s"), node("late", receiver.url))
+        found = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(10)))
+        assert ids([result for results in found for result in results]) == ["stop"]
+        assert ids(await actions.advance(walk, "s")) == []
+    await asyncio.sleep(0.2)
+    assert receiver.requests == []
+
+
+async def test_what_a_process_left_behind_is_taken_over(
+    database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without any further call: another process goes on where the first one stopped, and in order."""
+    monkeypatch.setattr("flowactions_plugin.nodes.store.HOLD_SECONDS", 0.3)
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.1)
+    walk = a_walk()
+    async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as first:
+        for name in ("a", "b"):
+            await first.reach(before(walk, "s"), node(name, receiver.url))
+        await first.reach(before(walk, "t"), node("later", receiver.url))
+        with monkeypatch.context() as patched:
+            patched.setattr(Outbox, "prepare", never)
+            killed = asyncio.create_task(first.advance(walk, "s"))
+            await asyncio.sleep(0.2)
+            killed.cancel()
+            await asyncio.wait({killed})
+    async with running(database_url):
+        await until(lambda: len(receiver.requests) == 2)
+        await asyncio.sleep(0.5)
+    assert [json.loads(request.body)["node"] for request in receiver.requests] == ["a", "b"]
+    assert "2 deferred nodes are taken over" in caplog.text
+
+
+async def test_what_ends_every_process_is_given_up(
+    database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node whose holders were all gone is dropped, and those after it run."""
+    async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
+        pacing, store = services_of(made)
+        walk = a_walk()
+        for name in ("poison", "fine"):
+            await made.reach(before(walk, "s"), node(name, receiver.url))
+        for _ in range(MAX_HOLDS):
+            assert len(await store.hold(step_of(walk, "s"))) == 2
+            await expire(database_url)
+        assert await pacing.recover() == 1
+        assert await pacing.recover() == 0
+        assert "node poison of run" in caplog.text
+    async with running(database_url):
+        await until(lambda: receiver.requests)
+    assert [json.loads(request.body)["node"] for request in receiver.requests] == ["fine"]
+
+
+async def test_a_holder_that_was_too_slow_changes_nothing(
+    database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wakes up after its hold was taken over neither runs nor removes anything."""
+    async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
+        pacing, store = services_of(made)
+        walk = a_walk()
+        for name in ("a", "b"):
+            await made.reach(before(walk, "s"), node(name, receiver.url))
+        slow = await store.hold(step_of(walk, "s"))
+        assert await store.hold(step_of(walk, "s")) == []
+        await expire(database_url)
+        taken = await store.hold(step_of(walk, "s"))
+        assert [record.node.id for record in taken] == ["a", "b"]
+        assert not await store.go_on_holding(slow[0])
+        assert await pacing._run_all(slow, None) == []
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", -1)
+        assert await pacing._run_all(slow, None) == []
+        assert ids(await pacing._run_all(taken, None)) == ["a", "b"]
+
+
+async def test_a_long_step_is_held_to_its_end(
+    database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many slow nodes take longer than one hold; nobody takes them over meanwhile."""
+    monkeypatch.setattr("flowactions_plugin.nodes.store.HOLD_SECONDS", 0.6)
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", 0.1)
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
+    prepare = Outbox.prepare
+
+    async def slowly(self: Outbox, webhook: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await prepare(self, webhook)
+
+    monkeypatch.setattr(Outbox, "prepare", slowly)
+    walk = a_walk()
+    names = [f"n{number}" for number in range(8)]
+    async with running(database_url) as one, running(database_url):
+        for name in names:
+            await one.reach(before(walk, "s"), node(name, receiver.url))
+        assert ids(await one.advance(walk, "s")) == names
+        await until(lambda: len(receiver.requests) == len(names))
+
+
+async def test_in_the_hosts_transaction_everything_belongs_to_it(tmp_path: Path, postgres_url: str) -> None:
+    """Recording, holding, enqueuing and removing commit or roll back with the host's own (§3.2), on both databases."""
+    for url in (f"sqlite:///{tmp_path / 'shared.db'}", postgres_url):
+        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
+        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_HOST_WORKER": "off"}
+        actions = FlowActions.load(SmallHost(settings, database=engine))
+
+        async def counted(engine: AsyncEngine = engine) -> tuple[int, ...]:
+            async with engine.connect() as connection:
+                deferred = "(SELECT count(*) FROM flowactions_deferred)"
+                query = text(f"SELECT {deferred}, count(*) FROM flowactions_outbox")  # noqa: S608  our own words
+                return tuple((await connection.execute(query)).one())
+
+        async with actions.lifespan():
+            walk = a_walk()
+            for commit, expected in ((False, (0, 0)), (True, (1, 0))):
+                async with engine.connect() as connection:
+                    reached = replace(before(walk, "s"), connection=connection)
+                    assert (await actions.reach(reached, node("a", "http://127.0.0.1:9/"))).status == "recorded"
+                    await (connection.commit() if commit else connection.rollback())
+                assert await counted() == expected
+            for commit, expected in ((False, (1, 0)), (True, (0, 1))):
+                async with engine.connect() as connection:
+                    assert ids(await actions.advance(replace(walk, connection=connection), "s")) == ["a"]
+                    await (connection.commit() if commit else connection.rollback())
+                assert await counted() == expected
+        await engine.dispose()
+
+
+async def test_without_the_database_an_advance_says_so(
+    actions: FlowActions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits could not be looked up, and is not lost."""
+    walk = a_walk()
+    await actions.reach(before(walk, "s"), node("a", "http://127.0.0.1:9/"))
+
+    async def away(*_: Any) -> None:
+        raise StorageUnavailable("the database failed: it is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeferredStore, "hold", away)
+        (result,) = await actions.advance(walk, "s")
+    assert (result.status, result.reason, result.halt) == ("failed", "storage_unavailable", False)
+    assert ids(await actions.advance(walk, "s")) == ["a"]
+
+
+async def never(*_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def services_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:
+    pacing = actions.host.plugin_state(Services)._pacing
+    return pacing, pacing._store
+
+
+async def expire(database_url: str) -> None:
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    async with Database(url) as database, database.write() as connection:
+        await connection.execute(text("UPDATE flowactions_deferred SET held_until = 0 WHERE held_until > 0"))

@@ -1,0 +1,82 @@
+"""The parent's side of `tests.crash.actor`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+ANSWER_BYTES = 1 << 22
+
+
+class Actor:
+    """A host in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def ask(self, **what: Any) -> Any:
+        """Have something done, and give its answer."""
+        reply = await self._say(what)
+        assert reply is not None, "the process is gone"
+        return reply["answer"]
+
+    async def points(self, **what: Any) -> int:
+        """Have something done, and tell how many points there were to die at."""
+        reply = await self._say(what)
+        assert reply is not None, "the process is gone"
+        points: int = reply["points"]
+        return points
+
+    async def die(self, point: int, **what: Any) -> None:
+        """Have something done that ends at a point of it."""
+        assert await self._say({**what, "kill": point}) is None
+        assert await self.process.wait() == -signal.SIGKILL
+
+    async def _say(self, what: Mapping[str, Any]) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
+        await self.process.stdin.drain()
+        async with asyncio.timeout(120):
+            line = await self.process.stdout.readline()
+        return json.loads(line) if line else None
+
+
+@asynccontextmanager
+async def actors(settings: Mapping[str, str], count: int) -> AsyncIterator[list[Actor]]:
+    """Start so many processes that share a database."""
+    environment = {**os.environ, **settings, "FLOWACTIONS_HOST_WORKER": "off"}
+    started: list[Actor] = []
+    try:
+        for _ in range(count):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tests.crash.actor",
+                cwd=ROOT,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=ANSWER_BYTES,
+            )
+            started.append(Actor(process))
+        for actor in started:
+            assert actor.process.stdout is not None
+            async with asyncio.timeout(60):
+                assert await actor.process.stdout.readline() == b"{}\n", "the process did not start"
+        yield started
+    finally:
+        for actor in started:
+            if actor.process.returncode is None:
+                actor.process.kill()
+            await actor.process.wait()
+            assert actor.process.stdin is not None
+            actor.process.stdin.close()
