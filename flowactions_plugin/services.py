@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
 from litestar import Router
 
 from flowactions_hookspecs import BackgroundTask, Host, LogicActionType, NodeType, StepListener
+from flowactions_plugin.auth_events.receive import AuthEvents
+from flowactions_plugin.auth_events.routes import auth_events_router
+from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.chat.routes import CHANNELS_PATH, MEMBERS_PATH, chat_router
 from flowactions_plugin.chat.service import build_chat
+from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.logic.dispatch import Dispatcher
+from flowactions_plugin.logic.enqueue import Enqueuer
+from flowactions_plugin.logic.routes import logic_router
+from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
@@ -33,7 +40,7 @@ from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import inbound
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
@@ -43,6 +50,8 @@ RESOLVING_THREADS = 2048
 """More than there can be deliveries at once: a name that hangs holds up nobody but itself."""
 
 CONTINUOUS_DESTINATION_LIMIT = 10
+
+HOUR_MS = 3600 * 1000
 
 
 class Services:
@@ -81,7 +90,8 @@ class Services:
                 chat_message.NAME: chat_message.ChatMessageNode(connections),
             },
         )
-        self._dispatcher = Dispatcher(host, self._outbox, self._database)
+        self._dispatcher = Dispatcher(host, self._outbox, self._database.clock)
+        self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._open = AsyncExitStack()
 
     def __repr__(self) -> str:
@@ -109,7 +119,21 @@ class Services:
         return [
             outbox_router(self._host, self._store),
             chat_router(self._host, self._chat, dashboard_url),
+            logic_router(self._host, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)),
+            auth_events_router(
+                AuthEvents(self._host, self._database, self._organization_deleted),
+                Verifier(self._settings.auth_secrets) if self._settings.auth_secrets else None,
+            ),
         ]
+
+    async def _organization_deleted(
+        self, organization_id: str, connection: Connection
+    ) -> Callable[[], Awaitable[None]] | None:
+        if isinstance(self._chat, NotConfigured):
+            # A connection of earlier times goes all the same; its token cannot be revoked without the settings.
+            await ConnectionStore(self._database).take(organization_id, connection)
+            return None
+        return await self._chat.connections.organization_deleted(organization_id, connection)
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Give what runs inside the host: everything, or nothing when ``flowactions worker`` does it."""
@@ -132,6 +156,8 @@ class Services:
             partial(self._store.prune, "dead", dead),
             partial(self._deferred.prune, kept),
             partial(inbound.prune, self._database, kept),
+            self._calls.prune_keys,
+            self._calls.prune_rates,
         ]
 
     async def _deliver(self) -> None:

@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         chat_client_secret: ``CHAT_CLIENT_SECRET``.
         chat_signing_secret: ``CHAT_SIGNING_SECRET``; verifies the chat provider's events (§5.4).
         chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
+        auth_secrets: ``AUTH_WEBHOOK_SIGNING_SECRET``; verifies the auth provider's events, by commas, newest first
+            (§5.4).
+        idempotency_hours: ``FLOWACTIONS_IDEMPOTENCY_HOURS``; hours for which a logic-webhook call's key is
+            remembered (§8).
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
     """
@@ -73,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chat_client_secret: str | None = None
     chat_signing_secret: str | None = None
     chat_bot_token: str | None = None
+    auth_secrets: tuple[str, ...] = ()
+    idempotency_hours: int = 24
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
 
@@ -158,6 +164,19 @@ def _path(text: str) -> str:
     return text
 
 
+def _signing_secrets(text: str) -> tuple[str, ...]:
+    secrets = tuple(part.strip() for part in text.split(",") if part.strip())
+    for secret in secrets:
+        encoded = secret.removeprefix("whsec_").rstrip("=")
+        try:
+            raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if not raw:
+            raise ValueError("must be secrets such as whsec_…, which is base64, by commas")
+    return secrets
+
+
 def _text(text: str) -> str:
     return text
 
@@ -172,11 +191,13 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", _number(float, 0.05, 3600)),
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),
+    "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", _number(int, 1, 8760)),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", _networks),
     "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", _base_url),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),
     "BACKEND_PUBLIC_URL": ("public_url", _base_url),
+    "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", _signing_secrets),
     "CHAT_CLIENT_ID": ("chat_client_id", _text),
     "CHAT_CLIENT_SECRET": ("chat_client_secret", _text),
     "CHAT_SIGNING_SECRET": ("chat_signing_secret", _text),

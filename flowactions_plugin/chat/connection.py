@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from flowactions_hookspecs import FlowActionsError
@@ -15,6 +16,7 @@ from flowactions_plugin.chat.provider import ChatProvider
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.clock import Clock
 from flowactions_plugin.errors import SealBroken, StorageUnavailable
+from flowactions_plugin.storage.database import Connection
 from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
@@ -158,6 +160,17 @@ class Connections:
         await self._revoke(stored)
         await self._store.remove(organization_id)
         log.info("organization %s has disconnected team %s", organization_id, stored.team_id)
+
+    async def organization_deleted(
+        self, organization_id: str, connection: Connection
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Forget a deleted organization's connection, within the caller's transaction.
+
+        Returns:
+            What is left to do when that has committed: its token is revoked at the provider. ``None``: nothing.
+        """
+        stored = await self._store.take(organization_id, connection)
+        return None if stored is None else partial(self._revoke, stored)
 
     def reason(self, stored: StoredConnection) -> str | None:
         """Say why a connection cannot be used, with a code that has advice; ``None`` when it can."""

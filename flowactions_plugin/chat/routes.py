@@ -31,13 +31,13 @@ from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import dashboard_principal
+from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
 from flowactions_plugin.http.problems import HANDLERS, Problem
 
 CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
 MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 NODE_TYPE: Final = "chat_message"
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-EVENT_BYTES: Final = 1024 * 1024
 NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
 
 SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
@@ -133,19 +133,6 @@ class PickerPage(msgspec.Struct, rename="camel"):
     data: list[PickerChoice]
     next_cursor: str | None
     notice: str | None
-
-
-class EventReceived(msgspec.Struct):
-    """What became of an event: whether it was seen before."""
-
-    received: bool
-    duplicate: bool
-
-
-class EventAnswer(msgspec.Struct):
-    """The answer to an authentic event."""
-
-    data: EventReceived
 
 
 @get("/install", summary="Connect a workspace")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Row, delete, insert, select, update
 
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
@@ -74,7 +74,7 @@ class ConnectionStore:
         query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else StoredConnection(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
+        return None if row is None else _stored(row)
 
     async def replace(self, stored: StoredConnection) -> None:
         """Store a connection in place of the organization's present one."""
@@ -123,10 +123,7 @@ class ConnectionStore:
         async with self._database.write() as connection:
             if not await inbound.note(self._database, connection, PROVIDER, event.event_id):
                 return None
-            rows = [
-                StoredConnection(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
-                for row in (await connection.execute(of_team)).all()
-            ]
+            rows = [_stored(row) for row in (await connection.execute(of_team)).all()]
             meant = [stored for stored in rows if event.means(stored)]
             await self._revoke(connection, meant, event.reason)
         return [stored.organization_id for stored in meant]
@@ -182,6 +179,16 @@ class ConnectionStore:
                 delete(chat_connections).where(chat_connections.c.organization_id == organization_id)
             )
 
+    async def take(self, organization_id: str, connection: Connection) -> StoredConnection | None:
+        """Remove an organization's connection, within the caller's transaction, and give it."""
+        taken = (
+            delete(chat_connections)
+            .where(chat_connections.c.organization_id == organization_id)
+            .returning(*chat_connections.c)
+        )
+        row = (await connection.execute(taken)).one_or_none()
+        return None if row is None else _stored(row)
+
     async def start_flow(self, flow_id: str, lifetime_ms: int) -> None:
         """Remember that an OAuth flow was started, and forget those that were never finished."""
         now = self._database.now()
@@ -199,3 +206,7 @@ class ConnectionStore:
         used = delete(oauth_states).where(oauth_states.c.id == flow_id, oauth_states.c.expires_at >= now)
         async with self._database.write() as connection:
             return (await connection.execute(used)).rowcount == 1
+
+
+def _stored(row: Row[Any]) -> StoredConnection:
+    return StoredConnection(**row._mapping)  # noqa: SLF001  public in SQLAlchemy

@@ -20,6 +20,10 @@ TITLES: Final = {
     "unauthorized": (401, "Sign in first"),
     "not_found": (404, "Not found"),
     "invalid_request": (400, "The request cannot be used"),
+    "unknown_action": (400, "There is no such action"),
+    "blocked_url": (400, "The action's URL is not allowed"),
+    "too_large": (413, "The body is too large"),
+    "rate_limited": (429, "Too many calls"),
     "not_connected": (409, "No chat workspace is connected"),
     "no_default_channel": (409, "The connection has no default channel"),
     "chat_refused": (502, "The chat provider refused"),
@@ -89,6 +93,8 @@ def _on_the_wire(key: str) -> str:
 
 
 def _on_http(_: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
+    if exc.status_code == 413:
+        return _answer(Problem("too_large", "Send less at once."))
     body = {
         "type": "about:blank",
         "title": exc.detail or "Refused",

@@ -9,6 +9,7 @@ import msgspec
 
 from flowactions_hookspecs import (
     ExperienceTriggerRef,
+    FlowActionsError,
     Host,
     LogicAction,
     LogicActionOrigin,
@@ -17,10 +18,10 @@ from flowactions_hookspecs import (
     Receipt,
     Walk,
 )
-from flowactions_plugin.clock import to_iso
+from flowactions_plugin.clock import Clock, to_iso
 from flowactions_plugin.errors import EgressRefused, StorageUnavailable
+from flowactions_plugin.outbox.delivery import NewDelivery
 from flowactions_plugin.outbox.queue import Outbox, Webhook
-from flowactions_plugin.storage.database import Database
 
 log = logging.getLogger("flowactions")
 
@@ -53,34 +54,61 @@ class Envelope(msgspec.Struct, frozen=True):
     data: EnvelopeData
 
 
+class ActionUnusable(FlowActionsError):
+    """A logic action cannot be enqueued; the message says what to do.
+
+    Attributes:
+        reason: ``question_required``, ``unknown_action`` or ``blocked_url``.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class Dispatcher:
     """Enqueues the webhooks of logic actions; everything about them comes from the host.
 
     Args:
         host: resolves the action.
         outbox: takes the webhook in.
-        database: holds the outbox.
+        clock: Unix seconds, for the envelope.
     """
 
-    def __init__(self, host: Host, outbox: Outbox, database: Database) -> None:
+    def __init__(self, host: Host, outbox: Outbox, clock: Clock) -> None:
         self._host = host
         self._outbox = outbox
-        self._database = database
+        self._clock = clock
+
+    async def prepare(self, ref: LogicActionRef, idempotency_key: str | None = None) -> NewDelivery:
+        """Resolve an action and make its delivery; nothing is written yet.
+
+        Args:
+            ref: where the action is.
+            idempotency_key: what the caller knows the call by, if it is one.
+
+        Raises:
+            ActionUnusable: there is no such action, or it may not be sent.
+        """
+        try:
+            action = await self._host.logic_action(ref)
+        except QuestionRequired as exc:
+            raise ActionUnusable("question_required", str(exc)) from None
+        if action is None:
+            raise ActionUnusable("unknown_action", "There is no webhook action at this place.")
+        try:
+            delivery = await self._outbox.prepare(_webhook(ref, action, self._clock()))
+        except EgressRefused as exc:
+            raise ActionUnusable("blocked_url", str(exc)) from None
+        return msgspec.structs.replace(delivery, idempotency_key=idempotency_key)
 
     async def dispatch(self, walk: Walk, ref: LogicActionRef) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when the walk has one."""
         try:
-            action = await self._host.logic_action(ref)
-        except QuestionRequired as exc:
-            return Receipt(status="skipped", reason="question_required", message=str(exc))
-        if action is None:
-            message = "There is no webhook action at this place."
-            return Receipt(status="skipped", reason="unknown_action", message=message)
-        try:
-            delivery = await self._outbox.prepare(_webhook(ref, action, self._database.clock()))
+            delivery = await self.prepare(ref)
             await self._outbox.write(delivery, walk.connection)
-        except EgressRefused as exc:
-            return Receipt(status="skipped", reason="blocked_url", message=str(exc))
+        except ActionUnusable as exc:
+            return Receipt(status="skipped", reason=exc.reason, message=str(exc))
         except StorageUnavailable as exc:
             log.error("a logic action was not queued: %s", exc)  # noqa: TRY400
             message = "The database did not answer, so nothing was queued."

@@ -7,7 +7,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
@@ -18,6 +18,7 @@ import asyncpg
 import msgspec
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     Engine,
     FromClause,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     cast,
     column,
     create_engine,
+    delete,
     event,
     extract,
     func,
@@ -228,13 +230,49 @@ class Database:
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()
 
-    def insert_or_replace(self, table: Table, values: Mapping[str, Any]) -> postgresql.Insert | sqlite.Insert:
-        """Make an INSERT that takes the place of the row that has its primary key."""
+    def insert_or_replace(
+        self,
+        table: Table,
+        values: Mapping[str, Any],
+        where: ColumnElement[bool] | None = None,
+        keep: Collection[str] = (),
+    ) -> postgresql.Insert | sqlite.Insert:
+        """Make an INSERT that takes the place of the row that has its primary key.
+
+        Args:
+            table: into which.
+            values: of all columns.
+            where: what must hold of the present row for that; otherwise it stays, and none is returned.
+            keep: columns of the present row that stay.
+        """
         key = [column.name for column in table.primary_key]
-        rest = {name: value for name, value in values.items() if name not in key}
-        if self.dialect == "postgresql":
-            return postgresql.insert(table).values(values).on_conflict_do_update(index_elements=key, set_=rest)
-        return sqlite.insert(table).values(values).on_conflict_do_update(index_elements=key, set_=rest)
+        rest = {name: value for name, value in values.items() if name not in key and name not in keep}
+        kind = postgresql.insert if self.dialect == "postgresql" else sqlite.insert
+        return kind(table).values(values).on_conflict_do_update(index_elements=key, set_=rest, where=where)
+
+    async def prune(self, moment: Column[int], older_than_ms: int, limit: int) -> int:
+        """Remove rows whose moment is longer ago than this, oldest first, by an index on it.
+
+        Args:
+            moment: a column of times.
+            older_than_ms: how long ago.
+            limit: about how many at the most, so that nobody waits for the transaction; those of one millisecond go
+                together.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        old = select(moment).where(moment < self.now() - older_than_ms).order_by(moment).limit(limit)
+        # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
+        async with self.read() as connection:
+            times = (await connection.execute(old)).scalars().all()
+        if not times:
+            return 0
+        async with self.write() as connection:
+            return (await connection.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
     def table_of(self, name: str, **columns: type[Any]) -> FromClause:
         """Make a table of rows that come with the statement, so that one statement serves any number of them.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select
-
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.schema import inbound_events
 
@@ -26,21 +24,5 @@ async def note(database: Database, connection: Connection, provider: str, event_
 
 
 async def prune(database: Database, older_than_ms: int, limit: int) -> int:
-    """Forget events that were received longer ago than this, oldest first.
-
-    Args:
-        database: which.
-        older_than_ms: longer than any provider sends an event again.
-        limit: about how many at the most; those of one millisecond go together.
-
-    Returns:
-        How many there were.
-    """
-    received = inbound_events.c.received_at
-    old = select(received).where(received < database.now() - older_than_ms).order_by(received).limit(limit)
-    async with database.read() as connection:
-        times = (await connection.execute(old)).scalars().all()
-    if not times:
-        return 0
-    async with database.write() as connection:
-        return (await connection.execute(delete(inbound_events).where(received <= times[-1]))).rowcount
+    """Forget events that were received longer ago than any provider sends them again; give how many there were."""
+    return await database.prune(inbound_events.c.received_at, older_than_ms, limit)

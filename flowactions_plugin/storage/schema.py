@@ -157,3 +157,23 @@ inbound_events: Final = Table(
     Column("received_at", BigInteger, nullable=False),
 )
 Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)
+
+idempotency_keys: Final = Table(
+    "flowactions_idempotency_keys",
+    metadata,
+    Column("agent_id", Text, primary_key=True),
+    Column("idempotency_key", String(200), primary_key=True),
+    Column("delivery_id", String(36), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+Index("ix_flowactions_idempotency_keys_created", idempotency_keys.c.created_at)
+
+call_rates: Final = Table(
+    "flowactions_call_rates",
+    metadata,
+    Column("agent_id", Text, primary_key=True),
+    # The times of the calls that count, oldest first: a JSON array, never longer than the limit.
+    Column("times", Text, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+)
+Index("ix_flowactions_call_rates_updated", call_rates.c.updated_at)

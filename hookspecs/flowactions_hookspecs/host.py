@@ -15,7 +15,10 @@ from flowactions_hookspecs.logic import Delivery, LogicAction, LogicActionRef, O
 
 if TYPE_CHECKING:
     import httpx
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+else:
+    # msgspec resolves annotations at run time, and the contract imports no SQLAlchemy.
+    AsyncConnection = Any
 
 State = TypeVar("State")
 
@@ -55,8 +58,11 @@ class AuthEvent(ContractStruct, frozen=True):
         event_id: the provider's id of the event.
         kind: what it is about.
         action: what happened to it, for example ``created``.
-        occurred_at: when, with time zone.
+        occurred_at: when it was signed, with time zone.
         data: the provider's own fields.
+        connection: when the host shares its engine: an open SQLAlchemy ``AsyncConnection`` in the transaction that
+            notes the event as seen. Write through it, and both are there or neither is. On SQLite, whose one writer
+            this transaction is, a write on any other connection would wait for it in vain.
     """
 
     provider: str
@@ -65,6 +71,7 @@ class AuthEvent(ContractStruct, frozen=True):
     action: str
     occurred_at: datetime
     data: Mapping[str, Any] = field(default_factory=dict)
+    connection: AsyncConnection | None = None
 
 
 class Host(ABC):
@@ -119,7 +126,10 @@ class Host(ABC):
 
     @abstractmethod
     async def auth_event(self, event: AuthEvent) -> None:
-        """Handle an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again."""
+        """Handle an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again.
+
+        Write through ``event.connection`` when there is one; it may take ten seconds.
+        """
 
     async def delivery_finished(self, delivery: Delivery) -> None:  # noqa: B027  hosts need not care
         """Learn that a webhook was delivered or is dead, for example to alert. Does nothing by default.

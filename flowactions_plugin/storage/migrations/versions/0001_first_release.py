@@ -18,6 +18,14 @@ depends_on = None
 def upgrade() -> None:
     """Make every table with its indexes."""
     op.create_table(
+        "flowactions_call_rates",
+        sa.Column("agent_id", sa.Text(), nullable=False),
+        sa.Column("times", sa.Text(), nullable=False),
+        sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("agent_id", name=op.f("pk_flowactions_call_rates")),
+    )
+    op.create_index("ix_flowactions_call_rates_updated", "flowactions_call_rates", ["updated_at"], unique=False)
+    op.create_table(
         "flowactions_chat_connections",
         sa.Column("organization_id", sa.Text(), nullable=False),
         sa.Column("team_id", sa.Text(), nullable=False),
@@ -66,6 +74,17 @@ def upgrade() -> None:
     )
     op.create_index(
         "ix_flowactions_chat_connections_team", "flowactions_chat_connections", ["team_id"], unique=False
+    )
+    op.create_table(
+        "flowactions_idempotency_keys",
+        sa.Column("agent_id", sa.Text(), nullable=False),
+        sa.Column("idempotency_key", sa.String(length=200), nullable=False),
+        sa.Column("delivery_id", sa.String(length=36), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("agent_id", "idempotency_key", name=op.f("pk_flowactions_idempotency_keys")),
+    )
+    op.create_index(
+        "ix_flowactions_idempotency_keys_created", "flowactions_idempotency_keys", ["created_at"], unique=False
     )
     op.create_table(
         "flowactions_inbound_events",

@@ -1,0 +1,85 @@
+"""The endpoint for the auth provider's events (§4.4)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Router, post
+from litestar.di import NamedDependency, Provide
+
+from flowactions_plugin.auth_events.receive import AuthEvents
+from flowactions_plugin.auth_events.verify import EventInvalid, NotAuthentic, Verifier
+from flowactions_plugin.errors import NotConfigured, StorageUnavailable
+from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
+from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.problems import HANDLERS, Problem
+
+log = logging.getLogger("flowactions.auth_events")
+
+PATH: Final = "/webhooks/auth"
+
+
+class Receiver(msgspec.Struct):
+    """What the route works with; no verifier when no secret is configured."""
+
+    events: AuthEvents
+    verifier: Verifier | None
+
+
+@post(
+    PATH,
+    status_code=200,
+    summary="Events of the auth provider",
+    request_max_body_size=EVENT_BYTES,
+    **described(
+        "authSignature",
+        {},
+        "unauthorized",
+        "invalid_request",
+        "too_large",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
+async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
+    """Take a signed event on an organization, a user or a session, and have the host handle it once.
+
+    The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
+    at most five minutes off. An event that was handled before is acknowledged.
+    """
+    if receiver.verifier is None:
+        raise NotConfigured("Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events.")
+    body = await request.body()
+    try:
+        told = receiver.verifier.read(request.headers, body)
+    except NotAuthentic:
+        raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
+    except EventInvalid as exc:
+        raise Problem("invalid_request", str(exc)) from None
+    try:
+        duplicate = await receiver.events.receive(told)
+    except StorageUnavailable:
+        raise
+    except Exception:
+        log.exception("the host could not handle event %s (%s.%s)", told.event_id, told.kind, told.action)
+        message = "The event could not be handled and is not noted: send it again."
+        raise Problem("internal_error", message) from None
+    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
+
+
+def auth_events_router(events: AuthEvents, verifier: Verifier | None) -> Router:
+    """Make the router of the auth provider's events.
+
+    Args:
+        events: takes them.
+        verifier: ``None`` when no secret is configured; then the route answers 503.
+    """
+    return Router(
+        "/",
+        route_handlers=[receive],
+        dependencies={"receiver": Provide(lambda: Receiver(events, verifier), sync_to_thread=False)},
+        exception_handlers=HANDLERS,
+        tags=["Inbound events"],
+    )

@@ -1,0 +1,94 @@
+"""A customer backend triggers a configured webhook action: once per key, at a bounded rate (§4.2)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flowactions_hookspecs import LogicActionRef
+from flowactions_plugin.logic.dispatch import Dispatcher
+from flowactions_plugin.logic.store import CallStore
+from flowactions_plugin.outbox.delivery import NewDelivery
+from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.storage.database import Database
+
+
+class Enqueued(msgspec.Struct, frozen=True, rename="camel"):
+    """What a first call is answered with.
+
+    Attributes:
+        id: the delivery's.
+        event_id: what the receiver dedupes on.
+        status: it is in the outbox; the destination has not seen it yet.
+    """
+
+    id: str
+    event_id: str
+    status: Literal["pending"] = "pending"
+
+
+class RateExceeded(Exception):
+    """The agent has made as many calls as a minute admits.
+
+    Attributes:
+        wait_ms: when the next call will be admitted.
+    """
+
+    def __init__(self, wait_ms: int) -> None:
+        super().__init__(f"the next call is admitted in {wait_ms} ms")
+        self.wait_ms = wait_ms
+
+
+class Enqueuer:
+    """Takes logic-webhook calls.
+
+    Args:
+        database: where key, delivery and rate are written in one transaction.
+        calls: the keys and rates.
+        dispatcher: resolves actions.
+        outbox: takes deliveries in.
+    """
+
+    def __init__(self, database: Database, calls: CallStore, dispatcher: Dispatcher, outbox: Outbox) -> None:
+        self._database = database
+        self._calls = calls
+        self._dispatcher = dispatcher
+        self._outbox = outbox
+
+    async def call(self, ref: LogicActionRef, key: str) -> Enqueued | None:
+        """Enqueue the action that ``ref`` points at, unless the key was used within the window.
+
+        Of any number of simultaneous calls with one key, one enqueues. Only that one counts towards the
+        agent's rate.
+
+        Args:
+            ref: where the action is; tenancy was checked.
+            key: the caller's idempotency key, unique within the agent.
+
+        Returns:
+            What was enqueued; ``None`` for a duplicate.
+
+        Raises:
+            RateExceeded: sixty calls were admitted within the last minute.
+            ActionUnusable: there is no such action, or it may not be sent.
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        # Looked at first, so that a repeated or throttled call costs the host nothing.
+        seen = await self._calls.seen(ref.agent_id, key)
+        if seen.is_duplicate:
+            return None
+        if seen.wait_ms:
+            raise RateExceeded(seen.wait_ms)
+        delivery = await self._dispatcher.prepare(ref, key)
+        return await self._write(delivery, key)
+
+    async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:
+        async with self._database.write() as connection:
+            if not await self._calls.use_key(delivery.agent_id, key, delivery.id, connection):
+                return None
+            wait_ms = await self._calls.count(delivery.agent_id, connection)
+            if wait_ms:
+                raise RateExceeded(wait_ms)
+            await self._outbox.write(delivery, connection)
+        return Enqueued(id=delivery.id, event_id=delivery.event_id)

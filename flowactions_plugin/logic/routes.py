@@ -1,0 +1,202 @@
+"""The logic-webhook endpoint: a customer backend triggers an action that is configured here (§4.2)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from litestar import Response, Router, post
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta
+
+from flowactions_hookspecs import ApiPrincipal, ExperienceTriggerRef, Host, LogicActionRef, NodeTriggerRef
+from flowactions_plugin.http.auth import api_principal
+from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.logic.dispatch import ActionUnusable
+from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
+
+PATH: Final = "/v1/agents/{agent_id:str}/experiences/{experience_id:str}/logic-webhook"
+
+WORD_PATTERN: Final = r"^[^\x00]+$"
+"""PostgreSQL's text cannot hold NUL."""
+
+Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=WORD_PATTERN)]
+
+OF_EXPERIENCE: Final = ("triggerRowId",)
+OF_NODE: Final = ("nodeId", "nodeTriggerGroupId")
+ONLY_OF_NODE: Final = (*OF_NODE, "questionId")
+
+
+class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
+    """Which action to trigger. Where it is sent, and what it carries, comes from its configuration only.
+
+    Attributes:
+        idempotency_key: stable for one event of yours: with the same key, the action is enqueued once.
+        source: where the action lives.
+        action_index: the action's place in its row or group.
+        trigger_row_id: with ``experience_trigger``: the trigger row.
+        node_id: with ``node_trigger``: the flow node.
+        node_trigger_group_id: with ``node_trigger``: the node's trigger group.
+        question_id: with ``node_trigger``, when the trigger is a survey question's.
+    """
+
+    idempotency_key: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            pattern=WORD_PATTERN,
+            description="Stable for one event of yours: with the same key, the action is enqueued once.",
+            examples=["order-4711-paid"],
+        ),
+    ]
+    source: Annotated[
+        Literal["experience_trigger", "node_trigger"], Meta(description="Where the action lives.")
+    ]
+    action_index: Annotated[
+        int, Meta(ge=0, le=2**31 - 1, description="The action's place in its row or group.", examples=[0])
+    ]
+    trigger_row_id: Word | None = None
+    node_id: Word | None = None
+    node_trigger_group_id: Word | None = None
+    question_id: Word | None = None
+
+
+class EnqueuedAnswer(msgspec.Struct):
+    """What was enqueued."""
+
+    data: Enqueued
+
+
+@post(
+    PATH,
+    summary="Trigger a logic webhook",
+    status_code=202,
+    **described(
+        "api",
+        {
+            202: (EnqueuedAnswer, "Written to the outbox. The destination has not seen it yet."),
+            204: (
+                None,
+                "A call with this key was taken before, within the dedupe window: nothing is enqueued.",
+            ),
+        },
+        "invalid_request",
+        "unknown_action",
+        "blocked_url",
+        "unauthorized",
+        "not_found",
+        "rate_limited",
+        "storage_unavailable",
+    ),
+)
+async def trigger(
+    principal: NamedDependency[ApiPrincipal],
+    host: NamedDependency[Host],
+    enqueuer: NamedDependency[Enqueuer],
+    agent_id: FromPath[str],
+    experience_id: FromPath[str],
+    data: JSONBody[LogicWebhookCall],
+) -> Response[Any]:
+    """Enqueue the webhook action that the ids point at, once per ``idempotencyKey`` and agent.
+
+    The action's URL, method, headers and secret are those of its configuration; nothing of them is taken from
+    the request, and unknown fields are ignored. An agent may be called sixty times in any minute; repeated keys
+    do not count.
+    """
+    await _check_agent(host, principal, agent_id)
+    ref = _ref(data, principal.organization_id, agent_id, experience_id)
+    try:
+        enqueued = await enqueuer.call(ref, data.idempotency_key)
+    except ActionUnusable as exc:
+        if exc.reason == "question_required":
+            raise Problem("invalid_request", str(exc), [_required("questionId")]) from None
+        raise Problem(exc.reason, str(exc)) from None
+    except RateExceeded as exc:
+        seconds = math.ceil(exc.wait_ms / 1000)
+        message = f"This agent was called as often as a minute admits: try again in {seconds} s."
+        raise Problem("rate_limited", message, headers={"Retry-After": str(seconds)}) from None
+    if enqueued is None:
+        return Response(None, status_code=204)
+    return Response(EnqueuedAnswer(enqueued), status_code=202)
+
+
+def logic_router(host: Host, enqueuer: Enqueuer) -> Router:
+    """Make the router of the logic-webhook endpoint.
+
+    Args:
+        host: tells who calls, and resolves agents.
+        enqueuer: takes the calls.
+    """
+    return Router(
+        "/",
+        route_handlers=[trigger],
+        dependencies={
+            "principal": api_principal(host),
+            "host": Provide(lambda: host, sync_to_thread=False),
+            "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False),
+        },
+        exception_handlers=HANDLERS,
+        tags=["Logic webhooks"],
+    )
+
+
+async def _check_agent(host: Host, principal: ApiPrincipal, agent_id: str) -> None:
+    """Let only the principal's own agents through; another's is as if it were not there."""
+    agent = await host.agent(agent_id) if "\0" not in agent_id else None
+    if (
+        agent is None
+        or agent.organization_id != principal.organization_id
+        or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
+    ):
+        raise Problem("not_found", "There is no such agent.")
+
+
+def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience_id: str) -> LogicActionRef:
+    """Check which ids go with which source, and make the reference.
+
+    Raises:
+        Problem: some are missing or do not belong there; all of them are listed.
+    """
+    given = {
+        "triggerRowId": call.trigger_row_id,
+        "nodeId": call.node_id,
+        "nodeTriggerGroupId": call.node_trigger_group_id,
+        "questionId": call.question_id,
+    }
+    of_experience = call.source == "experience_trigger"
+    wanted, others = (OF_EXPERIENCE, ONLY_OF_NODE) if of_experience else (OF_NODE, OF_EXPERIENCE)
+    errors = [_required(name) for name in wanted if given[name] is None]
+    errors += [
+        {"path": name, "message": f"does not go with source {call.source}"}
+        for name in others
+        if given[name] is not None
+    ]
+    if "\0" in experience_id:
+        raise Problem("unknown_action", "There is no webhook action at this place.")
+    if errors:
+        raise Problem("invalid_request", "The ids do not go with the source.", errors)
+    if of_experience:
+        return ExperienceTriggerRef(
+            organization_id=organization_id,
+            agent_id=agent_id,
+            experience_id=experience_id,
+            trigger_row_id=call.trigger_row_id or "",
+            action_index=call.action_index,
+        )
+    return NodeTriggerRef(
+        organization_id=organization_id,
+        agent_id=agent_id,
+        experience_id=experience_id,
+        node_id=call.node_id or "",
+        node_trigger_group_id=call.node_trigger_group_id or "",
+        action_index=call.action_index,
+        question_id=call.question_id,
+    )
+
+
+def _required(path: str) -> dict[str, str]:
+    return {"path": path, "message": "is required here"}
