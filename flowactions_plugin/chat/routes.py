@@ -32,6 +32,7 @@ from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import dashboard_principal
 from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
+from flowactions_plugin.http.openapi import described
 from flowactions_plugin.http.problems import HANDLERS, Problem
 
 CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
@@ -135,7 +136,17 @@ class PickerPage(msgspec.Struct, rename="camel"):
     notice: str | None
 
 
-@get("/install", summary="Connect a workspace")
+@get(
+    "/install",
+    summary="Connect a workspace",
+    **described(
+        "dashboard",
+        {302: (None, "To the provider's consent page.")},
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
 async def install(
     request: Request[Any, Any, Any],
     principal: NamedDependency[DashboardPrincipal],
@@ -158,7 +169,18 @@ async def install(
     return Redirect(started.url, status_code=302, cookies=[cookie], headers=PRIVATE_HEADERS)
 
 
-@get("/callback", summary="Where the provider sends the browser back", include_in_schema=False)
+@get(
+    "/callback",
+    summary="Where the provider sends the browser back",
+    status_code=303,
+    **described(
+        None,
+        {303: (None, "To the dashboard, with what came of it.")},
+        "not_configured",
+        "invalid_request",
+        "storage_unavailable",
+    ),
+)
 async def callback(
     request: Request[Any, Any, Any],
     anybodys_chat: NamedDependency[Chat],
@@ -183,7 +205,11 @@ async def callback(
     return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
 
 
-@get("/connection", summary="Show the connection")
+@get(
+    "/connection",
+    summary="Show the connection",
+    **described("dashboard", {}, "unauthorized", "not_configured", "storage_unavailable"),
+)
 async def show(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], host: NamedDependency[Host]
 ) -> CardAnswer:
@@ -191,13 +217,30 @@ async def show(
     return await _card(host, chat.connections, principal.organization_id)
 
 
-@delete("/connection", summary="Disconnect the workspace")
+@delete(
+    "/connection",
+    summary="Disconnect the workspace",
+    **described("dashboard", {}, "unauthorized", "not_configured", "storage_unavailable"),
+)
 async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat]) -> None:
     """Revoke the token at the provider and forget the connection."""
     await chat.connections.disconnect(principal.organization_id)
 
 
-@put("/connection/default-channel", summary="Choose the channel for test messages")
+@put(
+    "/connection/default-channel",
+    summary="Choose the channel for test messages",
+    **described(
+        "dashboard",
+        {},
+        "invalid_request",
+        "not_connected",
+        "too_large",
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
 async def choose_channel(
     principal: NamedDependency[DashboardPrincipal],
     chat: NamedDependency[Chat],
@@ -212,7 +255,22 @@ async def choose_channel(
     return await _card(host, chat.connections, principal.organization_id)
 
 
-@post("/send-message", status_code=200, summary="Send a test message to the default channel")
+@post(
+    "/send-message",
+    status_code=200,
+    summary="Send a test message to the default channel",
+    **described(
+        "dashboard",
+        {},
+        "invalid_request",
+        "not_connected",
+        "no_default_channel",
+        "too_large",
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
 async def send_message(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], data: JSONBody[TestMessage]
 ) -> TestAnswer:
@@ -230,7 +288,20 @@ async def send_message(
     return TestAnswer(TestResult(ok=True, ts=ts))
 
 
-@get("/channels", summary="Pick a channel")
+@get(
+    "/channels",
+    summary="Pick a channel",
+    **described(
+        "dashboard",
+        {},
+        "invalid_request",
+        "not_connected",
+        "chat_refused",
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
 async def channels(
     principal: NamedDependency[DashboardPrincipal],
     chat: NamedDependency[Chat],
@@ -247,7 +318,20 @@ async def channels(
     return page
 
 
-@get("/members", summary="Pick a member")
+@get(
+    "/members",
+    summary="Pick a member",
+    **described(
+        "dashboard",
+        {},
+        "invalid_request",
+        "not_connected",
+        "chat_refused",
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
 async def members(
     principal: NamedDependency[DashboardPrincipal],
     chat: NamedDependency[Chat],
@@ -261,7 +345,21 @@ async def members(
     )
 
 
-@post("/events", status_code=200, summary="Events of the chat provider", request_max_body_size=EVENT_BYTES)
+@post(
+    "/events",
+    status_code=200,
+    summary="Events of the chat provider",
+    request_max_body_size=EVENT_BYTES,
+    **described(
+        "chatSignature",
+        {},
+        "unauthorized",
+        "invalid_request",
+        "too_large",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
 async def events(
     request: Request[Any, Any, Any], anybodys_chat: NamedDependency[Chat]
 ) -> EventAnswer | Challenge:

@@ -114,6 +114,11 @@ def _on_not_configured(_: Request[Any, Any, Any], exc: NotConfigured) -> Respons
     return _answer(Problem("not_configured", str(exc)))
 
 
+def _on_recursion(_: Request[Any, Any, Any], _exc: RecursionError) -> Response[dict[str, Any]]:
+    # Raised by the reader of JSON bodies; no code here calls itself.
+    return _answer(Problem("invalid_request", "The body is nested too deeply."))
+
+
 def _on_anything(request: Request[Any, Any, Any], exc: Exception) -> Response[dict[str, Any]]:
     log.error("%s %s failed", request.method, request.url.path, exc_info=exc)
     return _answer(Problem("internal_error", "The server's log has the details."))
@@ -125,6 +130,7 @@ HANDLERS: Final[ExceptionHandlersMap] = {
     HTTPException: _on_http,
     StorageUnavailable: _on_storage,
     NotConfigured: _on_not_configured,
+    RecursionError: _on_recursion,
     Exception: _on_anything,
 }
 """For the plugin's routers only: the host's own error handling is not touched."""

@@ -13,6 +13,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
 from flowactions_plugin.clock import ID_PATTERN, is_id, to_iso
 from flowactions_plugin.http.auth import dashboard_principal
+from flowactions_plugin.http.openapi import described
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.outbox.delivery import FINISHED
 from flowactions_plugin.outbox.store import Filter, OutboxStore
@@ -33,6 +34,7 @@ class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
 
     id: str
     status: str
+    idempotency_key: str | None
     event_id: str
     event_type: str
     agent_id: str
@@ -133,7 +135,11 @@ class ReplayAnswer(msgspec.Struct):
     data: Replayed
 
 
-@get("/", summary="List deliveries")
+@get(
+    "/",
+    summary="List deliveries",
+    **described("dashboard", {}, "unauthorized", "invalid_request", "storage_unavailable"),
+)
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
@@ -161,7 +167,11 @@ async def list_deliveries(
     return DeliveryPage(shown, shown[-1].id if len(rows) > limit else None)
 
 
-@get("/{delivery_id:str}", summary="Show a delivery with its attempts")
+@get(
+    "/{delivery_id:str}",
+    summary="Show a delivery with its attempts",
+    **described("dashboard", {}, "unauthorized", "not_found", "storage_unavailable"),
+)
 async def show_delivery(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
@@ -193,7 +203,17 @@ async def show_delivery(
     )
 
 
-@post("/{delivery_id:str}/cancel", status_code=200, summary="Cancel a waiting delivery")
+@post(
+    "/{delivery_id:str}/cancel",
+    status_code=200,
+    summary="Cancel a waiting delivery",
+    **described(
+        "dashboard",
+        {404: (CancelAnswer, "No delivery with this id waits for an attempt: `cancelled` is false.")},
+        "unauthorized",
+        "storage_unavailable",
+    ),
+)
 async def cancel_delivery(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
@@ -205,7 +225,17 @@ async def cancel_delivery(
     return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
 
 
-@post("/{delivery_id:str}/retry", status_code=200, summary="Retry a dead delivery")
+@post(
+    "/{delivery_id:str}/retry",
+    status_code=200,
+    summary="Retry a dead delivery",
+    **described(
+        "dashboard",
+        {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")},
+        "unauthorized",
+        "storage_unavailable",
+    ),
+)
 async def retry_delivery(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
@@ -216,7 +246,12 @@ async def retry_delivery(
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 
-@post("/retry", status_code=200, summary="Retry dead deliveries")
+@post(
+    "/retry",
+    status_code=200,
+    summary="Retry dead deliveries",
+    **described("dashboard", {}, "unauthorized", "invalid_request", "too_large", "storage_unavailable"),
+)
 async def replay_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],

@@ -14,7 +14,7 @@ from flowactions_conformance.reference_host.api import own_routes
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.sample import Sample, load_sample
 from flowactions_conformance.reference_host.store import Store
-from flowactions_hookspecs import FlowActions
+from flowactions_hookspecs import OPENAPI_COMPONENTS, FlowActions
 
 
 class ReferenceApp(NamedTuple):
@@ -53,7 +53,7 @@ def create_app(
     app = Litestar(
         route_handlers=[*own_routes(host, actions), *actions.route_handlers],
         lifespan=[own_lifespan, actions.lifespan],
-        openapi_config=OpenAPIConfig(title="Reference host", version="1"),
+        openapi_config=OpenAPIConfig(title="Reference host", version="1", components=OPENAPI_COMPONENTS),
         logging_config=None,
     )
     return ReferenceApp(app, host, actions)

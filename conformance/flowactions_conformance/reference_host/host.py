@@ -116,9 +116,10 @@ class ReferenceHost(Host):
         raise OriginGone
 
     async def auth_event(self, event: AuthEvent) -> None:
-        """Remember the event."""
+        """Remember the event, in the transaction that notes it as seen."""
+        told = {"kind": event.kind, "action": event.action, "data": dict(event.data)}
         await self.store.put(
-            tables.auth_events, id=f"{event.provider}/{event.event_id}", event=msgspec.to_builtins(event)
+            tables.auth_events, event.connection, id=f"{event.provider}/{event.event_id}", event=told
         )
 
 

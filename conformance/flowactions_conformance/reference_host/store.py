@@ -26,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 metadata = MetaData()
 
@@ -137,11 +137,14 @@ class Store:
         finally:
             await self.engine.dispose()
 
-    async def put(self, table: Table, **values: Any) -> None:
-        """Insert a row, or replace the one with its id."""
-        async with self.engine.begin() as connection:
-            statement = upsert(table).values(values)
-            await connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+    async def put(self, table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
+        """Insert a row, or replace the one with its id; within somebody's transaction when its connection is given."""
+        statement = upsert(table).values(values).on_conflict_do_update(index_elements=["id"], set_=values)
+        if connection is not None:
+            await connection.execute(statement)
+            return
+        async with self.engine.begin() as own:
+            await own.execute(statement)
 
     async def find(self, table: Table, **equal: Any) -> Sequence[Mapping[str, Any]]:
         """Give the rows whose columns have these values."""

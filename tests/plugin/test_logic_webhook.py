@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from flowactions_hookspecs import (
+    Agent,
+    ApiPrincipal,
+    ExperienceTriggerRef,
+    FlowActions,
+    Header,
+    LogicAction,
+    LogicActionRef,
+    NodeTriggerRef,
+    QuestionRequired,
+)
+from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, admit
+from flowactions_plugin.logic.store import CallStore
+from flowactions_plugin.services import Services
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.recorder import Recorder, recorder
+from tests.support import SmallHost, development, until
+
+PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
+OF_EXPERIENCE: dict[str, Any] = {"source": "experience_trigger", "actionIndex": 0, "triggerRowId": "submitted"}
+OF_NODE: dict[str, Any] = {
+    "source": "node_trigger",
+    "actionIndex": 1,
+    "nodeId": "rating",
+    "nodeTriggerGroupId": "low",
+}
+
+
+OLDER = "UPDATE flowactions_idempotency_keys SET created_at = created_at - {} * 3600000 - 60000"
+
+
+class LogicHost(SmallHost):
+    """A host that notes which actions it was asked for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asked: list[LogicActionRef] = []
+        self.agents = [
+            Agent(id="agent-1", name="One", organization_id="acme"),
+            Agent(id="agent-2", name="Two", organization_id="acme"),
+            Agent(id="agent-3", name="Three", organization_id="globex"),
+        ]
+        self.api = ApiPrincipal(organization_id="acme")
+
+    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
+        self.asked.append(ref)
+        return await super().logic_action(ref)
+
+
+class Running:
+    def __init__(self, host: LogicHost, actions: FlowActions, receiver: Recorder) -> None:
+        self.host = host
+        self.actions = actions
+        self.receiver = receiver
+        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
+
+    async def call(self, key: str = "k", path: str = PATH, **body: Any) -> httpx.Response:
+        return await self.client.post(path, json={"idempotencyKey": key, **(body or OF_EXPERIENCE)})
+
+    async def count(self, table: str) -> int:
+        async with self.host.plugin_state(Services)._database.read() as connection:
+            query = text(f"SELECT count(*) FROM {table}")  # noqa: S608  our own words
+            return int((await connection.execute(query)).scalar_one())
+
+    async def run(self, statement: str) -> None:
+        async with self.host.plugin_state(Services)._database.write() as connection:
+            await connection.execute(text(statement))
+
+
+@pytest.fixture
+async def run(database_url: str) -> AsyncIterator[Running]:
+    async with recorder() as receiver:
+        host = LogicHost(development(database_url))
+        host.secret = "s"
+        host.action = LogicAction(
+            url=receiver.url, method="PUT", headers=[Header(key="x-shop", value="1")], secret="s"
+        )
+        actions = FlowActions.load(host)
+        async with actions.lifespan():
+            running = Running(host, actions, receiver)
+            async with running.client:
+                yield running
+
+
+class TestEnqueue:
+    async def test_a_call_is_delivered_with_its_envelope(self, run: Running) -> None:
+        """202 with the delivery, and the receiver gets §2.7's envelope, signed, as the action says."""
+        before = datetime.now(UTC)
+        answer = await run.call("order-1")
+        assert answer.status_code == 202
+        data = answer.json()["data"]
+        assert data.keys() == {"id", "eventId", "status"}
+        assert data["status"] == "pending"
+        (request,) = await until(lambda: run.receiver.requests)
+        assert request.line == "PUT /hook HTTP/1.1"
+        assert request.header("x-shop") == "1"
+        assert request.header("x-service-webhook-id") == data["eventId"]
+        assert request.header("x-service-webhook-event") == "experience.logic_action.webhook"
+        assert request.header("x-service-webhook-signature").startswith("v1,")
+        envelope = json.loads(request.body)
+        occurred = datetime.fromisoformat(envelope["data"].pop("occurredAt"))
+        assert before - timedelta(seconds=1) <= occurred <= datetime.now(UTC) + timedelta(seconds=1)
+        assert envelope == {
+            "type": "experience.logic_action.webhook",
+            "version": 1,
+            "data": {
+                "entityId": "submitted",
+                "agentId": "agent-1",
+                "experienceId": "survey",
+                "source": "experience_trigger",
+                "actionIndex": 0,
+            },
+        }
+        detail = (await run.client.get(f"/v1/webhooks/outbox/{data['id']}")).json()["data"]
+        assert (detail["idempotencyKey"], detail["maxAttempts"]) == ("order-1", 5)
+
+    async def test_the_ids_lead_to_the_action(self, run: Running) -> None:
+        """The host is asked for exactly what the path and the body name, within the caller's organization."""
+        await run.call("1")
+        await run.call("2", **OF_NODE)
+        await run.call("3", **OF_NODE, questionId="q1")
+        common: dict[str, Any] = {"organization_id": "acme", "agent_id": "agent-1", "experience_id": "survey"}
+        of_node: dict[str, Any] = {"node_id": "rating", "node_trigger_group_id": "low", "action_index": 1}
+        assert run.host.asked == [
+            ExperienceTriggerRef(**common, trigger_row_id="submitted", action_index=0),
+            NodeTriggerRef(**common, **of_node),
+            NodeTriggerRef(**common, **of_node, question_id="q1"),
+        ]
+
+    async def test_nothing_of_the_action_comes_from_the_client(self, run: Running) -> None:
+        """Unknown fields are ignored, whatever they are called."""
+        stranger: dict[str, Any] = {
+            "url": "http://evil.example/",
+            "method": "DELETE",
+            "secret": "x",
+            "headers": [{"key": "x-evil"}],
+        }
+        more: dict[str, Any] = {
+            **stranger,
+            "action": stranger,
+            "organizationId": "globex",
+            "agentId": "agent-3",
+            "body": "x",
+        }
+        answer = await run.call("k", **OF_EXPERIENCE, **more)
+        assert answer.status_code == 202
+        (request,) = await until(lambda: run.receiver.requests)
+        assert request.line == "PUT /hook HTTP/1.1"
+        assert "evil" not in str(request)
+        assert json.loads(request.body)["data"]["agentId"] == "agent-1"
+
+    async def test_a_duplicate_enqueues_nothing(self, run: Running) -> None:
+        """204 without a body, and the host is not even asked for the action (§4.2)."""
+        assert (await run.call("k")).status_code == 202
+        asked = len(run.host.asked)
+        run.host.action = None
+        answer = await run.call("k", **OF_NODE)
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert len(run.host.asked) == asked
+        assert await run.count("flowactions_outbox") == 1
+
+    async def test_keys_belong_to_an_agent(self, run: Running) -> None:
+        """Another agent with the same key is another call."""
+        assert (await run.call("k")).status_code == 202
+        assert (await run.call("k", PATH.replace("agent-1", "agent-2"))).status_code == 202
+        assert await run.count("flowactions_outbox") == 2
+
+    @pytest.mark.parametrize("key", ["k" * 200, "ключ 🔑", "a\nb", " ", "'; --"])
+    async def test_any_text_is_a_key(self, run: Running, key: str) -> None:
+        """Up to 200 characters of whatever the caller has."""
+        assert [(await run.call(key)).status_code for _ in range(2)] == [202, 204]
+
+    async def test_a_key_is_forgotten_after_its_window(self, run: Running) -> None:
+        """24 hours by default; then the key is free, and is pruned (§8)."""
+        assert (await run.call("k")).status_code == 202
+        for hours, expected in ((23, 204), (24, 202)):
+            await run.run(OLDER.format(hours))
+            assert (await run.call("k")).status_code == expected
+            await run.run("UPDATE flowactions_call_rates SET times = '[]'")
+        calls = run.host.plugin_state(Services)._calls
+        assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [0, 0]
+        await run.run("UPDATE flowactions_idempotency_keys SET created_at = 1")
+        await run.run("UPDATE flowactions_call_rates SET updated_at = 1")
+        assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [1, 1]
+
+    async def test_the_window_is_a_setting(self, database_url: str) -> None:
+        """FLOWACTIONS_IDEMPOTENCY_HOURS."""
+        host = LogicHost(development(database_url, FLOWACTIONS_IDEMPOTENCY_HOURS="1"))
+        host.action = LogicAction(url="http://127.0.0.1:9/")
+        actions = FlowActions.load(host)
+        async with actions.lifespan(), recorder() as receiver:
+            run = Running(host, actions, receiver)
+            assert [(await run.call("k")).status_code for _ in range(2)] == [202, 204]
+            await run.run("UPDATE flowactions_idempotency_keys SET created_at = created_at - 3600001")
+            assert (await run.call("k")).status_code == 202
+
+
+class TestWhoMayCall:
+    @pytest.mark.parametrize("body", [{}, {"idempotencyKey": "k", **OF_EXPERIENCE}])
+    async def test_strangers_are_refused(self, run: Running, body: dict[str, Any]) -> None:
+        """Without an access token: 401, whatever is sent."""
+        run.host.api = None
+        answer = await run.client.post(PATH, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+    @pytest.mark.parametrize("agent", ["agent-3", "nobody", "%00", "a%2Fb", "%ED%A0%80", "x" * 5000])
+    async def test_anothers_agent_is_as_if_it_were_not_there(self, run: Running, agent: str) -> None:
+        """404 for another organization's, and for what does not exist."""
+        answer = await run.call("k", PATH.replace("agent-1", agent))
+        assert answer.status_code == 404
+        assert run.host.asked == []
+
+    async def test_a_token_may_be_for_some_agents_only(self, run: Running) -> None:
+        """agent_ids of the principal is heeded."""
+        run.host.api = ApiPrincipal(organization_id="acme", agent_ids=frozenset({"agent-2"}))
+        assert (await run.call("k")).status_code == 404
+        assert (await run.call("k", PATH.replace("agent-1", "agent-2"))).status_code == 202
+
+
+class TestValidation:
+    @pytest.mark.parametrize(
+        ("changes", "path"),
+        [
+            ({"idempotencyKey": None}, "idempotencyKey"),
+            ({"idempotencyKey": ""}, "idempotencyKey"),
+            ({"idempotencyKey": 7}, "idempotencyKey"),
+            ({"idempotencyKey": "k" * 201}, "idempotencyKey"),
+            ({"idempotencyKey": "k\0"}, "idempotencyKey"),
+            ({"source": None}, "source"),
+            ({"source": "trigger"}, "source"),
+            ({"actionIndex": None}, "actionIndex"),
+            ({"actionIndex": -1}, "actionIndex"),
+            ({"actionIndex": 1.5}, "actionIndex"),
+            ({"actionIndex": "first"}, "actionIndex"),
+            ({"actionIndex": True}, "actionIndex"),
+            ({"actionIndex": 2**31}, "actionIndex"),
+            ({"actionIndex": 10**400}, "actionIndex"),
+            ({"triggerRowId": None}, "triggerRowId"),
+            ({"triggerRowId": ""}, "triggerRowId"),
+            ({"triggerRowId": "r" * 201}, "triggerRowId"),
+            ({"triggerRowId": "r\0"}, "triggerRowId"),
+            ({"nodeId": "n"}, "nodeId"),
+            ({"nodeTriggerGroupId": "g"}, "nodeTriggerGroupId"),
+            ({"questionId": "q"}, "questionId"),
+            ({"source": "node_trigger", "nodeId": "n", "nodeTriggerGroupId": "g"}, "triggerRowId"),
+            ({"source": "node_trigger", "triggerRowId": None, "nodeTriggerGroupId": "g"}, "nodeId"),
+            ({"source": "node_trigger", "triggerRowId": None, "nodeId": "n"}, "nodeTriggerGroupId"),
+            ({"source": "node_trigger", "triggerRowId": None, "questionId": "q"}, "nodeId"),
+        ],
+    )
+    async def test_every_field_and_combination_is_checked(
+        self, run: Running, changes: dict[str, Any], path: str
+    ) -> None:
+        """400 with the field's path; an optional field that is null counts as absent (§7.3)."""
+        body = {"idempotencyKey": "k", **OF_EXPERIENCE, **changes}
+        if changes.get(path, "") is None and path in {"idempotencyKey", "source", "actionIndex"}:
+            del body[path]
+        answer = await run.client.post(PATH, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), answer.text
+        told = answer.text if path in {"idempotencyKey", "source", "actionIndex"} and path not in body else None
+        paths = [error["path"] for error in answer.json().get("errors", [])]
+        assert path in paths or (told is not None and path in told), answer.text
+        assert run.host.asked == []
+
+    async def test_everything_that_is_wrong_is_told_at_once(self, run: Running) -> None:
+        """A caller need not try again and again."""
+        body: dict[str, Any] = {"source": "node_trigger", "actionIndex": 0, "triggerRowId": "r"}
+        answer = await run.call("k", **body)
+        assert [error["path"] for error in answer.json()["errors"]] == [
+            "nodeId",
+            "nodeTriggerGroupId",
+            "triggerRowId",
+        ]
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b"[]", b"null", b"7", b"\xff", b"[" * 100_000, b'{"a":"\\ud800"}']
+    )
+    async def test_what_is_no_object_is_refused(self, run: Running, body: bytes) -> None:
+        """Any bytes are a 400."""
+        answer = await run.client.post(PATH, content=body, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+    async def test_an_action_that_is_not_there_is_told(self, run: Running) -> None:
+        """400, and the key is still free (§7.3)."""
+        action, run.host.action = run.host.action, None
+        answer = await run.call("k")
+        assert (answer.status_code, answer.json()["code"]) == (400, "unknown_action")
+        run.host.action = action
+        answer = await run.call("k", PATH.replace("survey", "%00"))
+        assert (answer.status_code, answer.json()["code"]) == (400, "unknown_action")
+        assert (await run.call("k")).status_code == 202
+
+    async def test_a_survey_question_has_to_be_named(self, run: Running) -> None:
+        """Where the host says so, questionId is required."""
+        run.host.action_error = QuestionRequired()
+        answer = await run.call("k", **OF_NODE)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+        assert [error["path"] for error in answer.json()["errors"]] == ["questionId"]
+
+    @pytest.mark.parametrize(
+        "url", ["", "ftp://example.com/", "http://169.254.169.254/latest", "http://user@x/"]
+    )
+    async def test_an_action_may_not_lead_where_webhooks_may_not(self, run: Running, url: str) -> None:
+        """The egress guard is asked, as for every other webhook."""
+        run.host.action = LogicAction(url=url)
+        answer = await run.call("k")
+        assert (answer.status_code, answer.json()["code"]) == (400, "blocked_url")
+        assert await run.count("flowactions_idempotency_keys") == 0
+
+    async def test_a_host_that_fails_is_a_500_that_tells_nothing(self, run: Running) -> None:
+        """And nothing is written."""
+        run.host.action_error = RuntimeError("the host's own secret")
+        answer = await run.call("k")
+        assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+        assert "secret" not in answer.text
+        assert await run.count("flowactions_idempotency_keys") == 0
+
+
+class TestRate:
+    async def test_the_sixty_first_call_within_a_minute_waits(self, run: Running) -> None:
+        """60 are taken, the 61st is a 429 with Retry-After; repeated keys and refused calls do not count (§8)."""
+        answers = await asyncio.gather(*(run.call(f"k{number}") for number in range(75)))
+        assert Counter(answer.status_code for answer in answers) == {202: 60, 429: 15}
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.json()["code"] == "rate_limited"
+        assert 50 <= int(refused.headers["retry-after"]) <= 60
+        taken = next(number for number, answer in enumerate(answers) if answer.status_code == 202)
+        assert (await run.call(f"k{taken}")).status_code == 204
+        assert await run.count("flowactions_outbox") == 60
+        assert await run.count("flowactions_idempotency_keys") == 60
+        assert (await run.call("other", PATH.replace("agent-1", "agent-2"))).status_code == 202
+
+        await self.age(run, 59_000)
+        assert (await run.call("later")).status_code == 429
+        await self.age(run, 1_500)
+        assert (await run.call("later")).status_code == 202
+
+    @staticmethod
+    async def age(run: Running, milliseconds: int) -> None:
+        async with run.host.plugin_state(Services)._database.write() as connection:
+            query = text("SELECT times FROM flowactions_call_rates WHERE agent_id = 'agent-1'")
+            times = json.loads((await connection.execute(query)).scalar_one())
+            older = json.dumps([time - milliseconds for time in times])
+            changed = text("UPDATE flowactions_call_rates SET times = :times WHERE agent_id = 'agent-1'")
+            await connection.execute(changed, {"times": older})
+
+    async def test_a_call_that_is_not_enqueued_does_not_count(self, run: Running) -> None:
+        """Mistakes cost nothing."""
+        action, run.host.action = run.host.action, None
+        for number in range(70):
+            assert (await run.call(f"k{number}")).status_code == 400
+        run.host.action = action
+        assert (await run.call("k")).status_code == 202
+
+    @given(st.lists(st.integers(0, 4000) | st.integers(-50, 50) | st.integers(0, 70_000), max_size=400))
+    def test_never_more_than_sixty_in_any_minute(self, pauses: list[int]) -> None:
+        """With any pauses, clocks that are set back included; and a call that waits as told is admitted."""
+        times: list[int] = []
+        admitted: list[int] = []
+        now = 1_000_000
+        for pause in pauses:
+            now += pause
+            verdict = admit(times, now)
+            assert len(verdict.times) <= LIMIT
+            if verdict.wait_ms == 0:
+                times = list(verdict.times)
+                admitted.append(times[-1])
+            else:
+                assert 0 < verdict.wait_ms <= WINDOW_MS
+                later = max(now, times[-1]) + verdict.wait_ms
+                assert admit(times, later).wait_ms == 0
+                assert admit(times, later - 1).wait_ms > 0
+        for first, last in zip(admitted, admitted[LIMIT:], strict=False):
+            assert last - first >= WINDOW_MS
+
+    async def test_the_database_counts_by_the_same_rule(self, tmp_path: Path) -> None:
+        """With an injected clock: 60 in any minute, whenever they come."""
+        now = [1_000.0]
+        url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
+        admitted: list[float] = []
+        async with Database(url, clock=lambda: now[0]) as database:
+            calls = CallStore(database, 1000)
+            for number in range(400):
+                now[0] += (number % 7) * 0.11
+                async with database.write() as connection:
+                    wait = await calls.count("a", connection)
+                seen = await calls.seen("a", "k")
+                if wait == 0:
+                    admitted.append(now[0])
+                else:
+                    assert seen.wait_ms == wait
+        assert 60 < len(admitted) < 400
+        for first, last in zip(admitted, admitted[LIMIT:], strict=False):
+            assert round(last - first, 3) >= 60
