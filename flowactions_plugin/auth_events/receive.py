@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from flowactions_hookspecs import AuthEvent, Host
+from flowactions_hookspecs import AuthEvent, FlowActionsError, Host
 from flowactions_plugin.auth_events.verify import Told
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
-
-log = logging.getLogger("flowactions.auth_events")
 
 PROVIDER: Final = "auth"
 HANDLER_SECONDS: Final = 10.0
@@ -20,6 +17,10 @@ HANDLER_SECONDS: Final = 10.0
 
 Deleted = Callable[[str, Connection], Awaitable[Callable[[], Awaitable[None]] | None]]
 """Removes an organization's chat connection within a transaction; gives what is left to do when that has committed."""
+
+
+class HandlerFailed(FlowActionsError):
+    """The host could not handle the event; the cause says why."""
 
 
 class AuthEvents:
@@ -47,7 +48,7 @@ class AuthEvents:
 
         Raises:
             StorageUnavailable: the database failed; nothing is noted.
-            Exception: what the host's handler raised.
+            HandlerFailed: the host's handler raised, or took too long.
         """
         afterwards = None
         async with self._database.write() as connection:
@@ -66,8 +67,11 @@ class AuthEvents:
                 data=told.data,
                 connection=connection if self._host.database is not None else None,
             )
-            async with asyncio.timeout(HANDLER_SECONDS):
-                await self._host.auth_event(event)
+            try:
+                async with asyncio.timeout(HANDLER_SECONDS):
+                    await self._host.auth_event(event)
+            except Exception as exc:
+                raise HandlerFailed from exc
         if afterwards is not None:
             await afterwards()
         return False

@@ -9,9 +9,9 @@ import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 
-from flowactions_plugin.auth_events.receive import AuthEvents
+from flowactions_plugin.auth_events.receive import AuthEvents, HandlerFailed
 from flowactions_plugin.auth_events.verify import EventInvalid, NotAuthentic, Verifier
-from flowactions_plugin.errors import NotConfigured, StorageUnavailable
+from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
 from flowactions_plugin.http.openapi import described
 from flowactions_plugin.http.problems import HANDLERS, Problem
@@ -60,9 +60,7 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
         raise Problem("invalid_request", str(exc)) from None
     try:
         duplicate = await receiver.events.receive(told)
-    except StorageUnavailable:
-        raise
-    except Exception:
+    except HandlerFailed:
         log.exception("the host could not handle event %s (%s.%s)", told.event_id, told.kind, told.action)
         message = "The event could not be handled and is not noted: send it again."
         raise Problem("internal_error", message) from None

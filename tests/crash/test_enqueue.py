@@ -1,0 +1,115 @@
+"""Logic-webhook calls under real processes: they race with one key, reach the limit, and are killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.crash.actors import Actor, actors
+from tests.support import development
+
+PATH = "/v1/agents/agent-{}/experiences/survey/logic-webhook"
+PROCESSES = 4
+
+
+def body(key: str) -> dict[str, Any]:
+    return {"idempotencyKey": key, "source": "experience_trigger", "actionIndex": 0, "triggerRowId": "row"}
+
+
+class Field:
+    """A database that several processes take calls into."""
+
+    def __init__(self, url: str, engine: AsyncEngine) -> None:
+        self.settings = development(url)
+        self._engine = engine
+
+    async def query(self, statement: str) -> list[Any]:
+        async with self._engine.connect() as connection:
+            return [tuple(row) for row in (await connection.execute(text(statement))).all()]
+
+    async def keys_and_rows(self) -> tuple[set[Any], set[Any]]:
+        keys = await self.query(
+            "SELECT agent_id, idempotency_key, delivery_id FROM flowactions_idempotency_keys"
+        )
+        rows = await self.query("SELECT agent_id, idempotency_key, id FROM flowactions_outbox")
+        return set(keys), set(rows)
+
+
+@pytest.fixture
+async def field(database_url: str) -> AsyncIterator[Field]:
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    async with Database(url):
+        pass  # its tables are made before anybody races
+    engine = create_async_engine(url)
+    yield Field(database_url, engine)
+    await engine.dispose()
+
+
+async def post(actor: Actor, agent: int, keys: list[str]) -> list[int]:
+    statuses: list[int] = await actor.ask(
+        do="post", path=PATH.format(agent), bodies=[body(key) for key in keys]
+    )
+    return statuses
+
+
+async def test_two_hundred_calls_with_one_key_enqueue_once(field: Field) -> None:
+    """From four processes at once: one 202, 199 times 204, one row; another agent with the same key has its own."""
+    async with actors(field.settings, PROCESSES) as processes:
+        for key in ("first", "second"):
+            found = await asyncio.gather(*(post(actor, 1, [key] * 50) for actor in processes))
+            assert Counter(status for statuses in found for status in statuses) == {202: 1, 204: 199}
+        assert await post(processes[0], 2, ["first"]) == [202]
+    keys, rows = await field.keys_and_rows()
+    assert keys == rows
+    assert Counter((agent, key) for agent, key, _ in rows) == {
+        ("agent-1", "first"): 1,
+        ("agent-1", "second"): 1,
+        ("agent-2", "first"): 1,
+    }
+
+
+async def test_sixty_in_a_minute_over_all_processes(field: Field) -> None:
+    """Of 100 calls from four processes at once, exactly 60 are taken, and none later in the minute."""
+    async with actors(field.settings, PROCESSES) as processes:
+        found = await asyncio.gather(
+            *(
+                post(actor, 1, [f"{number}-{call}" for call in range(25)])
+                for number, actor in enumerate(processes)
+            )
+        )
+        assert Counter(status for statuses in found for status in statuses) == {202: 60, 429: 40}
+        assert await post(processes[0], 1, ["late"]) == [429]
+        assert await post(processes[0], 2, ["late"]) == [202]
+    keys, rows = await field.keys_and_rows()
+    assert keys == rows
+    assert len(rows) == 61
+
+
+async def test_killed_between_any_two_statements_key_and_row_stay_together(field: Field) -> None:
+    """Never a key without its row, nor a row without its key; and the call made again ends as it should (kill -9)."""
+    async with actors(field.settings, 1) as (actor,):
+        points = await actor.points(do="post", path=PATH.format(1), bodies=[body("dry")])
+    assert points >= 10
+    for first in range(0, points, PROCESSES):
+        some = range(first + 1, min(first + PROCESSES, points) + 1)
+        async with actors(field.settings, len(some)) as doomed:
+            for actor, point in zip(doomed, some, strict=True):
+                await actor.die(point, do="post", path=PATH.format(1), bodies=[body(f"key-{point}")])
+                keys, rows = await field.keys_and_rows()
+                assert keys == rows, point
+    async with actors(field.settings, 1) as (actor,):
+        statuses = await post(actor, 1, [f"key-{point}" for point in range(1, points + 1)])
+    keys, rows = await field.keys_and_rows()
+    assert keys == rows
+    assert len(rows) == 1 + points
+    assert set(statuses) <= {202, 204}
+    counted = await field.query("SELECT times FROM flowactions_call_rates WHERE agent_id = 'agent-1'")
+    assert counted[0][0].count(",") + 1 == 1 + points
