@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import logging
 import os
 import secrets
@@ -24,7 +25,7 @@ from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, 
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.reference_host import Sample, create_app
 from flowactions_conformance.serving import listen, serve, url_of
-from flowactions_conformance.walkthrough import WalkthroughFailed, connect_chat, walk_through
+from flowactions_conformance.walkthrough import WalkthroughFailed, call_in, connect_chat, walk_through
 
 TICK_SECONDS = "0.5"
 
@@ -37,12 +38,16 @@ class Demo(NamedTuple):
         receiver_url: the receiver's page.
         provider_url: the fake provider's page; ``None`` with a real workspace.
         dashboard_token: a bearer token for the dashboard.
+        api_token: a bearer token for the logic-webhook route, as a customer's backend has it.
+        auth_secret: what the auth provider signs its events with.
     """
 
     host_url: str
     receiver_url: str
     provider_url: str | None
     dashboard_token: str
+    api_token: str
+    auth_secret: str
     receiver: Receiver
     provider: FakeChatProvider | None
 
@@ -75,7 +80,8 @@ async def running_demo(
                 "CHAT_API_URL": f"{provider_url}/api/",
                 "CHAT_AUTHORIZE_URL": f"{provider_url}/oauth/v2/authorize",
             }
-        webhook_secret, dashboard_token = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        webhook_secret, dashboard_token, api_token = (secrets.token_urlsafe(24) for _ in range(3))
+        auth_secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
         receiver = Receiver(webhook_secret)
         receiver_url = await stack.enter_async_context(serve(receiver.app))
         sample = Sample(
@@ -83,6 +89,7 @@ async def running_demo(
             webhook_secret=webhook_secret,
             channel_id=channel_id or ("" if real else "C0ORDERS"),
             dashboard_token=dashboard_token,
+            api_token=api_token,
         )
         listener = listen(port)
         if provider is not None:
@@ -92,10 +99,20 @@ async def running_demo(
             "FLOWACTIONS_ENVIRONMENT": "development",
             "FLOWACTIONS_TICK_SECONDS": TICK_SECONDS,
             "BACKEND_PUBLIC_URL": url_of(listener),
+            "AUTH_WEBHOOK_SIGNING_SECRET": auth_secret,
         }
         made = create_app(settings, directory / "reference-host.db", sample=sample)
         host_url = await stack.enter_async_context(serve(made.app, listener))
-        yield Demo(host_url, receiver_url, provider_url, dashboard_token, receiver, provider)
+        yield Demo(
+            host_url=host_url,
+            receiver_url=receiver_url,
+            provider_url=provider_url,
+            dashboard_token=dashboard_token,
+            api_token=api_token,
+            auth_secret=auth_secret,
+            receiver=receiver,
+            provider=provider,
+        )
 
 
 def _has_real_workspace(environment: Mapping[str, str]) -> bool:
@@ -121,6 +138,13 @@ The demo runs. Sign in as Ada; no password is asked.
   Chat connection      {demo.host_url}/connections  ({connected})
   Webhook receiver     {demo.receiver_url}/
   Chat channels        {f"{demo.provider_url}/" if demo.provider_url else "in your workspace"}
+  All routes           {demo.host_url}/schema
+
+Trigger the survey's webhook, as a customer's backend would (the second time it is a duplicate):
+
+  curl -i {demo.host_url}/v1/agents/acme-support/experiences/survey/logic-webhook \\
+    -H 'authorization: Bearer {demo.api_token}' -H 'content-type: application/json' \\
+    -d '{{"idempotencyKey": "order-1", "source": "experience_trigger", "actionIndex": 0, "triggerRowId": "submitted"}}'
 
 Press Ctrl+C to stop. Nothing is kept.
 """
@@ -133,6 +157,8 @@ async def _once(options: argparse.Namespace, directory: Path) -> None:
         arrivals, provider = demo.receiver.arrivals, demo.provider
         messages = None if provider is None else provider.messages
         await walk_through(demo.host_url, demo.dashboard_token, arrivals, messages, _say)
+        await call_in(demo.host_url, demo.dashboard_token, demo.api_token, demo.auth_secret, arrivals, _say)
+        _say("Everything was observed.")
 
 
 def _say(text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -67,7 +69,7 @@ class Observer:
         found = [arrival for arrival in self._arrivals if arrival.event_id == row["eventId"]]
         _expect(len(found) == 1, f"the receiver saw event {row['eventId']} {len(found)} times, not once")
         _expect(found[0].signature == "verified", f"the receiver found the signature {found[0].signature}")
-        _expect(f'"event": "{event}"' in found[0].body, f"the receiver got another body: {found[0].body}")
+        _expect(f'"{event}"' in found[0].body, f"the receiver got another body: {found[0].body}")
         self.say(
             f"  ok  webhook {result['nodeId']}: delivery {delivery_id} {row['status']}, signature "
             f"{found[0].signature}, event {row['eventId'][:16]}…"
@@ -137,7 +139,46 @@ async def walk_through(
                 await observer.message(result, 2)
             else:
                 await observer.webhook(result, f"onboarding.{result['nodeId']}")
-        say("Everything was observed.")
+
+
+async def call_in(
+    host_url: str, dashboard_token: str, api_token: str, auth_secret: str, arrivals: Iterable[Arrival], say: Say
+) -> None:
+    """Call in from outside, as a customer's backend and as the auth provider, twice each.
+
+    Raises:
+        WalkthroughFailed: something was not observed.
+    """
+    say("A customer's backend triggers a logic webhook")
+    path = "/v1/agents/acme-support/experiences/survey/logic-webhook"
+    call = {
+        "idempotencyKey": "order-1",
+        "source": "experience_trigger",
+        "actionIndex": 0,
+        "triggerRowId": "submitted",
+    }
+    async with _dashboard(host_url, api_token) as backend, _dashboard(host_url, dashboard_token) as client:
+        answer = await backend.post(path, json=call)
+        _expect(answer.status_code == 202, f"the call was answered {answer.status_code}: {answer.text}")
+        result = {"status": "queued", "nodeId": "submitted", "deliveryId": answer.json()["data"]["id"]}
+        await Observer(client, arrivals, None, say).webhook(result, "experience.logic_action.webhook")
+        again = await backend.post(path, json=call)
+        _expect(again.status_code == 204, f"the same key was answered {again.status_code}: {again.text}")
+        say("  ok  called again with the same key: nothing is enqueued")
+
+    say("The auth provider tells of a user")
+    body = b'{"type": "user.created", "data": {"id": "user_1"}}'
+    stamp = str(int(time.time()))
+    key = base64.b64decode(auth_secret.removeprefix("whsec_"))
+    signature = base64.b64encode(hmac.digest(key, b"msg_1." + stamp.encode() + b"." + body, "sha256")).decode()
+    headers = {"svix-id": "msg_1", "svix-timestamp": stamp, "svix-signature": f"v1,{signature}"}
+    async with httpx.AsyncClient(base_url=host_url, trust_env=False) as provider:
+        for duplicate in (False, True):
+            answer = await provider.post("/webhooks/auth", content=body, headers=headers)
+            expected = {"data": {"received": True, "duplicate": duplicate}}
+            _expect(answer.status_code == 200, f"the event was answered {answer.status_code}: {answer.text}")
+            _expect(answer.json() == expected, f"the event was answered {answer.text}")
+    say("  ok  the host has handled it once, and acknowledged it twice")
 
 
 def _dashboard(host_url: str, token: str) -> httpx.AsyncClient:
