@@ -138,7 +138,7 @@ The demo runs. Sign in as Ada; no password is asked.
   Chat connection      {demo.host_url}/connections  ({connected})
   Webhook receiver     {demo.receiver_url}/
   Chat channels        {f"{demo.provider_url}/" if demo.provider_url else "in your workspace"}
-  All routes           {demo.host_url}/schema
+  All routes           {demo.host_url}/schema/openapi.json
 
 Trigger the survey's webhook, as a customer's backend would (the second time it is a duplicate):
 

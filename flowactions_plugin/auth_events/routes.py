@@ -13,7 +13,7 @@ from flowactions_plugin.auth_events.receive import AuthEvents, HandlerFailed
 from flowactions_plugin.auth_events.verify import EventInvalid, NotAuthentic, Verifier
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
-from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 
 log = logging.getLogger("flowactions.auth_events")
@@ -76,7 +76,7 @@ def auth_events_router(events: AuthEvents, verifier: Verifier | None) -> Router:
     """
     return Router(
         "/",
-        route_handlers=[receive],
+        route_handlers=documented(receive),
         dependencies={"receiver": Provide(lambda: Receiver(events, verifier), sync_to_thread=False)},
         exception_handlers=HANDLERS,
         tags=["Inbound events"],

@@ -32,7 +32,7 @@ from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import dashboard_principal
 from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
-from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 
 CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
@@ -402,7 +402,7 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
 
     return Router(
         BASE_PATH,
-        route_handlers=[
+        route_handlers=documented(
             install,
             callback,
             show,
@@ -412,7 +412,7 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
             channels,
             members,
             events,
-        ],
+        ),
         dependencies={
             "principal": dashboard_principal(host),
             "chat": Provide(dashboard_chat),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Example
 from msgspec import Meta
@@ -33,6 +36,9 @@ class ProblemDetails(msgspec.Struct, omit_defaults=True):
     code: Annotated[str, Meta(description="Stable, for programs.", examples=["invalid_request"])]
     errors: list[FieldError] | None = None
 
+
+_CLAUSES = re.compile(r" \(§[^)]*\)")
+"""References to the specification, which readers of the document do not have."""
 
 EVERYWHERE: Final = ("internal_error",)
 
@@ -69,6 +75,13 @@ def described(
         "security": [{caller: []}] if caller is not None else [],
         "raises": None,
     }
+
+
+def documented(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
+    """Have each handler's docstring be its description, also in hosts that do not ask Litestar for that."""
+    for handler in handlers:
+        handler.description = _CLAUSES.sub("", inspect.getdoc(handler.fn) or "").replace("``", "`")
+    return handlers
 
 
 def _example(code: str) -> Example:

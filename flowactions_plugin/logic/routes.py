@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from flowactions_hookspecs import ApiPrincipal, ExperienceTriggerRef, Host, LogicActionRef, NodeTriggerRef
 from flowactions_plugin.http.auth import api_principal
-from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.logic.dispatch import ActionUnusable
 from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
@@ -133,7 +133,7 @@ def logic_router(host: Host, enqueuer: Enqueuer) -> Router:
     """
     return Router(
         "/",
-        route_handlers=[trigger],
+        route_handlers=documented(trigger),
         dependencies={
             "principal": api_principal(host),
             "host": Provide(lambda: host, sync_to_thread=False),

@@ -13,7 +13,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
 from flowactions_plugin.clock import ID_PATTERN, is_id, to_iso
 from flowactions_plugin.http.auth import dashboard_principal
-from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.outbox.delivery import FINISHED
 from flowactions_plugin.outbox.store import Filter, OutboxStore
@@ -280,7 +280,9 @@ def outbox_router(host: Host, store: OutboxStore) -> Router:
     """Make the router of the outbox."""
     return Router(
         "/v1/webhooks/outbox",
-        route_handlers=[list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery],
+        route_handlers=documented(
+            list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery
+        ),
         dependencies={
             "principal": dashboard_principal(host),
             "store": Provide(lambda: store, sync_to_thread=False),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ def test_once_reports_every_step_and_succeeds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         len(re.findall(r"webhook [\w-]+: delivery [0-9a-f-]{36} delivered, signature verified", done.stdout))
-        == 3
+        == 4
     )
+    assert "called again with the same key: nothing is enqueued" in done.stdout
+    assert "the host has handled it once, and acknowledged it twice" in done.stdout
     assert len(re.findall(r"chat [\w-]+: #orders has the message, ts \d+\.\d{6}", done.stdout)) == 2
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
@@ -62,10 +65,19 @@ def test_it_prints_pages_that_work_and_stops_when_asked(tmp_path: Path) -> None:
             lines.append(line)
             if "Ctrl+C" in line:
                 break
-        urls = re.findall(r"http://127\.0\.0\.1:\d+/\S*", "".join(lines))
-        assert len(urls) == 7
+        pages, _, command = "".join(lines).partition("Trigger")
+        urls = re.findall(r"http://127\.0\.0\.1:\d+/\S*", pages)
+        assert len(urls) == 8
         for url in urls:
             assert httpx.get(url).status_code == 200
+        program, _, url, *rest = shlex.split(
+            command[command.index("curl") : command.index("Press")].replace("\\\n", " ")
+        )
+        options = list(zip(rest[::2], rest[1::2], strict=True))
+        headers = dict(value.split(": ", 1) for option, value in options if option == "-H")
+        (data,) = [value for option, value in options if option == "-d"]
+        statuses = [httpx.post(url, headers=headers, content=data).status_code for _ in range(2)]
+        assert (program, statuses) == ("curl", [202, 204])
     finally:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)

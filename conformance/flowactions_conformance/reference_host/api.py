@@ -128,13 +128,13 @@ async def create_flow(person: Person, store: NamedDependency[Store], data: JSONB
     return await _save(store, person, uuid4().hex, data)
 
 
-@get("/flows/{flow_id:str}")
+@get("/flows/{flow_id:str}", raises=[NotFoundException])
 async def show_flow(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Data:
     """Show a flow."""
     return _data(msgspec.to_builtins(await _own_flow(store, person, flow_id)))
 
 
-@put("/flows/{flow_id:str}")
+@put("/flows/{flow_id:str}", raises=[NotFoundException])
 async def save_flow(
     person: Person, store: NamedDependency[Store], flow_id: FromPath[str], data: JSONBody[FlowChange]
 ) -> Data:
@@ -143,7 +143,7 @@ async def save_flow(
     return await _save(store, person, flow_id, data)
 
 
-@get("/flows/{flow_id:str}/runs")
+@get("/flows/{flow_id:str}/runs", raises=[NotFoundException])
 async def list_runs(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Data:
     """Show a flow's author what came of the newest runs."""
     await _own_flow(store, person, flow_id)
@@ -161,7 +161,10 @@ async def list_runs(person: Person, store: NamedDependency[Store], flow_id: From
     )
 
 
-@post("/experiences/{experience_id:str}/triggers/{row_id:str}/actions/{index:int}/fire")
+@post(
+    "/experiences/{experience_id:str}/triggers/{row_id:str}/actions/{index:int}/fire",
+    raises=[NotFoundException],
+)
 async def fire(
     person: Person,
     store: NamedDependency[Store],
@@ -187,7 +190,7 @@ async def fire(
     return await actions.dispatch(walk, ref)
 
 
-@post("/flows/{flow_id:str}/open", status_code=200)
+@post("/flows/{flow_id:str}/open", status_code=200, raises=[NotFoundException])
 async def open_flow(
     store: NamedDependency[Store],
     walker: NamedDependency[Walker],
@@ -201,7 +204,7 @@ async def open_flow(
     return {"data": await walker.open(flow, data.user_id, data.content)}
 
 
-@post("/sessions/{session:str}/next", status_code=200)
+@post("/sessions/{session:str}/next", status_code=200, raises=[NotFoundException])
 async def next_step(
     store: NamedDependency[Store],
     walker: NamedDependency[Walker],
