@@ -18,6 +18,8 @@ from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import EventInvalid, is_authentic, read_event
 from flowactions_plugin.services import Services
+from flowactions_plugin.storage import inbound
+from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.support import SmallHost, development
 
@@ -328,9 +330,12 @@ class TestRevoking:
         await run.connect()
         for _ in range(3):
             await send(run, uninstalled("T0NOBODY"))
-        prune = run.host.plugin_state(Services)._prunes()[-1]
-        assert await prune(100) == 0
         database = run.host.plugin_state(Services)._database
+
+        async def prune(limit: int) -> int:
+            return await inbound.prune(database, 30 * DAY_MS, limit)
+
+        assert await prune(100) == 0
         async with database.write() as connection:
             await connection.exec_driver_sql(
                 "UPDATE flowactions_inbound_events SET received_at = received_at % 1000000"
