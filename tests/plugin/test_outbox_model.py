@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
-from flowactions_plugin.clock import new_id
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
@@ -67,6 +66,7 @@ class Outbox(RuleBasedStateMachine):
         self.database = database
         self.run = run
         self.store = OutboxStore(database)
+        self.enqueued = 0
         self.rows: dict[str, Row] = {}
         self.claims: list[ClaimedDelivery] = []
 
@@ -78,8 +78,10 @@ class Outbox(RuleBasedStateMachine):
 
     @rule(max_attempts=st.integers(1, 10), agent=st.sampled_from(AGENTS))
     def enqueue(self, max_attempts: int, agent: str) -> None:
+        self.enqueued += 1
         delivery = NewDelivery(
-            id=new_id(self.now / 1000),
+            # Not a random one: the same choices must lead to the same queue.
+            id=f"{self.enqueued:08x}-0000-7000-8000-000000000000",
             organization_id="acme",
             agent_id=agent,
             origin=FlowNodeOrigin(organization_id="acme", agent_id=agent, flow_id="f", node_id="n"),
