@@ -14,7 +14,8 @@ from flowactions_hookspecs import BackgroundTask, Host, LogicActionType, NodeTyp
 from flowactions_plugin.auth_events.receive import AuthEvents
 from flowactions_plugin.auth_events.routes import auth_events_router
 from flowactions_plugin.auth_events.verify import Verifier
-from flowactions_plugin.chat.routes import CHANNELS_PATH, MEMBERS_PATH, chat_router
+from flowactions_plugin.chat.picker_routes import CHANNELS_PATH, MEMBERS_PATH
+from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured

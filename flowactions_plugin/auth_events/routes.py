@@ -10,9 +10,9 @@ from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 
 from flowactions_plugin.auth_events.receive import AuthEvents, HandlerFailed
-from flowactions_plugin.auth_events.verify import EventInvalid, NotAuthentic, Verifier
+from flowactions_plugin.auth_events.verify import NotAuthentic, Verifier
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
+from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventInvalid, EventReceived
 from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 

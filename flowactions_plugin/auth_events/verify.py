@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, cast
 
-import msgspec
 from svix.webhooks import Webhook, WebhookVerificationError
 
 from flowactions_hookspecs import FlowActionsError
+from flowactions_plugin.http.events import EventInvalid, event_object
 
 ID_HEADERS: Final = ("svix-id", "webhook-id")
 TIMESTAMP_HEADERS: Final = ("svix-timestamp", "webhook-timestamp")
@@ -25,10 +25,6 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 class NotAuthentic(FlowActionsError):
     """The auth provider has not signed this, or too long ago."""
-
-
-class EventInvalid(FlowActionsError):
-    """An authentic request holds no event; the message says what is wrong with it."""
 
 
 class Told(NamedTuple):
@@ -101,12 +97,7 @@ def _fits(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
 
 
 def _told(event_id: str, timestamp: int, body: bytes) -> Told:
-    try:
-        event = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise EventInvalid(f"The body is not valid JSON: {exc}") from None
-    if not isinstance(event, dict):
-        raise EventInvalid("The body is not a JSON object.")
+    event = event_object(body)
     name, data = event.get("type"), event.get("data")
     if not isinstance(name, str) or not 0 < len(name) <= 200:
         raise EventInvalid("The event has no type.")

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.store import ConnectionStore, Revocation
+from flowactions_plugin.http.events import EventInvalid, event_object
 
 log = logging.getLogger("flowactions.chat")
 
@@ -21,10 +21,6 @@ TOLERANCE_SECONDS: Final = 300
 _TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
 _ID = re.compile(r"[!-~]{1,200}", re.ASCII)
 """What is looked for or stored in the database."""
-
-
-class EventInvalid(FlowActionsError):
-    """An authentic request holds no event that can be understood; the message says what is wrong with it."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -67,12 +63,7 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
     Raises:
         EventInvalid: it is no event.
     """
-    try:
-        told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise EventInvalid(f"The body is not valid JSON: {exc}") from None
-    if not isinstance(told, dict):
-        raise EventInvalid("The body is not a JSON object.")
+    told = event_object(body)
     if told.get("type") == "url_verification":
         return Challenge(_named(told, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
     event = told.get("event")

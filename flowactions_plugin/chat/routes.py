@@ -1,10 +1,8 @@
-"""The chat connection for the dashboard: install, card, pickers, test send (§4.1)."""
+"""The chat connection for the dashboard: install, card, test send (§4.1)."""
 
 from __future__ import annotations
 
-import time
-from functools import partial
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -20,29 +18,20 @@ from flowactions_plugin.chat.connection import (
     Connections,
     NoDefaultChannel,
     NotConnected,
-    lists_private_channels,
 )
-from flowactions_plugin.chat.events import Challenge, EventInvalid, is_authentic, read_event
+from flowactions_plugin.chat.event_routes import events
 from flowactions_plugin.chat.failures import ChatRefused, advice
 from flowactions_plugin.chat.oauth import BASE_PATH, FLOW_SECONDS, SCOPES, OAuthFailed
-from flowactions_plugin.chat.pickers import ListPage, search
+from flowactions_plugin.chat.picker_routes import channels, members
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import dashboard_principal
-from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventReceived
 from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 
-CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
-MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 NODE_TYPE: Final = "chat_message"
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
-
-SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
-Cursor: TypeAlias = Annotated[str | None, QueryParameter(max_length=500)]
 
 
 class Named(msgspec.Struct):
@@ -118,22 +107,6 @@ class TestAnswer(msgspec.Struct):
     """The answer of a test send (§4.1)."""
 
     data: TestResult
-
-
-class PickerChoice(msgspec.Struct):
-    """One choice of a picker."""
-
-    id: str
-    label: str
-    note: str | None
-
-
-class PickerPage(msgspec.Struct, rename="camel"):
-    """Choices of a picker; ``nextCursor`` leads to more, and ``notice`` says why there are fewer than wanted."""
-
-    data: list[PickerChoice]
-    next_cursor: str | None
-    notice: str | None
 
 
 @get(
@@ -288,100 +261,6 @@ async def send_message(
     return TestAnswer(TestResult(ok=True, ts=ts))
 
 
-@get(
-    "/channels",
-    summary="Pick a channel",
-    **described(
-        "dashboard",
-        {},
-        "invalid_request",
-        "not_connected",
-        "chat_refused",
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
-    ),
-)
-async def channels(
-    principal: NamedDependency[DashboardPrincipal],
-    chat: NamedDependency[Chat],
-    search_text: SearchText = "",
-    cursor: Cursor = None,
-) -> PickerPage:
-    """List channels by name; the note says where the app still has to be invited."""
-    stored = await _connected(chat, principal)
-    page = await _pick(
-        partial(chat.connections.channels, stored, searched=bool(search_text)), search_text, cursor
-    )
-    if page.notice is None and not lists_private_channels(stored):
-        page.notice = NO_PRIVATE_CHANNELS
-    return page
-
-
-@get(
-    "/members",
-    summary="Pick a member",
-    **described(
-        "dashboard",
-        {},
-        "invalid_request",
-        "not_connected",
-        "chat_refused",
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
-    ),
-)
-async def members(
-    principal: NamedDependency[DashboardPrincipal],
-    chat: NamedDependency[Chat],
-    search_text: SearchText = "",
-    cursor: Cursor = None,
-) -> PickerPage:
-    """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
-    stored = await _connected(chat, principal)
-    return await _pick(
-        partial(chat.connections.members, stored, searched=bool(search_text)), search_text, cursor
-    )
-
-
-@post(
-    "/events",
-    status_code=200,
-    summary="Events of the chat provider",
-    request_max_body_size=EVENT_BYTES,
-    **described(
-        "chatSignature",
-        {},
-        "unauthorized",
-        "invalid_request",
-        "too_large",
-        "not_configured",
-        "storage_unavailable",
-    ),
-)
-async def events(
-    request: Request[Any, Any, Any], anybodys_chat: NamedDependency[Chat]
-) -> EventAnswer | Challenge:
-    """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
-    if anybodys_chat.signing_secret is None:
-        raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
-    body = await request.body()
-    timestamp = request.headers.get("x-slack-request-timestamp")
-    signature = request.headers.get("x-slack-signature")
-    now = time.time()
-    if not is_authentic(anybodys_chat.signing_secret, timestamp, signature, body, now):
-        raise Problem("unauthorized", "The signature is missing, wrong or too old.")
-    try:
-        event = read_event(body, now)
-    except EventInvalid as exc:
-        raise Problem("invalid_request", str(exc)) from None
-    if isinstance(event, Challenge):
-        return event
-    duplicate = event is not None and await anybodys_chat.events.revoke(event)
-    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
-
-
 def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
     """Make the router of the chat connection.
 
@@ -449,26 +328,6 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
             agents=[_named(agent) for agent in agents],
         )
     )
-
-
-async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnection:
-    try:
-        return await chat.connections.existing(principal.organization_id)
-    except NotConnected as exc:
-        raise Problem("not_connected", str(exc)) from None
-
-
-async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPage:
-    try:
-        found = await search(list_page, text, cursor)
-    except ChatRefused as refusal:
-        if refusal.code == "invalid_cursor":
-            raise Problem(
-                "invalid_request", str(refusal), [{"path": "cursor", "message": "is not known"}]
-            ) from None
-        raise Problem("chat_refused", str(refusal)) from None
-    choices = [PickerChoice(choice.id, choice.label, choice.note) for choice in found.choices]
-    return PickerPage(choices, found.cursor, found.notice)
 
 
 def _named(agent: Agent) -> Named:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 
 from litestar import Request
 from litestar.di import Provide
@@ -10,19 +11,15 @@ from litestar.di import Provide
 from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host
 from flowactions_plugin.http.problems import Problem
 
+Principal = TypeVar("Principal")
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+
 
 def dashboard_principal(host: Host) -> Provide:
     """Make the dependency that gives the `DashboardPrincipal`, or answers 401."""
 
-    async def provide(request: Request[Any, Any, Any]) -> DashboardPrincipal:
-        principal = await host.dashboard_principal(request)
-        if principal is None:
-            raise Problem(
-                "unauthorized",
-                "This needs a dashboard session.",
-                headers={"WWW-Authenticate": 'Bearer realm="dashboard"'},
-            )
-        return principal
+    async def provide(request: AnyRequest) -> DashboardPrincipal:
+        return await _known(host.dashboard_principal, request, "dashboard", "This needs a dashboard session.")
 
     return Provide(provide)
 
@@ -30,14 +27,16 @@ def dashboard_principal(host: Host) -> Provide:
 def api_principal(host: Host) -> Provide:
     """Make the dependency that gives the `ApiPrincipal`, or answers 401."""
 
-    async def provide(request: Request[Any, Any, Any]) -> ApiPrincipal:
-        principal = await host.api_principal(request)
-        if principal is None:
-            raise Problem(
-                "unauthorized",
-                "This needs an access token.",
-                headers={"WWW-Authenticate": 'Bearer realm="api"'},
-            )
-        return principal
+    async def provide(request: AnyRequest) -> ApiPrincipal:
+        return await _known(host.api_principal, request, "api", "This needs an access token.")
 
     return Provide(provide)
+
+
+async def _known(
+    ask: Callable[[AnyRequest], Awaitable[Principal | None]], request: AnyRequest, realm: str, otherwise: str
+) -> Principal:
+    principal = await ask(request)
+    if principal is None:
+        raise Problem("unauthorized", otherwise, headers={"WWW-Authenticate": f'Bearer realm="{realm}"'})
+    return principal

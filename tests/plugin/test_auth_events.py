@@ -20,8 +20,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions, SettingsInvalid
-from flowactions_plugin.auth_events.verify import EventInvalid, NotAuthentic, Verifier
+from flowactions_plugin.auth_events.verify import NotAuthentic, Verifier
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.http.events import EventInvalid
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.chatting import chat_host

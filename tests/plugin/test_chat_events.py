@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
-from flowactions_plugin.chat.events import EventInvalid, is_authentic, read_event
+from flowactions_plugin.chat.events import is_authentic, read_event
+from flowactions_plugin.http.events import EventInvalid
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.retention import DAY_MS

@@ -1,0 +1,121 @@
+"""The pickers' routes: search a workspace's channels and members (§2.3)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from flowactions_hookspecs import DashboardPrincipal
+from flowactions_plugin.chat.connection import NotConnected, lists_private_channels
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.oauth import BASE_PATH
+from flowactions_plugin.chat.pickers import ListPage, search
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import StoredConnection
+from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.problems import Problem
+
+CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
+MEMBERS_PATH: Final = f"{BASE_PATH}/members"
+NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
+
+SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
+Cursor: TypeAlias = Annotated[str | None, QueryParameter(max_length=500)]
+
+
+class PickerChoice(msgspec.Struct):
+    """One choice of a picker."""
+
+    id: str
+    label: str
+    note: str | None
+
+
+class PickerPage(msgspec.Struct, rename="camel"):
+    """Choices of a picker; ``nextCursor`` leads to more, and ``notice`` says why there are fewer than wanted."""
+
+    data: list[PickerChoice]
+    next_cursor: str | None
+    notice: str | None
+
+
+@get(
+    "/channels",
+    summary="Pick a channel",
+    **described(
+        "dashboard",
+        {},
+        "invalid_request",
+        "not_connected",
+        "chat_refused",
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
+async def channels(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    search_text: SearchText = "",
+    cursor: Cursor = None,
+) -> PickerPage:
+    """List channels by name; the note says where the app still has to be invited."""
+    stored = await _connected(chat, principal)
+    page = await _pick(
+        partial(chat.connections.channels, stored, searched=bool(search_text)), search_text, cursor
+    )
+    if page.notice is None and not lists_private_channels(stored):
+        page.notice = NO_PRIVATE_CHANNELS
+    return page
+
+
+@get(
+    "/members",
+    summary="Pick a member",
+    **described(
+        "dashboard",
+        {},
+        "invalid_request",
+        "not_connected",
+        "chat_refused",
+        "unauthorized",
+        "not_configured",
+        "storage_unavailable",
+    ),
+)
+async def members(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    search_text: SearchText = "",
+    cursor: Cursor = None,
+) -> PickerPage:
+    """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
+    stored = await _connected(chat, principal)
+    return await _pick(
+        partial(chat.connections.members, stored, searched=bool(search_text)), search_text, cursor
+    )
+
+
+async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnection:
+    try:
+        return await chat.connections.existing(principal.organization_id)
+    except NotConnected as exc:
+        raise Problem("not_connected", str(exc)) from None
+
+
+async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPage:
+    try:
+        found = await search(list_page, text, cursor)
+    except ChatRefused as refusal:
+        if refusal.code == "invalid_cursor":
+            raise Problem(
+                "invalid_request", str(refusal), [{"path": "cursor", "message": "is not known"}]
+            ) from None
+        raise Problem("chat_refused", str(refusal)) from None
+    choices = [PickerChoice(choice.id, choice.label, choice.note) for choice in found.choices]
+    return PickerPage(choices, found.cursor, found.notice)
