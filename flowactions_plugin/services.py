@@ -215,7 +215,7 @@ class Services:
             self._open.push_async_callback(self._chat.provider.aclose)
             self._open.push_async_callback(self._chat.connections.aclose)
         if self._bell is not None:
-            self._open.push_async_callback(self._bell.aclose)
+            await self._open.enter_async_context(self._bell)
 
     async def __aexit__(self, *_exc: object) -> None:
         await self._open.aclose()

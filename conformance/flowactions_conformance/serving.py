@@ -68,6 +68,10 @@ async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterato
     finally:
         server.should_exit = True
         await asyncio.wait({running})
+        # One that came in the last moment and asks for nothing, as browsers make them ahead, is left over.
+        for connection in list(server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
         listener.close()
 
 

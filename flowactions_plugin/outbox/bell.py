@@ -31,11 +31,22 @@ class Bell:
         self._notify = notify
         self._ringing: asyncio.Task[None] | None = None
         self._again = False
+        self._open = False
+
+    async def __aenter__(self) -> None:
+        self._open = True
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Ring no more: a host's commit is heard of with a delay, and may be the last."""
+        self._open = False
+        if self._ringing is not None:
+            self._ringing.cancel()
+            await asyncio.wait({self._ringing})
 
     def ring(self) -> None:
         """Tell them soon: at once, or together with others that ring within a moment."""
-        self._again = True
-        if self._ringing is None:
+        self._again = self._open
+        if self._open and self._ringing is None:
             self._ringing = asyncio.create_task(self._ring())
 
     async def _ring(self) -> None:
@@ -47,12 +58,6 @@ class Bell:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
         finally:
             self._ringing = None
-
-    async def aclose(self) -> None:
-        """Ring no more."""
-        if self._ringing is not None:
-            self._ringing.cancel()
-            await asyncio.wait({self._ringing})
 
 
 async def keep_listening(listen: Callable[[], Awaitable[None]], heard: Callable[[], None]) -> None:

@@ -137,6 +137,7 @@ class Database:
         """
         self._writer = asyncio.Lock()
         self._prepared = False
+        self._engine = self._shared
         if self._shared is None:
             self._engine = self._own_engine(self._statement_seconds)
             if self.dialect == "sqlite":
@@ -157,9 +158,10 @@ class Database:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        if self._shared is None and self._engine is not None:
-            await self._engine.dispose()
-            self._engine = None
+        engine, self._engine = self._engine, None
+        if self._shared is None and engine is not None:
+            # Whoever comes now is told that it is closed, and does not open a pool that nobody would close.
+            await engine.dispose()
         if self._direct is not None and self._thread is not None:
             self._thread.shutdown(wait=False)
             self._direct.dispose()

@@ -23,13 +23,13 @@ async def test_many_rings_are_few_notifications() -> None:
         times.append(time.monotonic())
 
     ringing = Bell(notify)
-    started = time.monotonic()
-    for _ in range(100):
-        ringing.ring()
-        await asyncio.sleep(0.001)
-    rang = time.monotonic()
-    await asyncio.sleep(3 * DEBOUNCE_SECONDS)
-    await ringing.aclose()
+    async with ringing:
+        started = time.monotonic()
+        for _ in range(100):
+            ringing.ring()
+            await asyncio.sleep(0.001)
+        rang = time.monotonic()
+        await asyncio.sleep(3 * DEBOUNCE_SECONDS)
     assert times[0] - started < DEBOUNCE_SECONDS
     assert 2 <= len(times) <= (rang - started) / DEBOUNCE_SECONDS + 2
     assert times[-1] > rang - DEBOUNCE_SECONDS
@@ -45,11 +45,30 @@ async def test_a_notification_that_fails_harms_nobody() -> None:
         raise StorageUnavailable("away")
 
     ringing = Bell(notify)
-    for expected in (1, 2):
+    async with ringing:
+        for expected in (1, 2):
+            ringing.ring()
+            await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
+            await asyncio.sleep(2 * DEBOUNCE_SECONDS)
+
+
+async def test_after_its_end_it_does_not_ring() -> None:
+    """A commit that is heard of too late opens no connection that nobody would close."""
+    times: list[float] = []
+
+    async def notify() -> None:
+        times.append(time.monotonic())
+
+    ringing = Bell(notify)
+    ringing.ring()
+    async with ringing:
+        pass
+    ringing.ring()
+    await asyncio.sleep(2 * DEBOUNCE_SECONDS)
+    assert times == []
+    async with ringing:
         ringing.ring()
-        await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
-        await asyncio.sleep(2 * DEBOUNCE_SECONDS)
-    await ringing.aclose()
+        await until(lambda: times)
 
 
 async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ class TestInstall:
         late, early = await run.start(), await run.start()
         clock = run.host.plugin_state(Services)._database.clock
         for url, seconds, expected in (
-            (early, 599, {"chat": "connected"}),
+            (early, 580, {"chat": "connected"}),
             (late, 601, {"chat": "error", "reason": "expired"}),
         ):
             callback = await run.consent(url)
