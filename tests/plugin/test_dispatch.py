@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
+from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import (
     ExperienceTriggerRef,
@@ -15,6 +18,7 @@ from flowactions_hookspecs import (
     NodeTriggerRef,
     QuestionRequired,
 )
+from flowactions_plugin.settings import read_settings
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, until
 
@@ -87,3 +91,25 @@ async def test_what_cannot_be_dispatched_says_why(
     receipt = await actions.dispatch(a_walk(), NODE)
     assert (receipt.status, receipt.reason) == ("skipped", "question_required")
     assert receiver.requests == []
+
+
+async def test_in_the_hosts_transaction_it_commits_or_rolls_back_with_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Nothing is in the outbox before the host commits, nor after it rolls back, on both databases."""
+    for url in (f"sqlite:///{tmp_path / 'shared.db'}", postgres_url):
+        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
+        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_HOST_WORKER": "off"}
+        host = SmallHost(settings, database=engine)
+        host.action = LogicAction(url="http://127.0.0.1:9/")
+        actions = FlowActions.load(host)
+        async with actions.lifespan():
+            for commit, rows in ((False, 0), (True, 1)):
+                async with engine.connect() as connection:
+                    receipt = await actions.dispatch(a_walk(connection=connection), EXPERIENCE)
+                    assert receipt.status == "queued"
+                    await (connection.commit() if commit else connection.rollback())
+                async with engine.connect() as connection:
+                    count = await connection.execute(text("SELECT count(*) FROM flowactions_outbox"))
+                    assert count.scalar_one() == rows
+        await engine.dispose()
