@@ -105,4 +105,7 @@ class CallStore:
 
 
 def _times(text: str) -> Sequence[int]:
-    return msgspec.json.decode(text, type=list[int])
+    try:
+        return msgspec.json.decode(text, type=list[int])
+    except msgspec.DecodeError:
+        return []  # somebody has spoilt it: counting begins anew

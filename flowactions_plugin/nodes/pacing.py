@@ -102,6 +102,10 @@ class Pacing:
                 result = _not_stored(record.node, exc)
             except _TakenOver:
                 break
+            except Exception:
+                # It holds up nobody behind it. Its record stays, is tried again, and is given up in the end.
+                log.exception("deferred node %s failed unexpectedly", record.node.id)
+                result = NodeResult(node_id=record.node.id, status="failed", reason="plugin_error")
             results.append(result)
             if result.halt:
                 break

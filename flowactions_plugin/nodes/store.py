@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -13,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from flowactions_hookspecs import Node, Walk
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred
+
+log = logging.getLogger("flowactions")
 
 HOLD_SECONDS: Final = 15.0
 """Longer than one node takes, a message with all its attempts included. A holder that was killed is succeeded after."""
@@ -97,8 +100,13 @@ class DeferredStore:
         async with self._database.write(connection) as writing:
             if (await writing.execute(gate)).first() is None:
                 return []
-            rows = (await writing.execute(held)).all()
-        return [_record(row, token) for row in sorted(rows, key=lambda row: row.id)]
+            rows = sorted((await writing.execute(held)).all(), key=lambda row: row.id)
+            read = {row.id: _record(row, token) for row in rows}
+            broken = [row_id for row_id, record in read.items() if record is None]
+            if broken:
+                log.error("run %s: %s deferred nodes cannot be read and are dropped", step.run_id, len(broken))
+                await writing.execute(delete(deferred).where(deferred.c.id.in_(broken)))
+        return [record for record in read.values() if record is not None]
 
     async def go_on_holding(self, record: Record) -> bool:
         """Hold for another `HOLD_SECONDS`, this record and those after it.
@@ -210,5 +218,9 @@ def _of(step: Step) -> Sequence[ColumnElement[bool]]:
     )
 
 
-def _record(row: Row[Any], token: str) -> Record:
-    return Record(row.id, Walk(**json.loads(row.walk)), Node(**json.loads(row.node)), token)
+def _record(row: Row[Any], token: str) -> Record | None:
+    """Read a stored record; ``None`` when somebody has spoilt it."""
+    try:
+        return Record(row.id, Walk(**json.loads(row.walk)), Node(**json.loads(row.node)), token)
+    except (ValueError, TypeError, RecursionError):
+        return None

@@ -363,6 +363,13 @@ class TestRate:
             changed = text("UPDATE flowactions_call_rates SET times = :times WHERE agent_id = 'agent-1'")
             await connection.execute(changed, {"times": older})
 
+    async def test_a_count_that_was_spoilt_begins_anew(self, run: Running) -> None:
+        """Whatever is in the row, calls are taken."""
+        assert (await run.call("first")).status_code == 202
+        for number, spoilt in enumerate(("", "{", "7", '["x"]', "[null]")):
+            await run.run(f"UPDATE flowactions_call_rates SET times = '{spoilt}'")  # noqa: S608  our own words
+            assert (await run.call(f"k{number}")).status_code == 202
+
     async def test_a_call_that_is_not_enqueued_does_not_count(self, run: Running) -> None:
         """Mistakes cost nothing."""
         action, run.host.action = run.host.action, None

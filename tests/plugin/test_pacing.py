@@ -307,6 +307,47 @@ async def test_without_the_database_an_advance_says_so(
     assert ids(await actions.advance(walk, "s")) == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("node", "{"),
+        ("node", "[]"),
+        ("node", '{"id": "a"}'),
+        ("node", '{"id": "a", "type": "gone", "config": {}}'),
+        ("node", '{"id": "a", "type": "webhook", "config": 7}'),
+        ("node", '{"id": "a", "type": "webhook", "config": {"webhookUrl": ["x"], "webhookHeaders": 7}}'),
+        ("walk", ""),
+        ("walk", "null"),
+        ("walk", '{"organization_id": "acme"}'),
+        (
+            "walk",
+            '{"organization_id": 7, "agent_id": 7, "flow_id": 7, "run_id": 7, "user_id": 7, "content": 7}',
+        ),
+    ],
+)
+async def test_a_record_that_was_spoilt_holds_up_nobody(
+    database_url: str, receiver: Recorder, column: str, value: str
+) -> None:
+    """Whatever is in the row, the nodes behind it run, and the task that takes over lives on."""
+    async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
+        pacing, _ = services_of(made)
+        walks = [a_walk(), a_walk()]
+        for walk in walks:
+            for name in ("a", "b"):
+                await made.reach(before(walk, "s"), node(name, receiver.url))
+        database = made.host.plugin_state(Services)._database
+        async with database.write() as connection:
+            spoil = text(f"UPDATE flowactions_deferred SET {column} = :value WHERE node_id = 'a'")  # noqa: S608
+            await connection.execute(spoil, {"value": value})
+        assert "b" in ids(await made.advance(walks[0], "s"))
+        async with database.write() as connection:
+            await connection.execute(text("UPDATE flowactions_deferred SET held_until = 0"))
+        assert await pacing.recover() >= 1
+        async with database.read() as connection:
+            left = await connection.execute(text("SELECT node_id FROM flowactions_deferred"))
+            assert "b" not in left.scalars().all()
+
+
 async def never(*_: Any) -> None:
     await asyncio.Event().wait()
 
