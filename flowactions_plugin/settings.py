@@ -165,16 +165,17 @@ def _path(text: str) -> str:
 
 
 def _signing_secrets(text: str) -> tuple[str, ...]:
-    secrets = tuple(part.strip() for part in text.split(",") if part.strip())
-    for secret in secrets:
-        encoded = secret.removeprefix("whsec_").rstrip("=")
+    secrets: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        encoded = part.removeprefix("whsec_").rstrip("=")
         try:
             raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
         except (binascii.Error, ValueError):
             raw = b""
         if not raw:
             raise ValueError("must be secrets such as whsec_…, which is base64, by commas")
-    return secrets
+        secrets.append(f"whsec_{base64.b64encode(raw).decode()}")
+    return tuple(secrets)
 
 
 def _text(text: str) -> str:

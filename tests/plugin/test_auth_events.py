@@ -222,6 +222,18 @@ class TestVerifying:
         assert (answer.status_code, answer.json()["code"]) == (503, "not_configured")
         assert "AUTH_WEBHOOK_SIGNING_SECRET" in answer.json()["detail"]
 
+    @pytest.mark.parametrize("form", ["{}", " {} ", "{}="])
+    def test_a_secret_may_be_written_without_its_prefix_and_padding(self, form: str) -> None:
+        """Providers show it in either way."""
+        secret = "whsec_" + base64.b64encode(b"s" * 16).decode()
+        for text_ in (
+            secret,
+            secret.removeprefix("whsec_"),
+            secret.rstrip("="),
+            secret.removeprefix("whsec_").rstrip("="),
+        ):
+            assert read_settings({"AUTH_WEBHOOK_SIGNING_SECRET": form.format(text_)}).auth_secrets == (secret,)
+
     @pytest.mark.parametrize("secret", ["whsec_é", "not base64!", "whsec_AAAA,%%%", "whsec_=", "A"])
     def test_a_secret_that_is_none_is_told_at_start(self, secret: str) -> None:
         """By the setting's name, and without the secret."""
