@@ -33,15 +33,7 @@ class Receiver(msgspec.Struct):
     status_code=200,
     summary="Events of the auth provider",
     request_max_body_size=EVENT_BYTES,
-    **described(
-        "authSignature",
-        {},
-        "unauthorized",
-        "invalid_request",
-        "too_large",
-        "not_configured",
-        "storage_unavailable",
-    ),
+    **described("authSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
     """Take a signed event on an organization, a user or a session, and have the host handle it once.

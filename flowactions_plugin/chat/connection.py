@@ -174,10 +174,8 @@ class Connections:
 
     def reason(self, stored: StoredConnection) -> str | None:
         """Say why a connection cannot be used, with a code that has advice; ``None`` when it can."""
-        if stored.status != "active":
-            return stored.status_reason or "token_revoked"
         try:
-            self._token(stored)
+            self._usable_token(stored)
         except ChatRefused as refusal:
             return refusal.code
         return None

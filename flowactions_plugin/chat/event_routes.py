@@ -21,15 +21,7 @@ from flowactions_plugin.http.problems import Problem
     status_code=200,
     summary="Events of the chat provider",
     request_max_body_size=EVENT_BYTES,
-    **described(
-        "chatSignature",
-        {},
-        "unauthorized",
-        "invalid_request",
-        "too_large",
-        "not_configured",
-        "storage_unavailable",
-    ),
+    **described("chatSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def events(
     request: Request[Any, Any, Any], anybodys_chat: NamedDependency[Chat]

@@ -47,16 +47,7 @@ class PickerPage(msgspec.Struct, rename="camel"):
 @get(
     "/channels",
     summary="Pick a channel",
-    **described(
-        "dashboard",
-        {},
-        "invalid_request",
-        "not_connected",
-        "chat_refused",
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
-    ),
+    **described("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
 )
 async def channels(
     principal: NamedDependency[DashboardPrincipal],
@@ -77,16 +68,7 @@ async def channels(
 @get(
     "/members",
     summary="Pick a member",
-    **described(
-        "dashboard",
-        {},
-        "invalid_request",
-        "not_connected",
-        "chat_refused",
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
-    ),
+    **described("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
 )
 async def members(
     principal: NamedDependency[DashboardPrincipal],

@@ -112,13 +112,7 @@ class TestAnswer(msgspec.Struct):
 @get(
     "/install",
     summary="Connect a workspace",
-    **described(
-        "dashboard",
-        {302: (None, "To the provider's consent page.")},
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
-    ),
+    **described("dashboard", {302: (None, "To the provider's consent page.")}, "not_configured"),
 )
 async def install(
     request: Request[Any, Any, Any],
@@ -147,11 +141,7 @@ async def install(
     summary="Where the provider sends the browser back",
     status_code=303,
     **described(
-        None,
-        {303: (None, "To the dashboard, with what came of it.")},
-        "not_configured",
-        "invalid_request",
-        "storage_unavailable",
+        None, {303: (None, "To the dashboard, with what came of it.")}, "not_configured", "invalid_request"
     ),
 )
 async def callback(
@@ -181,7 +171,7 @@ async def callback(
 @get(
     "/connection",
     summary="Show the connection",
-    **described("dashboard", {}, "unauthorized", "not_configured", "storage_unavailable"),
+    **described("dashboard", {}, "not_configured"),
 )
 async def show(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], host: NamedDependency[Host]
@@ -193,7 +183,7 @@ async def show(
 @delete(
     "/connection",
     summary="Disconnect the workspace",
-    **described("dashboard", {}, "unauthorized", "not_configured", "storage_unavailable"),
+    **described("dashboard", {}, "not_configured"),
 )
 async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat]) -> None:
     """Revoke the token at the provider and forget the connection."""
@@ -203,16 +193,7 @@ async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: Named
 @put(
     "/connection/default-channel",
     summary="Choose the channel for test messages",
-    **described(
-        "dashboard",
-        {},
-        "invalid_request",
-        "not_connected",
-        "too_large",
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
-    ),
+    **described("dashboard", {}, "invalid_request", "not_connected", "too_large", "not_configured"),
 )
 async def choose_channel(
     principal: NamedDependency[DashboardPrincipal],
@@ -233,15 +214,7 @@ async def choose_channel(
     status_code=200,
     summary="Send a test message to the default channel",
     **described(
-        "dashboard",
-        {},
-        "invalid_request",
-        "not_connected",
-        "no_default_channel",
-        "too_large",
-        "unauthorized",
-        "not_configured",
-        "storage_unavailable",
+        "dashboard", {}, "invalid_request", "not_connected", "no_default_channel", "too_large", "not_configured"
     ),
 )
 async def send_message(

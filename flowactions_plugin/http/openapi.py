@@ -16,7 +16,7 @@ from msgspec import Meta
 from flowactions_plugin.http.problems import MEDIA_TYPE, TITLES
 
 Caller: TypeAlias = Literal["dashboard", "api", "chatSignature", "authSignature"]
-"""Names of the security schemes in the contract's `SECURITY_SCHEMES`."""
+"""Names of the security schemes in the contract's `OPENAPI_COMPONENTS`."""
 
 
 class FieldError(msgspec.Struct):
@@ -40,7 +40,8 @@ class ProblemDetails(msgspec.Struct, omit_defaults=True):
 _CLAUSES = re.compile(r" \(§[^)]*\)")
 """References to the specification, which readers of the document do not have."""
 
-EVERYWHERE: Final = ("internal_error",)
+EVERYWHERE: Final = ("storage_unavailable", "internal_error")
+"""Problems that any route may answer with. One that asks for a credential may answer ``unauthorized``, too."""
 
 
 def described(
@@ -51,10 +52,10 @@ def described(
     Args:
         caller: whose credential it asks for; ``None``: anybody's.
         answers: further statuses than the handler's own → body and meaning.
-        problems: the codes of the problems that it may answer with.
+        problems: the codes of the other problems that it may answer with.
     """
     by_status: dict[int, list[str]] = {}
-    for code in (*problems, *EVERYWHERE):
+    for code in (*(["unauthorized"] if caller else []), *problems, *EVERYWHERE):
         by_status.setdefault(TITLES[code][0], []).append(code)
     responses = {
         status: ResponseSpec(
@@ -70,11 +71,7 @@ def described(
         status: ResponseSpec(data_container=body, generate_examples=False, description=meaning)
         for status, (body, meaning) in answers.items()
     }
-    return {
-        "responses": responses,
-        "security": [{caller: []}] if caller is not None else [],
-        "raises": None,
-    }
+    return {"responses": responses, "security": [{caller: []}] if caller else []}
 
 
 def documented(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:

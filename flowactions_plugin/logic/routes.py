@@ -87,10 +87,8 @@ class EnqueuedAnswer(msgspec.Struct):
         "invalid_request",
         "unknown_action",
         "blocked_url",
-        "unauthorized",
         "not_found",
         "rate_limited",
-        "storage_unavailable",
     ),
 )
 async def trigger(

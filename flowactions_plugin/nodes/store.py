@@ -186,28 +186,8 @@ class DeferredStore:
         return node_id
 
     async def prune(self, older_than_ms: int, limit: int) -> int:
-        """Remove records of runs that were abandoned, oldest first.
-
-        Args:
-            older_than_ms: only records made longer ago than this.
-            limit: how many at the most, so that nobody waits for the transaction.
-
-        Returns:
-            How many there were.
-        """
-        old = (
-            select(deferred.c.id)
-            .where(deferred.c.created_at < self._database.now() - older_than_ms)
-            .order_by(deferred.c.created_at)
-            .limit(limit)
-        )
-        # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
-        async with self._database.read() as connection:
-            ids = (await connection.execute(old)).scalars().all()
-        if ids:
-            async with self._database.write() as connection:
-                await connection.execute(delete(deferred).where(deferred.c.id.in_(ids)))
-        return len(ids)
+        """Remove records of runs that were abandoned longer ago than this; give how many there were."""
+        return await self._database.prune(deferred.c.created_at, older_than_ms, limit)
 
 
 def _of(step: Step) -> Sequence[ColumnElement[bool]]:

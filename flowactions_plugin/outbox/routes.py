@@ -138,7 +138,7 @@ class ReplayAnswer(msgspec.Struct):
 @get(
     "/",
     summary="List deliveries",
-    **described("dashboard", {}, "unauthorized", "invalid_request", "storage_unavailable"),
+    **described("dashboard", {}, "invalid_request"),
 )
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
@@ -170,7 +170,7 @@ async def list_deliveries(
 @get(
     "/{delivery_id:str}",
     summary="Show a delivery with its attempts",
-    **described("dashboard", {}, "unauthorized", "not_found", "storage_unavailable"),
+    **described("dashboard", {}, "not_found"),
 )
 async def show_delivery(
     principal: NamedDependency[DashboardPrincipal],
@@ -210,8 +210,6 @@ async def show_delivery(
     **described(
         "dashboard",
         {404: (CancelAnswer, "No delivery with this id waits for an attempt: `cancelled` is false.")},
-        "unauthorized",
-        "storage_unavailable",
     ),
 )
 async def cancel_delivery(
@@ -230,10 +228,7 @@ async def cancel_delivery(
     status_code=200,
     summary="Retry a dead delivery",
     **described(
-        "dashboard",
-        {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")},
-        "unauthorized",
-        "storage_unavailable",
+        "dashboard", {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")}
     ),
 )
 async def retry_delivery(
@@ -250,7 +245,7 @@ async def retry_delivery(
     "/retry",
     status_code=200,
     summary="Retry dead deliveries",
-    **described("dashboard", {}, "unauthorized", "invalid_request", "too_large", "storage_unavailable"),
+    **described("dashboard", {}, "invalid_request", "too_large"),
 )
 async def replay_deliveries(
     principal: NamedDependency[DashboardPrincipal],
