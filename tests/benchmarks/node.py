@@ -8,20 +8,16 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import os
 import tempfile
 import time
-from typing import Any
-
-import httpx
 
 from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node
-from tests.benchmarks.field import a_database, machine, percentile, show
-from tests.support import SmallHost, a_walk, development
+from tests.benchmarks.field import on_each_database, percentile
+from tests.chatting import adopt, adopting_settings
+from tests.support import SmallHost, a_walk
 
 NODES = {
     "webhook": (
@@ -54,19 +50,10 @@ async def measure(url: str, count: int) -> dict[str, float]:
     token = provider.state.add_token(workspace)
     found: dict[str, float] = {}
     async with serve(provider.app) as provider_url:
-        settings = development(
-            url,
-            FLOWACTIONS_HOST_WORKER="off",
-            CHAT_BOT_TOKEN=token.value,
-            CHAT_API_URL=f"{provider_url}/api/",
-            BACKEND_PUBLIC_URL="http://host",
-        )
-        actions = FlowActions.load(SmallHost(settings))
+        settings = adopting_settings(url, provider_url, token.value)
+        actions = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
         async with actions.lifespan():
-            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
-            async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
-                started = await client.get("/integrations/chat/install")
-                await client.get(started.headers["location"])
+            await adopt(actions)
             for name, (node, walk) in NODES.items():
                 took = []
                 for _ in range(count):
@@ -81,19 +68,9 @@ async def measure(url: str, count: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    found: dict[str, Any] = {"count": options.count, "machine": machine()}
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)  # where a development host writes its key
-        for kind in options.database:
-            with a_database(kind) as url:
-                measured = asyncio.run(measure(url, options.count))
-            found |= {f"{kind}_{name}": value for name, value in measured.items()}
-    show(found, as_json=options.json)
+        on_each_database(__doc__, measure, 1000)
 
 
 if __name__ == "__main__":
