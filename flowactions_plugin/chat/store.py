@@ -29,6 +29,8 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     status_reason: str | None
     sealed_token: bytes
+    install_id: str = ""
+    missing_scopes: str = ""
 
 
 PROVIDER: Final = "chat"

@@ -75,7 +75,7 @@ class Enqueuer:
             StorageUnavailable: the database failed; nothing was written.
         """
         # Looked at first, so that a repeated or throttled call costs the host nothing.
-        seen = await self._calls.seen(ref.agent_id, key)
+        seen = await self._calls.seen(ref.organization_id, ref.agent_id, key)
         if seen.is_duplicate:
             return None
         if seen.wait_ms:
@@ -85,9 +85,10 @@ class Enqueuer:
 
     async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:
         async with self._database.write() as connection:
-            if not await self._calls.use_key(delivery.agent_id, key, delivery.id, connection):
+            whose = (delivery.organization_id, delivery.agent_id)
+            if not await self._calls.use_key(*whose, key, delivery.id, connection):
                 return None
-            wait_ms = await self._calls.count(delivery.agent_id, connection)
+            wait_ms = await self._calls.count(*whose, connection)
             if wait_ms:
                 raise RateExceeded(wait_ms)
             await self._outbox.write(delivery, connection)

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from flowactions_plugin.logic.rate import admit
 from flowactions_plugin.storage.database import Connection, Database
-from flowactions_plugin.storage.schema import call_rates, idempotency_keys
+from flowactions_plugin.storage.schema import enqueue_keys, enqueue_rates
 
 IDLE_MS: Final = 3600 * 1000
 
@@ -39,21 +39,26 @@ class CallStore:
         self._database = database
         self._window_ms = window_ms
 
-    async def seen(self, agent_id: str, key: str) -> Seen:
+    async def seen(self, organization_id: str, agent_id: str, key: str) -> Seen:
         """Look without a lock; what it says may be different when the call is counted."""
         now = self._database.now()
-        used = select(idempotency_keys.c.delivery_id).where(
-            idempotency_keys.c.agent_id == agent_id,
-            idempotency_keys.c.idempotency_key == key,
-            idempotency_keys.c.created_at > now - self._window_ms,
+        used = select(enqueue_keys.c.delivery_id).where(
+            enqueue_keys.c.organization_id == organization_id,
+            enqueue_keys.c.caller == _caller(agent_id),
+            enqueue_keys.c.idempotency_key == key,
+            enqueue_keys.c.created_at > now - self._window_ms,
         )
-        rate = select(call_rates.c.times, now).where(call_rates.c.agent_id == agent_id)
+        rate = select(enqueue_rates.c.times, now).where(
+            enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
+        )
         async with self._database.read() as connection:
             is_duplicate = (await connection.execute(used)).first() is not None
             row = (await connection.execute(rate)).first()
         return Seen(is_duplicate, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
 
-    async def use_key(self, agent_id: str, key: str, delivery_id: str, connection: Connection) -> bool:
+    async def use_key(
+        self, organization_id: str, agent_id: str, key: str, delivery_id: str, connection: Connection
+    ) -> bool:
         """Use an idempotency key, within the caller's transaction.
 
         Returns:
@@ -62,26 +67,32 @@ class CallStore:
         """
         now = self._database.now()
         values = {
-            "agent_id": agent_id,
+            "organization_id": organization_id,
+            "caller": _caller(agent_id),
             "idempotency_key": key,
             "delivery_id": delivery_id,
             "created_at": now,
         }
         used = self._database.insert_or_replace(
-            idempotency_keys, values, idempotency_keys.c.created_at <= now - self._window_ms
+            enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms
         )
-        taken = await connection.execute(used.returning(idempotency_keys.c.delivery_id))
+        taken = await connection.execute(used.returning(enqueue_keys.c.delivery_id))
         return taken.first() is not None
 
-    async def count(self, agent_id: str, connection: Connection) -> int:
+    async def count(self, organization_id: str, agent_id: str, connection: Connection) -> int:
         """Count a call, within the caller's transaction; until that ends, other calls of the agent wait.
 
         Returns:
             0 when it is within the rate; otherwise nothing is counted, and it is how many milliseconds to wait.
         """
-        values = {"agent_id": agent_id, "times": "[]", "updated_at": self._database.now()}
-        locked = self._database.insert_or_replace(call_rates, values, keep=("times",)).returning(
-            call_rates.c.times
+        values = {
+            "organization_id": organization_id,
+            "agent_id": agent_id,
+            "times": "[]",
+            "updated_at": self._database.now(),
+        }
+        locked = self._database.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(
+            enqueue_rates.c.times
         )
         times = _times((await connection.execute(locked)).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
@@ -89,19 +100,24 @@ class CallStore:
         verdict = admit(times, now)
         if verdict.wait_ms == 0:
             await connection.execute(
-                update(call_rates)
-                .where(call_rates.c.agent_id == agent_id)
+                update(enqueue_rates)
+                .where(enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id)
                 .values(times=msgspec.json.encode(verdict.times).decode(), updated_at=now)
             )
         return verdict.wait_ms
 
     async def prune_keys(self, limit: int) -> int:
         """Forget keys that are out of the window; give how many there were, about ``limit`` at the most."""
-        return await self._database.prune(idempotency_keys.c.created_at, self._window_ms, limit)
+        return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
 
     async def prune_rates(self, limit: int) -> int:
         """Forget agents that have not called for a while; give how many there were, about ``limit`` at the most."""
-        return await self._database.prune(call_rates.c.updated_at, IDLE_MS, limit)
+        return await self._database.prune(enqueue_rates.c.updated_at, IDLE_MS, limit)
+
+
+def _caller(agent_id: str) -> str:
+    """Name the user of a key: keys are unique in an organization and caller."""
+    return f"api:{agent_id}"
 
 
 def _times(text: str) -> Sequence[int]:

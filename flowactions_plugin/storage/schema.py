@@ -60,7 +60,25 @@ outbox: Final = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
+    # Rounds in quarantine that were begun and not finished. Three end the row.
+    Column("quarantine_rounds", Integer, nullable=False, server_default="0"),
+    # The token under which the last outcome was written: a write that is repeated finds its own.
+    Column("settled_token", String(32)),
+    # Since when the row waits, without an attempt, for something on this side: a host method that fails, an origin
+    # that no process here can read. NULL when it does not.
+    Column("waiting_since", BigInteger),
     CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
+)
+QUARANTINE_AFTER: Final = 5
+"""Expired leases after which a row is sent in quarantine."""
+
+QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
+Index(
+    "ix_flowactions_outbox_quarantined",
+    outbox.c.next_attempt_at,
+    outbox.c.id,
+    sqlite_where=QUARANTINED,
+    postgresql_where=QUARANTINED,
 )
 Index(
     "ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, sqlite_where=LIVE, postgresql_where=LIVE
@@ -114,12 +132,34 @@ deferred: Final = Table(
     Column("token", String(32)),
     Column("held_until", BigInteger),
     Column("holds", Integer, nullable=False),
+    Column("flow_id", Text, nullable=False, server_default=""),
+    Column("visit", Text, nullable=False, server_default="1"),
+    # The node's type, so that a process finds what it can run.
+    Column("node_type", Text, nullable=False, server_default=""),
     # A walk that is repeated records nothing twice.
-    UniqueConstraint("organization_id", "run_id", "step_id", "node_id", name="uq_flowactions_deferred_node"),
+    UniqueConstraint(
+        "organization_id",
+        "run_id",
+        "flow_id",
+        "step_id",
+        "node_id",
+        "visit",
+        name="uq_flowactions_deferred_node",
+    ),
 )
 Index("ix_flowactions_deferred_created", deferred.c.created_at)
 HELD: Final = text("held_until IS NOT NULL")
 Index("ix_flowactions_deferred_held", deferred.c.held_until, sqlite_where=HELD, postgresql_where=HELD)
+
+halted_runs: Final = Table(
+    "flowactions_halted_runs",
+    metadata,
+    Column("organization_id", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("flow_id", Text, primary_key=True),
+    Column("halted_at", BigInteger, nullable=False),
+)
+Index("ix_flowactions_halted_runs_halted", halted_runs.c.halted_at)
 
 chat_connections: Final = Table(
     "flowactions_chat_connections",
@@ -137,6 +177,10 @@ chat_connections: Final = Table(
     Column("status", String(16), nullable=False),
     Column("status_reason", Text),
     Column("sealed_token", LargeBinary, nullable=False),
+    # New for each installation: what was decided about one does not touch the next.
+    Column("install_id", String(36), nullable=False, server_default=""),
+    # Scopes that the provider said were missing, separated by commas.
+    Column("missing_scopes", Text, nullable=False, server_default=""),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
@@ -147,6 +191,11 @@ oauth_states: Final = Table(
     metadata,
     Column("id", String(64), primary_key=True),
     Column("expires_at", BigInteger, nullable=False),
+    Column("organization_id", Text, nullable=False, server_default=""),
+    Column("user_id", Text, nullable=False, server_default=""),
+    Column("user_name", Text, nullable=False, server_default=""),
+    # SHA-256 of the cookie that binds the install to one browser.
+    Column("browser", String(64), nullable=False, server_default=""),
 )
 
 inbound_events: Final = Table(
@@ -158,22 +207,25 @@ inbound_events: Final = Table(
 )
 Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)
 
-idempotency_keys: Final = Table(
-    "flowactions_idempotency_keys",
+enqueue_keys: Final = Table(
+    "flowactions_enqueue_keys",
     metadata,
-    Column("agent_id", Text, primary_key=True),
+    Column("organization_id", Text, primary_key=True),
+    # Who uses the key: ``api:<agent>`` for the logic-webhook endpoint.
+    Column("caller", Text, primary_key=True),
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),
     Column("created_at", BigInteger, nullable=False),
 )
-Index("ix_flowactions_idempotency_keys_created", idempotency_keys.c.created_at)
+Index("ix_flowactions_enqueue_keys_created", enqueue_keys.c.created_at)
 
-call_rates: Final = Table(
-    "flowactions_call_rates",
+enqueue_rates: Final = Table(
+    "flowactions_enqueue_rates",
     metadata,
+    Column("organization_id", Text, primary_key=True),
     Column("agent_id", Text, primary_key=True),
     # The times of the calls that count, oldest first: a JSON array, never longer than the limit.
     Column("times", Text, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )
-Index("ix_flowactions_call_rates_updated", call_rates.c.updated_at)
+Index("ix_flowactions_enqueue_rates_updated", enqueue_rates.c.updated_at)

@@ -37,7 +37,7 @@ class Field:
 
     async def keys_and_rows(self) -> tuple[set[Any], set[Any]]:
         keys = await self.query(
-            "SELECT agent_id, idempotency_key, delivery_id FROM flowactions_idempotency_keys"
+            "SELECT substr(caller, 5), idempotency_key, delivery_id FROM flowactions_enqueue_keys"
         )
         rows = await self.query("SELECT agent_id, idempotency_key, id FROM flowactions_outbox")
         return set(keys), set(rows)
@@ -111,5 +111,5 @@ async def test_killed_between_any_two_statements_key_and_row_stay_together(field
     assert keys == rows
     assert len(rows) == 1 + points
     assert set(statuses) <= {202, 204}
-    counted = await field.query("SELECT times FROM flowactions_call_rates WHERE agent_id = 'agent-1'")
+    counted = await field.query("SELECT times FROM flowactions_enqueue_rates WHERE agent_id = 'agent-1'")
     assert counted[0][0].count(",") + 1 == 1 + points

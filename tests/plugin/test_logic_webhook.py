@@ -43,7 +43,7 @@ OF_NODE: dict[str, Any] = {
 }
 
 
-OLDER = "UPDATE flowactions_idempotency_keys SET created_at = created_at - {} * 3600000 - 60000"
+OLDER = "UPDATE flowactions_enqueue_keys SET created_at = created_at - {} * 3600000 - 60000"
 
 
 class LogicHost(SmallHost):
@@ -194,11 +194,11 @@ class TestEnqueue:
         for hours, expected in ((23, 204), (24, 202)):
             await run.run(OLDER.format(hours))
             assert (await run.call("k")).status_code == expected
-            await run.run("UPDATE flowactions_call_rates SET times = '[]'")
+            await run.run("UPDATE flowactions_enqueue_rates SET times = '[]'")
         calls = run.host.plugin_state(Services)._calls
         assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [0, 0]
-        await run.run("UPDATE flowactions_idempotency_keys SET created_at = 1")
-        await run.run("UPDATE flowactions_call_rates SET updated_at = 1")
+        await run.run("UPDATE flowactions_enqueue_keys SET created_at = 1")
+        await run.run("UPDATE flowactions_enqueue_rates SET updated_at = 1")
         assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [1, 1]
 
     async def test_the_window_is_a_setting(self, database_url: str) -> None:
@@ -209,7 +209,7 @@ class TestEnqueue:
         async with actions.lifespan(), recorder() as receiver:
             run = Running(host, actions, receiver)
             assert [(await run.call("k")).status_code for _ in range(2)] == [202, 204]
-            await run.run("UPDATE flowactions_idempotency_keys SET created_at = created_at - 3600001")
+            await run.run("UPDATE flowactions_enqueue_keys SET created_at = created_at - 3600001")
             assert (await run.call("k")).status_code == 202
 
 
@@ -324,7 +324,7 @@ class TestValidation:
         run.host.action = LogicAction(url=url)
         answer = await run.call("k")
         assert (answer.status_code, answer.json()["code"]) == (400, "blocked_url")
-        assert await run.count("flowactions_idempotency_keys") == 0
+        assert await run.count("flowactions_enqueue_keys") == 0
 
     async def test_a_host_that_fails_is_a_500_that_tells_nothing(self, run: Running) -> None:
         """And nothing is written."""
@@ -332,7 +332,7 @@ class TestValidation:
         answer = await run.call("k")
         assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
         assert "secret" not in answer.text
-        assert await run.count("flowactions_idempotency_keys") == 0
+        assert await run.count("flowactions_enqueue_keys") == 0
 
 
 class TestRate:
@@ -346,7 +346,7 @@ class TestRate:
         taken = next(number for number, answer in enumerate(answers) if answer.status_code == 202)
         assert (await run.call(f"k{taken}")).status_code == 204
         assert await run.count("flowactions_outbox") == 60
-        assert await run.count("flowactions_idempotency_keys") == 60
+        assert await run.count("flowactions_enqueue_keys") == 60
         assert (await run.call("other", PATH.replace("agent-1", "agent-2"))).status_code == 202
 
         await self.age(run, 30_000)
@@ -357,17 +357,17 @@ class TestRate:
     @staticmethod
     async def age(run: Running, milliseconds: int) -> None:
         async with run.host.plugin_state(Services)._database.write() as connection:
-            query = text("SELECT times FROM flowactions_call_rates WHERE agent_id = 'agent-1'")
+            query = text("SELECT times FROM flowactions_enqueue_rates WHERE agent_id = 'agent-1'")
             times = json.loads((await connection.execute(query)).scalar_one())
             older = json.dumps([time - milliseconds for time in times])
-            changed = text("UPDATE flowactions_call_rates SET times = :times WHERE agent_id = 'agent-1'")
+            changed = text("UPDATE flowactions_enqueue_rates SET times = :times WHERE agent_id = 'agent-1'")
             await connection.execute(changed, {"times": older})
 
     async def test_a_count_that_was_spoilt_begins_anew(self, run: Running) -> None:
         """Whatever is in the row, calls are taken."""
         assert (await run.call("first")).status_code == 202
         for number, spoilt in enumerate(("", "{", "7", '["x"]', "[null]")):
-            await run.run(f"UPDATE flowactions_call_rates SET times = '{spoilt}'")  # noqa: S608  our own words
+            await run.run(f"UPDATE flowactions_enqueue_rates SET times = '{spoilt}'")  # noqa: S608  our own words
             assert (await run.call(f"k{number}")).status_code == 202
 
     async def test_a_call_that_is_not_enqueued_does_not_count(self, run: Running) -> None:
@@ -409,8 +409,8 @@ class TestRate:
             for number in range(400):
                 now[0] += (number % 7) * 0.11
                 async with database.write() as connection:
-                    wait = await calls.count("a", connection)
-                seen = await calls.seen("a", "k")
+                    wait = await calls.count("acme", "a", connection)
+                seen = await calls.seen("acme", "a", "k")
                 if wait == 0:
                     admitted.append(now[0])
                 else:

@@ -54,7 +54,21 @@ async def catalog(database_url: str) -> list[tuple[str, ...]]:
             for query in CATALOG[connection.dialect.name]
             for row in await connection.execute(text(query))
         ]
-    return sorted(row for row in rows if not any(migrations.VERSION_TABLE in value for value in row))
+    ours = (row for row in rows if not any(migrations.VERSION_TABLE in value for value in row))
+    return sorted((*row[:-1], _clauses(row[-1])) for row in ours)
+
+
+def _clauses(statement: str) -> str:
+    """Write a statement's clauses in order: SQLite puts columns that were added behind the constraints."""
+    head, _, body = statement.replace('"', "").partition("(")
+    depth, clauses = 0, [""]
+    for character in body:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            clauses.append("")
+        else:
+            clauses[-1] += character
+    return " ".join(head.split()) + " ".join(sorted(" ".join(clause.split()).strip(") ") for clause in clauses))
 
 
 async def pretend(database_url: str, revision: str) -> None:
