@@ -91,7 +91,7 @@ class Services:
                 chat_message.NAME: chat_message.ChatMessageNode(connections),
             },
         )
-        self._dispatcher = Dispatcher(host, self._outbox, self._database.clock)
+        self._dispatcher = Dispatcher(host, self._outbox)
         self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._open = AsyncExitStack()
 

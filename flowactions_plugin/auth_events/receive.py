@@ -65,7 +65,7 @@ class AuthEvents:
                 action=told.action,
                 occurred_at=told.occurred_at,
                 data=told.data,
-                connection=connection if self._host.database is not None else None,
+                transaction=connection if self._host.database is not None else None,
             )
             try:
                 async with asyncio.timeout(HANDLER_SECONDS):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from flowactions_hookspecs import (
     ExperienceTriggerRef,
+    Firing,
     FlowActionsError,
     Host,
     LogicAction,
@@ -16,12 +18,12 @@ from flowactions_hookspecs import (
     LogicActionRef,
     QuestionRequired,
     Receipt,
-    Walk,
 )
-from flowactions_plugin.clock import Clock, to_iso
+from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import EgressRefused, StorageUnavailable
 from flowactions_plugin.outbox.delivery import NewDelivery
 from flowactions_plugin.outbox.queue import Outbox, Webhook
+from flowactions_plugin.storage.database import Connection
 
 log = logging.getLogger("flowactions")
 
@@ -72,19 +74,20 @@ class Dispatcher:
     Args:
         host: resolves the action.
         outbox: takes the webhook in.
-        clock: Unix seconds, for the envelope.
     """
 
-    def __init__(self, host: Host, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, host: Host, outbox: Outbox) -> None:
         self._host = host
         self._outbox = outbox
-        self._clock = clock
 
-    async def prepare(self, ref: LogicActionRef, idempotency_key: str | None = None) -> NewDelivery:
+    async def prepare(
+        self, ref: LogicActionRef, occurred_at: datetime, idempotency_key: str | None = None
+    ) -> NewDelivery:
         """Resolve an action and make its delivery; nothing is written yet.
 
         Args:
             ref: where the action is.
+            occurred_at: when it fired, with time zone.
             idempotency_key: what the caller knows the call by, if it is one.
 
         Raises:
@@ -97,16 +100,16 @@ class Dispatcher:
         if action is None:
             raise ActionUnusable("unknown_action", "There is no webhook action at this place.")
         try:
-            delivery = await self._outbox.prepare(_webhook(ref, action, self._clock()))
+            delivery = await self._outbox.prepare(_webhook(ref, action, occurred_at))
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
         return msgspec.structs.replace(delivery, idempotency_key=idempotency_key)
 
-    async def dispatch(self, walk: Walk, ref: LogicActionRef) -> Receipt:
-        """Enqueue the action's webhook, within the host's transaction when the walk has one."""
+    async def dispatch(self, firing: Firing, transaction: Connection | None = None) -> Receipt:
+        """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
-            delivery = await self.prepare(ref)
-            await self._outbox.write(delivery, walk.connection)
+            delivery = await self.prepare(firing.ref, firing.occurred_at)
+            await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
         except StorageUnavailable as exc:
@@ -116,7 +119,7 @@ class Dispatcher:
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
 
-def _webhook(ref: LogicActionRef, action: LogicAction, now: float) -> Webhook:
+def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime) -> Webhook:
     if isinstance(ref, ExperienceTriggerRef):
         source, entity_id = "experience_trigger", ref.trigger_row_id
     else:
@@ -126,7 +129,7 @@ def _webhook(ref: LogicActionRef, action: LogicAction, now: float) -> Webhook:
         version=ENVELOPE_VERSION,
         data=EnvelopeData(
             entity_id=entity_id,
-            occurred_at=to_iso(int(now * 1000)),
+            occurred_at=to_iso(int(occurred_at.timestamp() * 1000)),
             agent_id=ref.agent_id,
             experience_id=ref.experience_id,
             source=source,

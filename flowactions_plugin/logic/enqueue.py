@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -80,7 +81,8 @@ class Enqueuer:
             return None
         if seen.wait_ms:
             raise RateExceeded(seen.wait_ms)
-        delivery = await self._dispatcher.prepare(ref, key)
+        called_at = datetime.fromtimestamp(self._database.clock(), UTC)
+        delivery = await self._dispatcher.prepare(ref, called_at, key)
         return await self._write(delivery, key)
 
     async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:

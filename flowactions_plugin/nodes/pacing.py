@@ -40,31 +40,33 @@ class Pacing:
         self._store = store
         self._runners = runners
 
-    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node, transaction: Connection | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
         try:
             if walk.pacing == "deferred":
                 # The secret stays on the action's config (§5.3.6).
                 config = {name: value for name, value in node.config.items() if name != SECRET_FIELD}
-                await self._store.record(walk, replace(node, config=config))
+                await self._store.record(walk, replace(node, config=config), transaction)
                 return NodeResult(node_id=node.id, status="recorded")
-            return await self._run(walk, node)
+            return await self._run(walk, node, transaction)
         except StorageUnavailable as exc:
             return _not_stored(node, exc)
 
-    async def advance(self, walk: Walk, step_id: str | None) -> Sequence[NodeResult]:
+    async def advance(
+        self, walk: Walk, step_id: str | None, transaction: Connection | None = None
+    ) -> Sequence[NodeResult]:
         """Run what waits for this step, in walk order; a halt ends the whole run.
 
         However many calls race, one of them runs the step's nodes, and the others have nothing to report.
         When its process is killed, `recover` goes on where it stopped.
         """
         try:
-            records = await self._store.hold(step_of(walk, step_id), walk.connection)
+            records = await self._store.hold(step_of(walk, step_id), transaction)
         except StorageUnavailable as exc:
             log.error("run %s: what waits for step %s could not be looked up: %s", walk.run_id, step_id, exc)  # noqa: TRY400
             message = "The database did not answer, so nothing was run. Advance to the step once more."
             return [NodeResult(node_id="", status="failed", reason="storage_unavailable", message=message)]
-        return await self._run_all(records, walk.connection)
+        return await self._run_all(records, transaction)
 
     async def recover(self) -> int:
         """Run what users have got to and whose processes are gone.
@@ -88,16 +90,16 @@ class Pacing:
             await self._run_all(records, None)
         return len(steps)
 
-    async def _run_all(self, records: Sequence[Record], connection: Connection | None) -> list[NodeResult]:
+    async def _run_all(self, records: Sequence[Record], transaction: Connection | None) -> list[NodeResult]:
         results: list[NodeResult] = []
         held_at = time.monotonic()
         for record in records:
             try:
-                if connection is None and time.monotonic() - held_at > HELD_ENOUGH_SECONDS:
+                if transaction is None and time.monotonic() - held_at > HELD_ENOUGH_SECONDS:
                     if not await self._store.go_on_holding(record):
                         break
                     held_at = time.monotonic()
-                result = await self._run_record(replace(record.walk, connection=connection), record)
+                result = await self._run_record(record, transaction)
             except StorageUnavailable as exc:
                 result = _not_stored(record.node, exc)
             except _TakenOver:
@@ -111,44 +113,46 @@ class Pacing:
                 break
         return results
 
-    async def _run(self, walk: Walk, node: Node) -> NodeResult:
+    async def _run(self, walk: Walk, node: Node, transaction: Connection | None) -> NodeResult:
         action = await self._runners[node.type].prepare(walk, node)
         if action.write is not None:
-            await action.write(walk.connection)
+            await action.write(transaction)
         return await action.result()
 
-    async def _run_record(self, walk: Walk, record: Record) -> NodeResult:
+    async def _run_record(self, record: Record, transaction: Connection | None) -> NodeResult:
         """Run a node and remove its record.
 
         What a transaction can hold is one with the removal. A message is sent first and the record removed
         then, so that a process that is killed in between loses nothing.
         """
-        action = await self._runners[record.node.type].prepare(walk, record.node)
-        if not isinstance(action.outcome, NodeResult) and walk.connection is None:
+        action = await self._runners[record.node.type].prepare(record.walk, record.node)
+        if not isinstance(action.outcome, NodeResult) and transaction is None:
             result = await action.result()
             try:
-                await self._finish(walk, record, result.halt)
+                await self._finish(record, transaction, result.halt)
             except (StorageUnavailable, _TakenOver) as exc:
                 log.warning(
                     "%s node %s has run, but its record stays: %s", record.node.type, record.node.id, exc
                 )
             return result
         known = action.outcome if isinstance(action.outcome, NodeResult) else None
-        await self._finish(walk, record, known is not None and known.halt, action.write)
+        await self._finish(record, transaction, known is not None and known.halt, action.write)
         result = known or await action.result()
         if known is None and result.halt:
-            async with self._database.write(walk.connection) as connection:
-                await self._store.forget(walk, connection)
+            async with self._database.write(transaction) as connection:
+                await self._store.forget(record.walk, connection)
         return result
 
-    async def _finish(self, walk: Walk, record: Record, halts: bool, write: Write | None = None) -> None:
-        async with self._database.write(walk.connection) as connection:
+    async def _finish(
+        self, record: Record, transaction: Connection | None, halts: bool, write: Write | None = None
+    ) -> None:
+        async with self._database.write(transaction) as connection:
             if not await self._store.take(record, connection):
                 raise _TakenOver
             if write is not None:
                 await write(connection)
             if halts:
-                await self._store.forget(walk, connection)
+                await self._store.forget(record.walk, connection)
 
 
 async def keep_recovering(pacing: Pacing) -> None:

@@ -54,7 +54,7 @@ class DeferredStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def record(self, walk: Walk, node: Node) -> None:
+    async def record(self, walk: Walk, node: Node, transaction: AsyncConnection | None) -> None:
         """Write down that a node waits for ``walk.next_step_id``; a second time changes nothing."""
         row = {
             **step_of(walk, walk.next_step_id)._asdict(),
@@ -65,7 +65,7 @@ class DeferredStore:
             "created_at": self._database.now(),
             "holds": 0,
         }
-        async with self._database.write(walk.connection) as connection:
+        async with self._database.write(transaction) as connection:
             await connection.execute(self._database.insert_unless_there(deferred).values(row))
 
     async def hold(self, step: Step, connection: AsyncConnection | None = None) -> Sequence[Record]:

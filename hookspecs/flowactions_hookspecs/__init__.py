@@ -16,6 +16,7 @@ from flowactions_hookspecs.loader import FlowActions
 from flowactions_hookspecs.logic import (
     Delivery,
     ExperienceTriggerRef,
+    Firing,
     FlowNodeOrigin,
     Header,
     LogicAction,
@@ -43,6 +44,7 @@ __all__ = [
     "DashboardPrincipal",
     "Delivery",
     "ExperienceTriggerRef",
+    "Firing",
     "FlowActions",
     "FlowActionsError",
     "FlowNodeOrigin",

@@ -60,7 +60,7 @@ class AuthEvent(ContractStruct, frozen=True):
         action: what happened to it, for example ``created``.
         occurred_at: when it was signed, with time zone.
         data: the provider's own fields.
-        connection: when the host shares its engine: an open SQLAlchemy ``AsyncConnection`` in the transaction that
+        transaction: when the host shares its engine: an open SQLAlchemy ``AsyncConnection`` in the transaction that
             notes the event as seen. Write through it, and both are there or neither is. On SQLite, whose one writer
             this transaction is, a write on any other connection would wait for it in vain.
     """
@@ -71,7 +71,7 @@ class AuthEvent(ContractStruct, frozen=True):
     action: str
     occurred_at: datetime
     data: Mapping[str, Any] = field(default_factory=dict)
-    connection: AsyncConnection | None = None
+    transaction: AsyncConnection | None = None
 
 
 class Host(ABC):
@@ -128,7 +128,7 @@ class Host(ABC):
     async def auth_event(self, event: AuthEvent) -> None:
         """Handle an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again.
 
-        Write through ``event.connection`` when there is one; it may take ten seconds.
+        Write through ``event.transaction`` when there is one; it may take ten seconds.
         """
 
     async def delivery_finished(self, delivery: Delivery) -> None:  # noqa: B027  hosts need not care

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar
 from litestar.types import ControllerRouterHandler
@@ -14,9 +15,12 @@ from litestar.types import ControllerRouterHandler
 from flowactions_hookspecs import plugins as registry
 from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed
 from flowactions_hookspecs.host import Host
-from flowactions_hookspecs.logic import LogicActionRef, LogicActionType, Receipt
+from flowactions_hookspecs.logic import Firing, LogicActionRef, LogicActionType, Receipt
 from flowactions_hookspecs.nodes import Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 log = logging.getLogger("flowactions")
 
@@ -119,11 +123,17 @@ class FlowActions:
         """
         return Litestar(route_handlers=list(self.route_handlers), openapi_config=None, logging_config=None)
 
-    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
         """Run the action node that the walk has reached, or record it when the pacing is deferred (§3.2).
 
         Nothing that a config, a provider or a receiver can cause raises. Stop the walk when the
         result says ``halt``.
+
+        Args:
+            walk: the run, as it stands at the node.
+            node: the node.
+            transaction: an open `AsyncConnection` of `Host.database`'s database that nobody else uses meanwhile. What
+                is written joins its transaction and commits or rolls back with it.
 
         Raises:
             NotStarted: the lifespan is not open.
@@ -139,12 +149,14 @@ class FlowActions:
                 message=f"No installed plugin offers the node type {node.type!r}.",
             )
         try:
-            return registry.returned(await node_type.reach(walk, node), NodeResult, node_type.name)
+            return registry.returned(await node_type.reach(walk, node, transaction), NodeResult, node_type.name)
         except Exception:
             log.exception("node %s of type %s failed in its plugin", node.id, node.type)
             return _failed(node.id)
 
-    async def advance(self, walk: Walk, step_id: str | None) -> Sequence[NodeResult]:
+    async def advance(
+        self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None
+    ) -> Sequence[NodeResult]:
         """Run what was recorded against the content step that the user advanced to, once (§3.2).
 
         Call it on ``flow.next``. Stop the walk when any result says ``halt``.
@@ -152,6 +164,7 @@ class FlowActions:
         Args:
             walk: the run, as it stands now.
             step_id: the content step; ``None`` is the end of the flow.
+            transaction: as for `reach`.
 
         Raises:
             NotStarted: the lifespan is not open.
@@ -162,27 +175,44 @@ class FlowActions:
             try:
                 results += [
                     registry.returned(result, NodeResult, "a step listener")
-                    for result in await listener(walk, step_id)
+                    for result in await listener(walk, step_id, transaction)
                 ]
             except Exception:
                 log.exception("a step listener of plugin %s failed", plugin)
                 results.append(_failed(""))
         return results
 
-    async def dispatch(self, walk: Walk, ref: LogicActionRef, *, action_type: str = "webhook") -> Receipt:
+    async def dispatch(
+        self,
+        ref: LogicActionRef,
+        *,
+        firing_id: str,
+        occurred_at: datetime,
+        transaction: AsyncConnection | None = None,
+        action_type: str = "webhook",
+    ) -> Receipt:
         """Run a logic action that fired on the server: enqueue its webhook (§2.8).
+
+        Args:
+            ref: the action.
+            firing_id: names this firing among all of the action's. Dispatching again with the same one and the same
+                ``occurred_at`` enqueues the same bytes under the same event id, so that receivers can dedupe.
+            occurred_at: when it fired, with time zone.
+            transaction: as for `reach`.
+            action_type: the name of a `LogicActionType`.
 
         Raises:
             NotStarted: the lifespan is not open.
         """
         self._check_running()
+        firing = Firing(ref=ref, firing_id=firing_id, occurred_at=occurred_at)
         kind = self._logic_action_types.get(action_type)
         if kind is None:
             log.error("no plugin offers logic action type %r", action_type)
             message = f"No installed plugin offers the logic action type {action_type!r}."
             return Receipt(status="failed", reason="unknown_action_type", message=message)
         try:
-            return registry.returned(await kind.dispatch(walk, ref), Receipt, kind.name)
+            return registry.returned(await kind.dispatch(firing, transaction), Receipt, kind.name)
         except Exception:
             log.exception("logic action of type %s failed in its plugin", action_type)
             return Receipt(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)

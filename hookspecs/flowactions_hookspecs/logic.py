@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from flowactions_hookspecs.base import ContractStruct
-from flowactions_hookspecs.nodes import Walk
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+else:
+    # msgspec resolves annotations at run time, and the contract imports no SQLAlchemy.
+    AsyncConnection = Any
 
 
 class ExperienceTriggerRef(ContractStruct, frozen=True, tag_field="source", tag="experience_trigger"):
@@ -36,6 +42,20 @@ class NodeTriggerRef(ContractStruct, frozen=True, tag_field="source", tag="node_
 
 
 LogicActionRef: TypeAlias = ExperienceTriggerRef | NodeTriggerRef
+
+
+class Firing(ContractStruct, frozen=True):
+    """A logic action fired on the server.
+
+    Args:
+        ref: the action.
+        firing_id: names this firing among all of the action's: the same when it is dispatched again.
+        occurred_at: when it fired, with time zone; the envelope says so (§2.7).
+    """
+
+    ref: LogicActionRef
+    firing_id: str
+    occurred_at: datetime
 
 
 class FlowNodeOrigin(ContractStruct, frozen=True, tag_field="kind", tag="flow_node"):
@@ -129,8 +149,9 @@ class LogicActionType(ContractStruct, frozen=True):
 
     Args:
         name: unique in a host, for example ``webhook``.
-        dispatch: async callable that enqueues or runs the action that ``ref`` points at.
+        dispatch: async callable that enqueues or runs an action that fired, within the host's transaction when it is
+            given one.
     """
 
     name: str
-    dispatch: Callable[[Walk, LogicActionRef], Awaitable[Receipt]]
+    dispatch: Callable[[Firing, AsyncConnection | None], Awaitable[Receipt]]

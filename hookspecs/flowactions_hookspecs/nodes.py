@@ -12,7 +12,7 @@ from flowactions_hookspecs.base import ContractStruct
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 else:
-    # msgspec resolves annotations at run time, and the contract imports no SQLAlchemy.
+    # Aliases are made at run time, and the contract imports no SQLAlchemy.
     AsyncConnection = Any
 
 Pacing: TypeAlias = Literal["eager", "deferred"]
@@ -32,8 +32,9 @@ class Walk(ContractStruct, frozen=True):
         pacing: ``eager`` in a single-shot flow, ``deferred`` in a client-paced one (§3.2).
         next_step_id: the content step that the node precedes; ``None`` is the end of the flow.
             Only read when the pacing is ``deferred``.
-        connection: an open SQLAlchemy ``AsyncConnection`` of the host's, or ``None``. With it, what a
-            plugin writes commits or rolls back with the host's own transaction.
+        visit: which passage through the node this is, when a flow can reach a node more than once in a run: the same
+            when a walk is repeated after a crash, another for each passage (for example ``outer:3/inner:1``). Event
+            ids and deferred records hang on it.
     """
 
     organization_id: str
@@ -44,7 +45,7 @@ class Walk(ContractStruct, frozen=True):
     content: str = ""
     pacing: Pacing = "eager"
     next_step_id: str | None = None
-    connection: AsyncConnection | None = None
+    visit: str = "1"
 
 
 class Node(ContractStruct, frozen=True):
@@ -86,9 +87,11 @@ class NodeResult(ContractStruct, frozen=True):
     delivery_id: str | None = None
 
 
-Reach: TypeAlias = Callable[[Walk, Node], Awaitable[NodeResult]]
-StepListener: TypeAlias = Callable[[Walk, str | None], Awaitable[Sequence[NodeResult]]]
-"""Called by `FlowActions.advance` with the walk and the content step that the user advanced to."""
+Reach: TypeAlias = Callable[[Walk, Node, AsyncConnection | None], Awaitable[NodeResult]]
+"""Called by `FlowActions.reach` with the walk, the node, and the host's transaction when there is one."""
+
+StepListener: TypeAlias = Callable[[Walk, str | None, AsyncConnection | None], Awaitable[Sequence[NodeResult]]]
+"""Called by `FlowActions.advance` with the walk, the content step that the user advanced to, and the transaction."""
 
 
 class NodeType(ContractStruct, frozen=True):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from flowactions_hookspecs import (
     AlreadyStarted,
     BackgroundTask,
     ExperienceTriggerRef,
+    Firing,
     FlowActions,
     Host,
     HostInvalid,
@@ -40,6 +42,8 @@ REF = ExperienceTriggerRef(
     organization_id="acme", agent_id="a", experience_id="e", trigger_row_id="t", action_index=0
 )
 
+FIRING: dict[str, Any] = {"firing_id": "f1", "occurred_at": datetime.now(UTC)}
+
 
 @pytest.fixture(autouse=True)
 def _working_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +51,7 @@ def _working_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-async def reached(walk: Walk, node: Node) -> NodeResult:
+async def reached(walk: Walk, node: Node, transaction: Any) -> NodeResult:
     return NodeResult(node_id=node.id, status="sent", message=walk.content)
 
 
@@ -87,7 +91,7 @@ class TestWhatIsCollected:
         """Results of all step listeners come back, and each listener gets the walk and the step."""
         seen: list[tuple[str, str | None]] = []
 
-        async def listener(walk: Walk, step_id: str | None) -> list[NodeResult]:
+        async def listener(walk: Walk, step_id: str | None, transaction: Any) -> list[NodeResult]:
             seen.append((walk.run_id, step_id))
             return [NodeResult(node_id=f"n{len(seen)}", status="sent")]
 
@@ -101,14 +105,13 @@ class TestWhatIsCollected:
     async def test_dispatch_goes_to_the_action_type_that_is_named(self) -> None:
         """A logic action of another kind than webhook goes to the plugin that declares it."""
 
-        async def dispatch(walk: Walk, ref: Any) -> Receipt:
-            return Receipt(status="queued", delivery_id=walk.run_id, event_id=ref.trigger_row_id)
+        async def dispatch(firing: Firing, transaction: Any) -> Receipt:
+            return Receipt(status="queued", delivery_id=firing.firing_id, event_id=firing.ref.experience_id)
 
         actions = load(plugin("p", logic_action_types=[LogicActionType(name="email", dispatch=dispatch)]))
-        walk = a_walk()
         async with actions.lifespan():
-            receipt = await actions.dispatch(walk, REF, action_type="email")
-        assert receipt == Receipt(status="queued", delivery_id=walk.run_id, event_id="t")
+            receipt = await actions.dispatch(REF, **FIRING, action_type="email")
+        assert receipt == Receipt(status="queued", delivery_id="f1", event_id="e")
 
     def test_routes_of_all_plugins_are_given(self) -> None:
         """A plugin's route handlers are among those that the host mounts."""
@@ -299,7 +302,7 @@ class TestFailOpen:
         async with actions.lifespan():
             result = await actions.reach(a_walk(), Node(id="n", type="broken"))
             advanced = await actions.advance(a_walk(), None)
-            receipt = await actions.dispatch(a_walk(), REF, action_type="broken")
+            receipt = await actions.dispatch(REF, **FIRING, action_type="broken")
         assert (result.status, result.reason, result.halt) == ("failed", "plugin_error", False)
         assert [(item.status, item.halt) for item in advanced] == [("failed", False)]
         assert (receipt.status, receipt.reason) == ("failed", "plugin_error")
@@ -321,7 +324,7 @@ class TestFailOpen:
         actions = load()
         async with actions.lifespan():
             result = await actions.reach(a_walk(), Node(id="n", type="fax"))
-            receipt = await actions.dispatch(a_walk(), REF, action_type="fax")
+            receipt = await actions.dispatch(REF, **FIRING, action_type="fax")
         assert result.reason == "unknown_node_type"
         assert "'fax'" in (result.message or "")
         assert receipt.reason == "unknown_action_type"
@@ -334,7 +337,7 @@ class TestLifespan:
         for call in (
             actions.reach(a_walk(), Node(id="n", type="webhook")),
             actions.advance(a_walk(), None),
-            actions.dispatch(a_walk(), REF),
+            actions.dispatch(REF, **FIRING),
         ):
             with pytest.raises(NotStarted, match=r"actions\.lifespan\(\)"):
                 await call

@@ -44,7 +44,7 @@ def test_a_struct_is_camel_case_on_the_wire() -> None:
     walk = msgspec.json.decode(
         b'{"organizationId":"o","agentId":"a","flowId":"f","runId":"r","later":1}', type=Walk
     )
-    assert (walk.organization_id, walk.pacing, walk.connection) == ("o", "eager", None)
+    assert (walk.organization_id, walk.pacing, walk.visit) == ("o", "eager", "1")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ PLUGIN = """
 from flowactions_hookspecs import NodeResult, NodeType, hookimpl
 
 
-async def reach(walk, node):
+async def reach(walk, node, transaction):
     return NodeResult(node_id=node.id, status="sent", message=f"faxed {walk.content}")
 
 

@@ -78,7 +78,7 @@ class TestVerifying:
             "created",
         )
         assert event.data == CREATED["data"]
-        assert event.connection is None
+        assert event.transaction is None
         assert abs(event.occurred_at.timestamp() - time.time()) < 5
 
     @pytest.mark.parametrize(
@@ -337,8 +337,10 @@ class WritingHost(SmallHost):
     fails = False
 
     async def auth_event(self, event: AuthEvent) -> None:
-        assert event.connection is not None
-        await event.connection.execute(text("INSERT INTO accounts (id) VALUES (:id)"), {"id": event.data["id"]})
+        assert event.transaction is not None
+        await event.transaction.execute(
+            text("INSERT INTO accounts (id) VALUES (:id)"), {"id": event.data["id"]}
+        )
         if self.fails:
             raise RuntimeError("after the write")
 

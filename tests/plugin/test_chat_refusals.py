@@ -211,7 +211,7 @@ class TestBounds:
                     started = time.monotonic()
                     config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
                     node = Node(id="n", type="chat_message", config=config)
-                    result = await actions.reach(a_walk(connection=connection), node)
+                    result = await actions.reach(a_walk(), node, connection)
                     assert time.monotonic() - started < 2
                     assert result.reason == "send_failed"
                     await connection.rollback()

@@ -185,7 +185,7 @@ async def test_what_is_enqueued_here_is_sent_at_once(
         engine = host.plugin_state(Services)._database._engine
         assert engine is not None
         async with engine.begin() as connection:
-            await actions.reach(a_walk(connection=connection), node)
+            await actions.reach(a_walk(), node, connection)
             await asyncio.sleep(0.1)
             assert len(receiver.requests) == 1
         await until(lambda: len(receiver.requests) == 2, seconds=5)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -17,10 +19,11 @@ from flowactions_hookspecs import (
     LogicActionRef,
     NodeTriggerRef,
     QuestionRequired,
+    Receipt,
 )
 from flowactions_plugin.settings import read_settings
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, development, until
 
 EXPERIENCE = ExperienceTriggerRef(
     organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=2
@@ -33,6 +36,12 @@ NODE = NodeTriggerRef(
     node_trigger_group_id="g1",
     action_index=0,
 )
+
+
+async def fired(actions: FlowActions, ref: LogicActionRef, transaction: Any = None) -> Receipt:
+    return await actions.dispatch(
+        ref, firing_id=uuid4().hex, occurred_at=datetime.now(UTC), transaction=transaction
+    )
 
 
 @pytest.fixture
@@ -55,7 +64,7 @@ async def test_a_logic_action_sends_its_envelope(
     host.secret = "s3cret"
     headers = (Header(key="x-one", value="{{userId}}"),)
     host.action = LogicAction(url=receiver.url, method="PUT", headers=headers, secret="s3cret")
-    receipt = await actions.dispatch(a_walk(), ref)
+    receipt = await fired(actions, ref)
     assert receipt.status == "queued"
     (request,) = await until(lambda: receiver.requests)
     assert request.line.startswith("PUT ")
@@ -84,11 +93,11 @@ async def test_what_cannot_be_dispatched_says_why(
 ) -> None:
     """No action, an unnamed question and a forbidden destination are answers with a reason."""
     actions, host, receiver = started
-    assert (await actions.dispatch(a_walk(), NODE)).reason == "unknown_action"
+    assert (await fired(actions, NODE)).reason == "unknown_action"
     host.action = LogicAction(url="http://169.254.169.254/")
-    assert (await actions.dispatch(a_walk(), NODE)).reason == "blocked_url"
+    assert (await fired(actions, NODE)).reason == "blocked_url"
     host.action_error = QuestionRequired()
-    receipt = await actions.dispatch(a_walk(), NODE)
+    receipt = await fired(actions, NODE)
     assert (receipt.status, receipt.reason) == ("skipped", "question_required")
     assert receiver.requests == []
 
@@ -106,7 +115,7 @@ async def test_in_the_hosts_transaction_it_commits_or_rolls_back_with_it(
         async with actions.lifespan():
             for commit, rows in ((False, 0), (True, 1)):
                 async with engine.connect() as connection:
-                    receipt = await actions.dispatch(a_walk(connection=connection), EXPERIENCE)
+                    receipt = await fired(actions, EXPERIENCE, connection)
                     assert receipt.status == "queued"
                     await (connection.commit() if commit else connection.rollback())
                 async with engine.connect() as connection:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -278,13 +277,15 @@ async def test_in_the_hosts_transaction_everything_belongs_to_it(tmp_path: Path,
             walk = a_walk()
             for commit, expected in ((False, (0, 0)), (True, (1, 0))):
                 async with engine.connect() as connection:
-                    reached = replace(before(walk, "s"), connection=connection)
-                    assert (await actions.reach(reached, node("a", "http://127.0.0.1:9/"))).status == "recorded"
+                    recorded = await actions.reach(
+                        before(walk, "s"), node("a", "http://127.0.0.1:9/"), connection
+                    )
+                    assert recorded.status == "recorded"
                     await (connection.commit() if commit else connection.rollback())
                 assert await counted() == expected
             for commit, expected in ((False, (1, 0)), (True, (0, 1))):
                 async with engine.connect() as connection:
-                    assert ids(await actions.advance(replace(walk, connection=connection), "s")) == ["a"]
+                    assert ids(await actions.advance(walk, "s", connection)) == ["a"]
                     await (connection.commit() if commit else connection.rollback())
                 assert await counted() == expected
         await engine.dispose()

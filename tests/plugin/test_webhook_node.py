@@ -326,7 +326,7 @@ class TestSkipped:
 class TestHostTransaction:
     @pytest.mark.parametrize("commits", [True, False])
     async def test_a_delivery_belongs_to_the_hosts_transaction(self, database_url: str, commits: bool) -> None:
-        """With walk.connection, the row exists exactly when the host commits."""
+        """With a transaction, the row exists exactly when the host commits."""
         url = database_url.replace("sqlite://", "sqlite+aiosqlite://").replace(
             "postgresql://", "postgresql+asyncpg://"
         )
@@ -335,7 +335,7 @@ class TestHostTransaction:
         try:
             async with running(settings, database=engine) as run:
                 async with engine.connect() as connection:
-                    result = await run.reach(a_node(run.receiver.url), connection=connection)
+                    result = await run.actions.reach(a_walk(), a_node(run.receiver.url), connection)
                     assert result.status == "queued"
                     await (connection.commit() if commits else connection.rollback())
                 if commits:

@@ -51,14 +51,14 @@ class Probe:
     def flowactions_step_listeners(self, host: Host) -> list[Any]:
         return [self.advance]
 
-    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node, transaction: Any) -> NodeResult:
         self.reached.append((walk, node))
         if walk.pacing == "deferred":
             self.waiting.setdefault((walk.run_id, walk.next_step_id), []).append(node)
             return NodeResult(node_id=node.id, status="recorded")
         return NodeResult(node_id=node.id, status="sent", halt=node.config.get("halt", False))
 
-    async def advance(self, walk: Walk, step_id: str | None) -> list[NodeResult]:
+    async def advance(self, walk: Walk, step_id: str | None, transaction: Any) -> list[NodeResult]:
         fired = self.waiting.pop((walk.run_id, step_id), [])
         await asyncio.sleep(0)
         return [

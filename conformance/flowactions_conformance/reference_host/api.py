@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -25,7 +26,6 @@ from flowactions_hookspecs import (
     ExperienceTriggerRef,
     FlowActions,
     Receipt,
-    Walk,
 )
 
 PAGES = Path(__file__).parent / "pages"
@@ -178,16 +178,15 @@ async def fire(
     experience = await store.one(tables.experiences, id=experience_id, organization_id=organization_id)
     if experience is None:
         raise NotFoundException("There is no such experience.")
-    agent_id = experience["agent_id"]
-    walk = Walk(organization_id=organization_id, agent_id=agent_id, flow_id=experience_id, run_id=uuid4().hex)
     ref = ExperienceTriggerRef(
         organization_id=organization_id,
-        agent_id=agent_id,
+        agent_id=experience["agent_id"],
         experience_id=experience_id,
         trigger_row_id=row_id,
         action_index=index,
     )
-    return await actions.dispatch(walk, ref)
+    # New at each click. A host whose triggers fire by themselves takes the id of what fired them.
+    return await actions.dispatch(ref, firing_id=uuid4().hex, occurred_at=datetime.now(UTC))
 
 
 @post("/flows/{flow_id:str}/open", status_code=200, raises=[NotFoundException])

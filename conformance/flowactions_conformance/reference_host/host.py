@@ -119,7 +119,7 @@ class ReferenceHost(Host):
         """Remember the event, in the transaction that notes it as seen."""
         told = {"kind": event.kind, "action": event.action, "data": dict(event.data)}
         await self.store.put(
-            tables.auth_events, event.connection, id=f"{event.provider}/{event.event_id}", event=told
+            tables.auth_events, event.transaction, id=f"{event.provider}/{event.event_id}", event=told
         )
 
 
