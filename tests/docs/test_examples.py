@@ -22,7 +22,6 @@ from tests.benchmarks.simulate import CASES, plot, row_of, simulate
 from tests.support import SmallHost, a_walk, development
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README_STANDS_FOR = "class MyHost(Host): ...  # seven methods: docs/how-to/add-to-your-host.md\n"
 
 
@@ -98,14 +97,6 @@ def test_the_readme_has_exactly_two_commands() -> None:
         assert shlex.split(command)[:4] == ["python3", "-m", "venv", ".venv"]
     assert commands[0].endswith("flowactions-demo")
     assert commands[1].endswith("python -m pytest -n auto")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link and image of a page is there."""
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_the_key_that_operators_are_told_to_make_is_accepted() -> None:
