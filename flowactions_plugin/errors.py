@@ -5,6 +5,8 @@ FlowActionsError (of the contract)
 │   └── SchemaOutdated   its tables are of an earlier release; the message says what to run
 ├── EgressRefused        a rule forbids sending to this URL or address
 ├── SendFailed           a receiver gave no answer; the message says why
+├── HostFailed           a method of the host raised, or returned a wrong type; the message names it
+│   └── HostAnswerInvalid  it returned a wrong type
 ├── BodyInvalid          a webhook body is no JSON
 ├── SealBroken           a sealed secret cannot be opened
 └── NotConfigured        a setting is missing; the message names it
@@ -29,6 +31,14 @@ class EgressRefused(FlowActionsError):
 
 class SendFailed(FlowActionsError):
     """A request got no answer."""
+
+
+class HostFailed(FlowActionsError):
+    """A method of the host's failed. It was logged."""
+
+
+class HostAnswerInvalid(HostFailed):
+    """A method of the host's returned something of a wrong type."""
 
 
 class BodyInvalid(FlowActionsError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -26,6 +27,7 @@ from flowactions_plugin.chat.picker_routes import channels, members
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.auth import dashboard_principal
 from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
@@ -161,7 +163,9 @@ async def callback(
             state=signed_state,
             error=error,
             cookies=request.cookies,
-            principal=await host.dashboard_principal(request),
+            principal=checked(
+                host, "dashboard_principal", DashboardPrincipal | None, await host.dashboard_principal(request)
+            ),
         )
     except OAuthFailed as exc:
         outcome = {"chat": "error", "reason": exc.reason}
@@ -282,6 +286,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
     if stored is None:
         return CardAnswer(None)
     agents = await host.agents_using(organization_id, NODE_TYPE)
+    agents = checked(host, "agents_using", Sequence[Agent], agents)
     scopes = [scope for scope in stored.scopes.split(",") if scope]
     missing = [scope for scope in SCOPES if scopes and scope not in scopes]
     reason = connections.reason(stored)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 from litestar import Request
 from litestar.di import Provide
 
 from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host
+from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.problems import Problem
 
 Principal = TypeVar("Principal")
@@ -19,7 +19,9 @@ def dashboard_principal(host: Host) -> Provide:
     """Make the dependency that gives the `DashboardPrincipal`, or answers 401."""
 
     async def provide(request: AnyRequest) -> DashboardPrincipal:
-        return await _known(host.dashboard_principal, request, "dashboard", "This needs a dashboard session.")
+        principal = await host.dashboard_principal(request)
+        known = checked(host, "dashboard_principal", DashboardPrincipal | None, principal)
+        return _known(known, "dashboard", "This needs a dashboard session.")
 
     return Provide(provide)
 
@@ -28,15 +30,14 @@ def api_principal(host: Host) -> Provide:
     """Make the dependency that gives the `ApiPrincipal`, or answers 401."""
 
     async def provide(request: AnyRequest) -> ApiPrincipal:
-        return await _known(host.api_principal, request, "api", "This needs an access token.")
+        principal = await host.api_principal(request)
+        known = checked(host, "api_principal", ApiPrincipal | None, principal)
+        return _known(known, "api", "This needs an access token.")
 
     return Provide(provide)
 
 
-async def _known(
-    ask: Callable[[AnyRequest], Awaitable[Principal | None]], request: AnyRequest, realm: str, otherwise: str
-) -> Principal:
-    principal = await ask(request)
+def _known(principal: Principal | None, realm: str, otherwise: str) -> Principal:
     if principal is None:
         raise Problem("unauthorized", otherwise, headers={"WWW-Authenticate": f'Bearer realm="{realm}"'})
     return principal

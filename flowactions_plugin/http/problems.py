@@ -10,7 +10,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.errors import NotConfigured, StorageUnavailable
+from flowactions_plugin.errors import HostFailed, NotConfigured, StorageUnavailable
 
 log = logging.getLogger("flowactions.http")
 
@@ -114,6 +114,11 @@ def _on_not_configured(_: Request[Any, Any, Any], exc: NotConfigured) -> Respons
     return _answer(Problem("not_configured", str(exc)))
 
 
+def _on_host(_: Request[Any, Any, Any], _exc: HostFailed) -> Response[dict[str, Any]]:
+    # It was logged where it was noticed; callers learn nothing of the host's insides.
+    return _answer(Problem("internal_error", "The server's log has the details."))
+
+
 def _on_recursion(_: Request[Any, Any, Any], _exc: RecursionError) -> Response[dict[str, Any]]:
     # Raised by the reader of JSON bodies; no code here calls itself.
     return _answer(Problem("invalid_request", "The body is nested too deeply."))
@@ -130,6 +135,7 @@ HANDLERS: Final[ExceptionHandlersMap] = {
     HTTPException: _on_http,
     StorageUnavailable: _on_storage,
     NotConfigured: _on_not_configured,
+    HostFailed: _on_host,
     RecursionError: _on_recursion,
     Exception: _on_anything,
 }

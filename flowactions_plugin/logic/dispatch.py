@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
 from flowactions_hookspecs import (
-    ExperienceTriggerRef,
     Firing,
     FlowActionsError,
     Host,
@@ -19,41 +17,14 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
-from flowactions_plugin.clock import to_iso
-from flowactions_plugin.errors import EgressRefused, StorageUnavailable
+from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable
+from flowactions_plugin.host_answers import checked
+from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
 from flowactions_plugin.outbox.delivery import NewDelivery
 from flowactions_plugin.outbox.queue import Outbox, Webhook
 from flowactions_plugin.storage.database import Connection
 
 log = logging.getLogger("flowactions")
-
-EVENT_TYPE: Final = "experience.logic_action.webhook"
-ENVELOPE_VERSION: Final = 1
-
-
-class EnvelopeData(msgspec.Struct, frozen=True, rename="camel"):
-    """What happened, and where.
-
-    Args:
-        entity_id: the trigger row, or the node of a node trigger.
-        occurred_at: ISO 8601, UTC.
-        source: ``experience_trigger`` or ``node_trigger``.
-    """
-
-    entity_id: str
-    occurred_at: str
-    agent_id: str
-    experience_id: str
-    source: str
-    action_index: int
-
-
-class Envelope(msgspec.Struct, frozen=True):
-    """The body of a logic action's webhook (§2.7)."""
-
-    type: str
-    version: int
-    data: EnvelopeData
 
 
 class ActionUnusable(FlowActionsError):
@@ -80,70 +51,66 @@ class Dispatcher:
         self._host = host
         self._outbox = outbox
 
-    async def prepare(
-        self, ref: LogicActionRef, occurred_at: datetime, idempotency_key: str | None = None
-    ) -> NewDelivery:
+    async def prepare(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
         """Resolve an action and make its delivery; nothing is written yet.
 
         Args:
             ref: where the action is.
             occurred_at: when it fired, with time zone.
-            idempotency_key: what the caller knows the call by, if it is one.
+            occasion: what made it fire.
 
         Raises:
             ActionUnusable: there is no such action, or it may not be sent.
+            HostFailed: the host could not resolve it.
         """
-        try:
-            action = await self._host.logic_action(ref)
-        except QuestionRequired as exc:
-            raise ActionUnusable("question_required", str(exc)) from None
+        action = await self._action(ref)
         if action is None:
             raise ActionUnusable("unknown_action", "There is no webhook action at this place.")
         try:
-            delivery = await self._outbox.prepare(_webhook(ref, action, occurred_at))
+            delivery = await self._outbox.prepare(_webhook(ref, action, occurred_at, occasion))
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
-        return msgspec.structs.replace(delivery, idempotency_key=idempotency_key)
+        key = occasion.id if occasion.kind == "key" else None
+        return msgspec.structs.replace(delivery, idempotency_key=key)
 
     async def dispatch(self, firing: Firing, transaction: Connection | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
-            delivery = await self.prepare(firing.ref, firing.occurred_at)
+            delivery = await self.prepare(firing.ref, firing.occurred_at, Occasion("firing", firing.firing_id))
             await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
+        except HostFailed as exc:
+            return Receipt(status="failed", reason="host_error", message=str(exc))
         except StorageUnavailable as exc:
             log.error("a logic action was not queued: %s", exc)  # noqa: TRY400
             message = "The database did not answer, so nothing was queued."
             return Receipt(status="failed", reason="storage_unavailable", message=message)
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
+    async def _action(self, ref: LogicActionRef) -> LogicAction | None:
+        try:
+            action = await self._host.logic_action(ref)
+        except QuestionRequired as exc:
+            raise ActionUnusable("question_required", str(exc)) from None
+        except Exception as exc:
+            method = f"{type(self._host).__name__}.logic_action"
+            log.exception("%s failed", method)
+            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
+        return checked(self._host, "logic_action", LogicAction | None, action)
 
-def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime) -> Webhook:
-    if isinstance(ref, ExperienceTriggerRef):
-        source, entity_id = "experience_trigger", ref.trigger_row_id
-    else:
-        source, entity_id = "node_trigger", ref.node_id
-    envelope = Envelope(
-        type=EVENT_TYPE,
-        version=ENVELOPE_VERSION,
-        data=EnvelopeData(
-            entity_id=entity_id,
-            occurred_at=to_iso(int(occurred_at.timestamp() * 1000)),
-            agent_id=ref.agent_id,
-            experience_id=ref.experience_id,
-            source=source,
-            action_index=ref.action_index,
-        ),
-    )
+
+def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:
+    body = envelope(ref, occurred_at)
     return Webhook(
         organization_id=ref.organization_id,
         agent_id=ref.agent_id,
         origin=LogicActionOrigin(ref=ref),
         event_type=EVENT_TYPE,
-        entity=msgspec.json.encode(ref, order="sorted").decode(),
+        entity=entity(ref, occasion),
         url=action.url.strip(),
         method=action.method,
         headers=tuple(action.headers),
-        body=msgspec.json.encode(envelope),
+        body=msgspec.json.encode(body),
+        event_payload=event_payload(body),
     )

@@ -9,6 +9,7 @@ import msgspec
 
 from flowactions_hookspecs import LogicActionRef
 from flowactions_plugin.logic.dispatch import Dispatcher
+from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.outbox.delivery import NewDelivery
 from flowactions_plugin.outbox.queue import Outbox
@@ -73,6 +74,7 @@ class Enqueuer:
         Raises:
             RateExceeded: sixty calls were admitted within the last minute.
             ActionUnusable: there is no such action, or it may not be sent.
+            HostFailed: the host could not resolve it.
             StorageUnavailable: the database failed; nothing was written.
         """
         # Looked at first, so that a repeated or throttled call costs the host nothing.
@@ -82,7 +84,7 @@ class Enqueuer:
         if seen.wait_ms:
             raise RateExceeded(seen.wait_ms)
         called_at = datetime.fromtimestamp(self._database.clock(), UTC)
-        delivery = await self._dispatcher.prepare(ref, called_at, key)
+        delivery = await self._dispatcher.prepare(ref, called_at, Occasion("key", key))
         return await self._write(delivery, key)
 
     async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:

@@ -11,7 +11,16 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
-from flowactions_hookspecs import ApiPrincipal, ExperienceTriggerRef, Host, LogicActionRef, NodeTriggerRef
+from flowactions_hookspecs import (
+    Agent,
+    ApiPrincipal,
+    ExperienceTriggerRef,
+    Host,
+    LogicActionRef,
+    NodeTriggerRef,
+)
+from flowactions_hookspecs.ids import MAX_ID_LENGTH, id_fault
+from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.auth import api_principal
 from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
@@ -23,7 +32,7 @@ PATH: Final = "/v1/agents/{agent_id:str}/experiences/{experience_id:str}/logic-w
 WORD_PATTERN: Final = r"^[^\x00]+$"
 """PostgreSQL's text cannot hold NUL."""
 
-Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=WORD_PATTERN)]
+Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=WORD_PATTERN)]
 
 OF_EXPERIENCE: Final = ("triggerRowId",)
 OF_NODE: Final = ("nodeId", "nodeTriggerGroupId")
@@ -144,7 +153,7 @@ def logic_router(host: Host, enqueuer: Enqueuer) -> Router:
 
 async def _check_agent(host: Host, principal: ApiPrincipal, agent_id: str) -> None:
     """Let only the principal's own agents through; another's is as if it were not there."""
-    agent = await host.agent(agent_id) if "\0" not in agent_id else None
+    agent = None if id_fault(agent_id) else checked(host, "agent", Agent | None, await host.agent(agent_id))
     if (
         agent is None
         or agent.organization_id != principal.organization_id
@@ -173,7 +182,7 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
         for name in others
         if given[name] is not None
     ]
-    if "\0" in experience_id:
+    if id_fault(experience_id):
         raise Problem("unknown_action", "There is no webhook action at this place.")
     if errors:
         raise Problem("invalid_request", "The ids do not go with the source.", errors)

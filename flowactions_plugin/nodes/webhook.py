@@ -197,7 +197,7 @@ def _webhook(
             node_id=node.id,
         ),
         event_type=EVENT_TYPE,
-        entity=f"{walk.run_id}/{node.id}",
+        entity=_entity(walk, node),
         url=config.webhook_url.strip(),
         method=config.webhook_method,
         headers=tuple(
@@ -207,6 +207,13 @@ def _webhook(
         body=body,
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
     )
+
+
+def _entity(walk: Walk, node: Node) -> str:
+    """Name what the event is about: this node, at this visit of this run (§2.5)."""
+    # A JSON array keeps the parts apart, whatever is in them.
+    parts = (walk.organization_id, walk.flow_id, walk.run_id, node.id, walk.visit)
+    return msgspec.json.encode(parts).decode()
 
 
 def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> Action:

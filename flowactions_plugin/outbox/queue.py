@@ -38,6 +38,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         method: the HTTP method; GET and HEAD are sent without a body.
         headers: custom headers, variables already substituted.
         body: the exact bytes.
+        event_payload: what of the body makes the event id; ``None``: all of it.
         max_attempts: wanted attempts, kept within 1 and 10.
     """
 
@@ -50,6 +51,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: tuple[Header, ...] = ()
     body: bytes | None = None
+    event_payload: bytes | None = None
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
 
@@ -77,7 +79,8 @@ class Outbox:
         destination = await self._guard.check(webhook.url)
         method = method_name(webhook.method) or "POST"
         body = None if method in BODYLESS_METHODS else webhook.body
-        event = event_id(webhook.event_type, webhook.entity, body or b"")
+        payload = body if webhook.event_payload is None else webhook.event_payload
+        event = event_id(webhook.event_type, webhook.entity, payload or b"")
         headers, dropped = frozen_headers(
             webhook.headers, event_id=event, event_type=webhook.event_type, has_body=body is not None
         )

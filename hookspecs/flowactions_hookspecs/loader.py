@@ -15,6 +15,7 @@ from litestar.types import ControllerRouterHandler
 from flowactions_hookspecs import plugins as registry
 from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed
 from flowactions_hookspecs.host import Host
+from flowactions_hookspecs.ids import check_firing, check_node, check_run, check_step, check_walk
 from flowactions_hookspecs.logic import Firing, LogicActionRef, LogicActionType, Receipt
 from flowactions_hookspecs.nodes import Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.tasks import Supervisor
@@ -139,6 +140,8 @@ class FlowActions:
             NotStarted: the lifespan is not open.
         """
         self._check_running()
+        check_walk(walk)
+        check_node(node)
         node_type = self.node_types.get(node.type)
         if node_type is None:
             log.error("no plugin offers node type %r of node %s", node.type, node.id)
@@ -170,6 +173,8 @@ class FlowActions:
             NotStarted: the lifespan is not open.
         """
         self._check_running()
+        check_run(walk)
+        check_step("step_id", step_id)
         results: list[NodeResult] = []
         for plugin, listener in self._step_listeners:
             try:
@@ -206,6 +211,7 @@ class FlowActions:
         """
         self._check_running()
         firing = Firing(ref=ref, firing_id=firing_id, occurred_at=occurred_at)
+        check_firing(firing)
         kind = self._logic_action_types.get(action_type)
         if kind is None:
             log.error("no plugin offers logic action type %r", action_type)

@@ -256,7 +256,7 @@ class TestValidation:
             ({"actionIndex": 10**400}, "actionIndex"),
             ({"triggerRowId": None}, "triggerRowId"),
             ({"triggerRowId": ""}, "triggerRowId"),
-            ({"triggerRowId": "r" * 201}, "triggerRowId"),
+            ({"triggerRowId": "r" * 256}, "triggerRowId"),
             ({"triggerRowId": "r\0"}, "triggerRowId"),
             ({"nodeId": "n"}, "nodeId"),
             ({"nodeTriggerGroupId": "g"}, "nodeTriggerGroupId"),

@@ -1,0 +1,106 @@
+"""What a host's methods return, checked where it enters: a wrong type names the host's class and method."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host
+from flowactions_hookspecs.ids import id_fault, text_fault
+from flowactions_plugin.errors import HostAnswerInvalid
+
+log = logging.getLogger("flowactions")
+
+Answer = TypeVar("Answer")
+
+STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal)
+"""Structs whose texts reach the database: they are ids, but for the names."""
+
+NAMES: Final = frozenset({"name", "user_name"})
+
+
+def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
+    """Return a host's answer when it is what the contract says.
+
+    Args:
+        host: whose answer it is.
+        method: which of its methods gave it.
+        expected: the method's type: a struct, a sequence or set of one, or a union with ``None``.
+        answer: what the method returned.
+
+    Raises:
+        HostAnswerInvalid: it is something else. The error was logged; it names class and method, and no value.
+    """
+    fault = _fault(answer, expected, "")
+    if fault is None:
+        return answer
+    message = f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}"
+    log.error("%s", message)
+    raise HostAnswerInvalid(message)
+
+
+def _fault(value: object, expected: Any, path: str) -> str | None:
+    """Tell what is wrong with a value; ``None``: nothing.
+
+    Args:
+        value: the value.
+        expected: its type, as annotated.
+        path: where it stands within the answer; empty for the answer itself.
+    """
+    where = path or "it"
+    options = get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
+    if value is None and NoneType in options:
+        return None
+    # The contract's unions are of one type and None.
+    (kind,) = (option for option in options if option is not NoneType)
+    origin = get_origin(kind) or kind
+    collection = Sequence if origin is Sequence else AbstractSet if origin is frozenset else None
+    if collection is not None:
+        if not isinstance(value, collection) or isinstance(value, str | bytes):
+            return f"{where} is {_article(value)}, not {_words(kind)}"
+        faults = (_fault(each, get_args(kind)[0], f"{path}[{index}]") for index, each in enumerate(value))
+        return next((fault for fault in faults if fault is not None), None)
+    if not isinstance(value, origin):
+        return f"{where} is {_article(value)}, not {_words(kind)}"
+    return _struct_fault(value, kind, path) if isinstance(value, msgspec.Struct) else None
+
+
+def _struct_fault(struct: msgspec.Struct, kind: type[msgspec.Struct], path: str) -> str | None:
+    for field in msgspec.structs.fields(kind):
+        value = getattr(struct, field.name)
+        at = f"{path}.{field.name}" if path else field.name
+        fault = _fault(value, field.type, at) or (
+            _text_fault(value, field.name, at) if kind in STORED else None
+        )
+        if fault is not None:
+            return fault
+    return None
+
+
+def _text_fault(value: object, field: str, at: str) -> str | None:
+    if field in NAMES and isinstance(value, str):
+        fault = "must not hold a NUL character" if "\0" in value else text_fault(value)
+        return fault and f"{at} {fault}"
+    ids = value if isinstance(value, AbstractSet) else () if value is None else (value,)
+    return next((f"{at} {fault}" for fault in map(id_fault, ids) if fault is not None), None)
+
+
+def _words(expected: Any) -> str:
+    if get_origin(expected) in (Union, UnionType):
+        return " or ".join(_words(option) for option in get_args(expected))
+    if expected is NoneType:
+        return "None"
+    if get_origin(expected) is not None:
+        kind = "sequence" if get_origin(expected) is Sequence else "set"
+        return f"a {kind} of {get_args(expected)[0].__name__}"
+    name = expected.__name__
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _article(value: object) -> str:
+    return "None" if value is None else _words(type(value))
