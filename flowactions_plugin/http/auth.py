@@ -108,7 +108,7 @@ class RouteGuard:
 
 def principal_of(connection: AnyConnection) -> Any:
     """Give the principal that the guard has found."""
-    return connection.scope[_PRINCIPAL]  # type: ignore[literal-required]
+    return cast("dict[str, Any]", connection.scope)[_PRINCIPAL]
 
 
 def _principal(request: AnyRequest) -> Any:

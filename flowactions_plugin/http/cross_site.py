@@ -46,7 +46,7 @@ class Fetch(NamedTuple):
                 ("host", "host"),
             )
         }
-        return cls(**read, scheme=str(connection.scope.get("scheme", "http")))  # type: ignore[arg-type]
+        return cls(**read, scheme=str(connection.scope.get("scheme", "http")))
 
 
 def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = False) -> bool:
