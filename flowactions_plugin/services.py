@@ -19,6 +19,7 @@ from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
@@ -26,6 +27,7 @@ from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.origins import origin_of
 from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
@@ -94,6 +96,7 @@ class Services:
         self._dispatcher = Dispatcher(host, self._outbox)
         self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._open = AsyncExitStack()
+        self._is_running = False
 
     def __repr__(self) -> str:
         return "Services(…)"
@@ -117,11 +120,17 @@ class Services:
     def route_handlers(self) -> Sequence[Router]:
         """Give the routes."""
         dashboard_url = (self._settings.public_url or "") + self._settings.connections_path
+        own = origin_of(self._settings.public_url or "")
+        origins = [*self._settings.dashboard_origins, *([own] if own else [])]
+        guard = RouteGuard(self._host, origins, lambda: self._is_running)
         return [
-            outbox_router(self._host, self._store),
-            chat_router(self._host, self._chat, dashboard_url),
-            logic_router(self._host, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)),
+            outbox_router(guard, self._store),
+            chat_router(self._host, guard, self._chat, dashboard_url),
+            logic_router(
+                self._host, guard, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)
+            ),
             auth_events_router(
+                guard,
                 AuthEvents(self._host, self._database, self._organization_deleted),
                 Verifier(self._settings.auth_secrets) if self._settings.auth_secrets else None,
             ),
@@ -216,6 +225,8 @@ class Services:
             self._open.push_async_callback(self._chat.connections.aclose)
         if self._bell is not None:
             await self._open.enter_async_context(self._bell)
+        self._is_running = True
 
     async def __aexit__(self, *_exc: object) -> None:
+        self._is_running = False
         await self._open.aclose()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flowactions_hookspecs import SettingsInvalid
+from flowactions_plugin.origins import parse_origin
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Number = TypeVar("Number", int, float)
@@ -46,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             name and password in it if it asks for them.
         encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
         connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
+        dashboard_origins: ``FLOWACTIONS_DASHBOARD_ORIGINS``; further origins, by commas, whose pages may call the
+            dashboard routes that change something.
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
         chat_client_id: ``CHAT_CLIENT_ID``.
         chat_client_secret: ``CHAT_CLIENT_SECRET``.
@@ -72,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     egress_proxy: str | None = None
     encryption_keys: tuple[bytes, ...] = ()
     connections_path: str = "/connections"
+    dashboard_origins: tuple[str, ...] = ()
     public_url: str | None = None
     chat_client_id: str | None = None
     chat_client_secret: str | None = None
@@ -164,6 +168,14 @@ def _path(text: str) -> str:
     return text
 
 
+def _origins(text: str) -> tuple[str, ...]:
+    origins = [parse_origin(part.strip()) for part in text.split(",") if part.strip()]
+    found = tuple(origin for origin in origins if origin is not None)
+    if len(found) != len(origins):
+        raise ValueError("must be origins such as https://app.example.com, by commas, without a path")
+    return found
+
+
 def _signing_secrets(text: str) -> tuple[str, ...]:
     secrets: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):
@@ -197,6 +209,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", _base_url),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),
+    "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", _origins),
     "BACKEND_PUBLIC_URL": ("public_url", _base_url),
     "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", _signing_secrets),
     "CHAT_CLIENT_ID": ("chat_client_id", _text),

@@ -10,11 +10,19 @@ from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 
 from flowactions_plugin.auth_events.receive import AuthEvents, HandlerFailed
-from flowactions_plugin.auth_events.verify import NotAuthentic, Verifier
+from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventInvalid, EventReceived
+from flowactions_plugin.http.auth import RouteGuard, read_body
+from flowactions_plugin.http.events import (
+    EVENT_BYTES,
+    EventAnswer,
+    EventInvalid,
+    EventReceived,
+    NotAuthentic,
+)
 from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.refusals import RefusalLog
 
 log = logging.getLogger("flowactions.auth_events")
 
@@ -26,6 +34,7 @@ class Receiver(msgspec.Struct):
 
     events: AuthEvents
     verifier: Verifier | None
+    refusals: RefusalLog
 
 
 @post(
@@ -43,10 +52,11 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
     """
     if receiver.verifier is None:
         raise NotConfigured("Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events.")
-    body = await request.body()
+    body = await read_body(request)
     try:
         told = receiver.verifier.read(request.headers, body)
-    except NotAuthentic:
+    except NotAuthentic as exc:
+        receiver.refusals.note(exc)
         raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
     except EventInvalid as exc:
         raise Problem("invalid_request", str(exc)) from None
@@ -59,17 +69,20 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
 
-def auth_events_router(events: AuthEvents, verifier: Verifier | None) -> Router:
+def auth_events_router(guard: RouteGuard, events: AuthEvents, verifier: Verifier | None) -> Router:
     """Make the router of the auth provider's events.
 
     Args:
+        guard: refuses requests while the plugin is not started.
         events: takes them.
         verifier: ``None`` when no secret is configured; then the route answers 503.
     """
+    receiver = Receiver(events, verifier, RefusalLog("flowactions.auth_events", f"POST {PATH}"))
     return Router(
         "/",
         route_handlers=documented(receive),
-        dependencies={"receiver": Provide(lambda: Receiver(events, verifier), sync_to_thread=False)},
+        dependencies={"receiver": Provide(lambda: receiver, sync_to_thread=False)},
+        guards=[guard.guard()],
         exception_handlers=HANDLERS,
         tags=["Inbound events"],
     )

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from svix.webhooks import Webhook, WebhookVerificationError
 
-from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.http.events import EventInvalid, event_object
+from flowactions_plugin.http.events import EventInvalid, NotAuthentic, event_object, outside_window
 
 ID_HEADERS: Final = ("svix-id", "webhook-id")
 TIMESTAMP_HEADERS: Final = ("svix-timestamp", "webhook-timestamp")
 SIGNATURE_HEADERS: Final = ("svix-signature", "webhook-signature")
+
+ALL_HEADERS: Final = (ID_HEADERS, TIMESTAMP_HEADERS, SIGNATURE_HEADERS)
+TOLERANCE_SECONDS: Final = 300
+"""The library's."""
 
 Kind = Literal["organization", "user", "session", "other"]
 KINDS: Final = ("organization", "user", "session")
 
 _ID = re.compile(r"[!-~]{1,200}", re.ASCII)
 _TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
-
-
-class NotAuthentic(FlowActionsError):
-    """The auth provider has not signed this, or too long ago."""
 
 
 class Told(NamedTuple):
@@ -51,10 +52,12 @@ class Verifier:
 
     Args:
         secrets: the newest first, as the provider shows them (``whsec_…``).
+        clock: Unix seconds, for saying how far a timestamp is off; the library that decides has its own.
     """
 
-    def __init__(self, secrets: Sequence[str]) -> None:
+    def __init__(self, secrets: Sequence[str], clock: Callable[[], float] = time.time) -> None:
         self._webhooks = [Webhook(secret) for secret in secrets]
+        self._clock = clock
 
     def __repr__(self) -> str:
         return "Verifier(…)"
@@ -70,18 +73,35 @@ class Verifier:
             NotAuthentic: whatever the bytes, no secret fits, or it is more than five minutes off.
             EventInvalid: it is signed, but is no event.
         """
+        missing = [names[0] for names in ALL_HEADERS if not _first(headers, names)]
+        if missing:
+            raise NotAuthentic("headers", f"{' and '.join(missing)} missing")
         event_id = _first(headers, ID_HEADERS)
         timestamp = _first(headers, TIMESTAMP_HEADERS)
         if _ID.fullmatch(event_id) is None or _TIMESTAMP.fullmatch(timestamp) is None:
-            raise NotAuthentic
+            raise NotAuthentic("header form", "the id or the timestamp does not have the scheme's form")
         signed = {
             "svix-id": event_id,
             "svix-timestamp": timestamp,
             "svix-signature": _first(headers, SIGNATURE_HEADERS),
         }
         if not any(_fits(webhook, signed, body) for webhook in self._webhooks):
-            raise NotAuthentic
+            raise self._why(signed, body)
         return _told(event_id, int(timestamp), body)
+
+    def _why(self, signed: Mapping[str, str], body: bytes) -> NotAuthentic:
+        """Find out why no secret fits."""
+        late = self._clock() - int(signed["svix-timestamp"])
+        fits = any(_signed_with(webhook, signed, body) for webhook in self._webhooks)
+        # The library reads the clock a moment before.
+        if fits or abs(late) > TOLERANCE_SECONDS:
+            return outside_window(late, fits=fits)
+        number = len(self._webhooks)
+        which = "the one secret" if number == 1 else f"any of the {number} secrets"
+        return NotAuthentic(
+            "signature",
+            f"the signature does not fit {which} of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's",
+        )
 
 
 def _first(headers: Mapping[str, str], names: Sequence[str]) -> str:
@@ -97,6 +117,19 @@ def _fits(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
         # Of the latter two, the library lets some through: text that is not base64, bytes that are not UTF-8.
         return False
     return True
+
+
+def _signed_with(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
+    """Tell whether the signature fits, however long ago it was made."""
+    try:
+        moment = datetime.fromtimestamp(int(signed["svix-timestamp"]), UTC)
+        expected = webhook.sign(signed["svix-id"], moment, body.decode())
+    except (ValueError, OverflowError, OSError):
+        return False
+    return any(
+        hmac.compare_digest(expected.encode(), each.encode("utf-8", "replace"))
+        for each in signed["svix-signature"].split(" ")
+    )
 
 
 def _told(event_id: str, timestamp: int, body: bytes) -> Told:

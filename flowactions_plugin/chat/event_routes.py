@@ -8,12 +8,20 @@ from typing import Any
 from litestar import Request, post
 from litestar.di import NamedDependency
 
-from flowactions_plugin.chat.events import Challenge, is_authentic, read_event
+from flowactions_plugin.chat.events import Challenge, check_signature, read_event
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.http.events import EVENT_BYTES, EventAnswer, EventInvalid, EventReceived
+from flowactions_plugin.http.auth import read_body
+from flowactions_plugin.http.events import (
+    EVENT_BYTES,
+    EventAnswer,
+    EventInvalid,
+    EventReceived,
+    NotAuthentic,
+)
 from flowactions_plugin.http.openapi import described
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.http.refusals import RefusalLog
 
 
 @post(
@@ -24,22 +32,27 @@ from flowactions_plugin.http.problems import Problem
     **described("chatSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def events(
-    request: Request[Any, Any, Any], anybodys_chat: NamedDependency[Chat]
+    request: Request[Any, Any, Any],
+    chat: NamedDependency[Chat],
+    refusals: NamedDependency[RefusalLog],
 ) -> EventAnswer | Challenge:
     """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
-    if anybodys_chat.signing_secret is None:
+    if chat.signing_secret is None:
         raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
-    body = await request.body()
+    body = await read_body(request)
     timestamp = request.headers.get("x-slack-request-timestamp")
     signature = request.headers.get("x-slack-signature")
     now = time.time()
-    if not is_authentic(anybodys_chat.signing_secret, timestamp, signature, body, now):
-        raise Problem("unauthorized", "The signature is missing, wrong or too old.")
+    try:
+        check_signature(chat.signing_secret, timestamp, signature, body, now)
+    except NotAuthentic as exc:
+        refusals.note(exc)
+        raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
     try:
         event = read_event(body, now)
     except EventInvalid as exc:
         raise Problem("invalid_request", str(exc)) from None
     if isinstance(event, Challenge):
         return event
-    duplicate = event is not None and await anybodys_chat.events.revoke(event)
+    duplicate = event is not None and await chat.events.revoke(event)
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))

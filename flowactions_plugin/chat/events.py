@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_plugin.chat.store import ConnectionStore, Revocation
-from flowactions_plugin.http.events import EventInvalid, event_object
+from flowactions_plugin.http.events import EventInvalid, NotAuthentic, event_object, outside_window
 
 log = logging.getLogger("flowactions.chat")
 
@@ -29,10 +29,8 @@ class Challenge(msgspec.Struct, frozen=True):
     challenge: str
 
 
-def is_authentic(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> bool:
-    """Tell whether the provider signed a request, scheme v0 (§5.4).
-
-    Whatever the bytes, the answer is yes or no.
+def check_signature(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> None:
+    """Check that the provider signed a request, scheme v0 (§5.4).
 
     Args:
         secret: ``CHAT_SIGNING_SECRET``.
@@ -40,14 +38,31 @@ def is_authentic(secret: str, timestamp: str | None, signature: str | None, body
         signature: the header ``X-Slack-Signature``.
         body: as it came.
         now: Unix seconds.
+
+    Raises:
+        NotAuthentic: whatever the bytes, the provider has not signed them, or more than five minutes ago.
     """
-    if timestamp is None or signature is None or _TIMESTAMP.fullmatch(timestamp) is None:
-        return False
-    if abs(now - int(timestamp)) > TOLERANCE_SECONDS:
-        return False
+    if timestamp is None or signature is None:
+        raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")
+    if _TIMESTAMP.fullmatch(timestamp) is None:
+        raise NotAuthentic("timestamp form", "X-Slack-Request-Timestamp is not Unix seconds")
     signed = f"{VERSION}:{timestamp}:".encode() + body
     expected = f"{VERSION}={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
-    return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+    fits = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+    late = now - int(timestamp)
+    if abs(late) > TOLERANCE_SECONDS:
+        raise outside_window(late, fits=fits)
+    if not fits:
+        raise NotAuthentic("signature", "the signature does not fit CHAT_SIGNING_SECRET: is it this app's?")
+
+
+def is_authentic(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> bool:
+    """Tell whether `check_signature` passes."""
+    try:
+        check_signature(secret, timestamp, signature, body, now)
+    except NotAuthentic:
+        return False
+    return True
 
 
 def read_event(body: bytes, now: float) -> Challenge | Revocation | None:

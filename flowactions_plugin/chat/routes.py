@@ -28,9 +28,10 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.host_answers import checked
-from flowactions_plugin.http.auth import dashboard_principal
-from flowactions_plugin.http.openapi import described, documented
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
+from flowactions_plugin.http.openapi import BodyRule, described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.refusals import RefusalLog
 
 NODE_TYPE: Final = "chat_message"
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -84,13 +85,13 @@ class InstallAnswer(msgspec.Struct):
     data: InstallUrl
 
 
-class DefaultChannel(msgspec.Struct, rename="camel"):
+class DefaultChannel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The channel that test messages go to."""
 
     channel_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
 
 
-class TestMessage(msgspec.Struct):
+class TestMessage(msgspec.Struct, forbid_unknown_fields=True):
     """The text of a test message."""
 
     text: Annotated[str, Meta(max_length=4000)]
@@ -114,7 +115,13 @@ class TestAnswer(msgspec.Struct):
 @get(
     "/install",
     summary="Connect a workspace",
-    **described("dashboard", {302: (None, "To the provider's consent page.")}, "not_configured"),
+    **described(
+        "dashboard",
+        {302: (None, "To the provider's consent page.")},
+        "not_configured",
+        changes=True,
+        navigable=True,
+    ),
 )
 async def install(
     request: Request[Any, Any, Any],
@@ -148,7 +155,7 @@ async def install(
 )
 async def callback(
     request: Request[Any, Any, Any],
-    anybodys_chat: NamedDependency[Chat],
+    chat: NamedDependency[Chat],
     host: NamedDependency[Host],
     dashboard_url: NamedDependency[str],
     code: FromQuery[str | None] = None,
@@ -158,7 +165,7 @@ async def callback(
     """End the install, and send the browser to the dashboard with what came of it (§4.1)."""
     outcome = {"chat": "connected"}
     try:
-        await anybodys_chat.install.finish(
+        await chat.install.finish(
             code=code,
             state=signed_state,
             error=error,
@@ -187,7 +194,7 @@ async def show(
 @delete(
     "/connection",
     summary="Disconnect the workspace",
-    **described("dashboard", {}, "not_configured"),
+    **described("dashboard", {}, "not_configured", changes=True),
 )
 async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat]) -> None:
     """Revoke the token at the provider and forget the connection."""
@@ -197,7 +204,14 @@ async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: Named
 @put(
     "/connection/default-channel",
     summary="Choose the channel for test messages",
-    **described("dashboard", {}, "invalid_request", "not_connected", "too_large", "not_configured"),
+    **described(
+        "dashboard",
+        {},
+        "not_connected",
+        "not_configured",
+        changes=True,
+        body=BodyRule(DefaultChannel, 'a JSON object such as {"channelId": "C0123456789"}'),
+    ),
 )
 async def choose_channel(
     principal: NamedDependency[DashboardPrincipal],
@@ -218,7 +232,13 @@ async def choose_channel(
     status_code=200,
     summary="Send a test message to the default channel",
     **described(
-        "dashboard", {}, "invalid_request", "not_connected", "no_default_channel", "too_large", "not_configured"
+        "dashboard",
+        {},
+        "not_connected",
+        "no_default_channel",
+        "not_configured",
+        changes=True,
+        body=BodyRule(TestMessage, 'a JSON object such as {"text": "Hello"}'),
     ),
 )
 async def send_message(
@@ -238,11 +258,12 @@ async def send_message(
     return TestAnswer(TestResult(ok=True, ts=ts))
 
 
-def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
+def chat_router(host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
     """Make the router of the chat connection.
 
     Args:
-        host: tells who calls, and which agents use the connection.
+        host: tells which agents use the connection, and who comes back from the provider.
+        guard: decides who may call.
         chat: the chat part, or why there is none; then every route answers 503.
         dashboard_url: the page on which an install ends.
     """
@@ -252,9 +273,7 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
             raise NotConfigured(str(chat))  # anew: one that is raised again and again would grow
         return chat
 
-    # It asks for the principal, so that strangers get a 401 and learn nothing of the settings.
-    async def dashboard_chat(principal: NamedDependency[DashboardPrincipal]) -> Chat:  # noqa: ARG001
-        return await any_chat()
+    refusals = RefusalLog("flowactions.chat", f"POST {BASE_PATH}/events")
 
     return Router(
         BASE_PATH,
@@ -270,12 +289,14 @@ def chat_router(host: Host, chat: Chat | NotConfigured, dashboard_url: str) -> R
             events,
         ),
         dependencies={
-            "principal": dashboard_principal(host),
-            "chat": Provide(dashboard_chat),
-            "anybodys_chat": Provide(any_chat),
+            "principal": PRINCIPAL,
+            "chat": Provide(any_chat),
             "host": Provide(lambda: host, sync_to_thread=False),
             "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
+            "refusals": Provide(lambda: refusals, sync_to_thread=False),
         },
+        guards=[guard.guard()],
+        request_max_body_size=BODY_BYTES,
         exception_handlers=HANDLERS,
         tags=["Chat connection"],
     )

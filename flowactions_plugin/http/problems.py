@@ -9,7 +9,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
-from flowactions_hookspecs import FlowActionsError
+from flowactions_hookspecs import FlowActionsError, NotStarted
 from flowactions_plugin.errors import HostFailed, NotConfigured, StorageUnavailable
 
 log = logging.getLogger("flowactions.http")
@@ -18,20 +18,42 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 TITLES: Final = {
     "unauthorized": (401, "Sign in first"),
+    "forbidden": (403, "Not allowed"),
+    "cross_site": (403, "The request comes from another site"),
     "not_found": (404, "Not found"),
+    "method_not_allowed": (405, "The method is not allowed"),
     "invalid_request": (400, "The request cannot be used"),
     "unknown_action": (400, "There is no such action"),
     "blocked_url": (400, "The action's URL is not allowed"),
     "too_large": (413, "The body is too large"),
+    "unsupported_media_type": (415, "The body is not JSON"),
     "rate_limited": (429, "Too many calls"),
     "not_connected": (409, "No chat workspace is connected"),
     "no_default_channel": (409, "The connection has no default channel"),
     "chat_refused": (502, "The chat provider refused"),
     "not_configured": (503, "A setting is missing"),
+    "not_started": (503, "The host has not started the plugin"),
     "storage_unavailable": (503, "The database did not answer"),
     "internal_error": (500, "Something went wrong here"),
 }
 """Stable code → status and title of its problem."""
+
+LOOK_IN_LOG: Final = "The server's log has the details."
+WRONG_FORM: Final = "The request does not have the right form."
+
+NO_STORE: Final = {"Cache-Control": "no-store"}
+"""For answers that only the caller may see, and problems, which may be gone the next moment."""
+
+_OF_STATUS: Final = {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "rate_limited",
+}
+"""Status of an exception of Litestar's → code. Of other statuses, those of the 400s are ``invalid_request``."""
 
 
 class Problem(FlowActionsError):
@@ -58,18 +80,19 @@ class Problem(FlowActionsError):
         self.headers = headers
 
 
-def _answer(problem: Problem) -> Response[dict[str, Any]]:
-    status, title = TITLES[problem.code]
+def _answer(problem: Problem, status: int | None = None) -> Response[dict[str, Any]]:
+    usual, title = TITLES[problem.code]
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": title,
-        "status": status,
+        "status": status or usual,
         "detail": problem.detail,
         "code": problem.code,
     }
     if problem.errors:
         body["errors"] = problem.errors
-    return Response(body, status_code=status, media_type=MEDIA_TYPE, headers=problem.headers)
+    headers = {**(problem.headers or {}), **NO_STORE}
+    return Response(body, status_code=status or usual, media_type=MEDIA_TYPE, headers=headers)
 
 
 def _on_problem(_: Request[Any, Any, Any], exc: Problem) -> Response[dict[str, Any]]:
@@ -83,7 +106,7 @@ def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Respo
         for item in extra
         if isinstance(item, dict)
     ]
-    return _answer(Problem("invalid_request", "The request does not have the right form.", errors))
+    return _answer(Problem("invalid_request", WRONG_FORM, errors))
 
 
 def _on_the_wire(key: str) -> str:
@@ -92,17 +115,14 @@ def _on_the_wire(key: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _on_http(_: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
-    if exc.status_code == 413:
-        return _answer(Problem("too_large", "Send less at once."))
-    body = {
-        "type": "about:blank",
-        "title": exc.detail or "Refused",
-        "status": exc.status_code,
-        "detail": exc.detail,
-        "code": "invalid_request" if exc.status_code < 500 else "internal_error",
-    }
-    return Response(body, status_code=exc.status_code, media_type=MEDIA_TYPE, headers=exc.headers)
+def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
+    """Answer what Litestar, or a guard of the host's, raises: the status stays, the title is the code's."""
+    if exc.status_code >= 500:
+        log.error("%s %s failed: %s", request.method, request.url.path, exc.detail, exc_info=exc)
+        return _answer(Problem("internal_error", LOOK_IN_LOG), exc.status_code)
+    code = _OF_STATUS.get(exc.status_code, "invalid_request")
+    detail = "Send less at once." if code == "too_large" else exc.detail or TITLES[code][1]
+    return _answer(Problem(code, detail, headers=dict(exc.headers or {})), exc.status_code)
 
 
 def _on_storage(_: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[dict[str, Any]]:
@@ -116,17 +136,17 @@ def _on_not_configured(_: Request[Any, Any, Any], exc: NotConfigured) -> Respons
 
 def _on_host(_: Request[Any, Any, Any], _exc: HostFailed) -> Response[dict[str, Any]]:
     # It was logged where it was noticed; callers learn nothing of the host's insides.
-    return _answer(Problem("internal_error", "The server's log has the details."))
+    return _answer(Problem("internal_error", LOOK_IN_LOG))
 
 
-def _on_recursion(_: Request[Any, Any, Any], _exc: RecursionError) -> Response[dict[str, Any]]:
-    # Raised by the reader of JSON bodies; no code here calls itself.
-    return _answer(Problem("invalid_request", "The body is nested too deeply."))
+def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[dict[str, Any]]:
+    log.error("%s", exc)
+    return _answer(Problem("not_started", str(exc)))
 
 
 def _on_anything(request: Request[Any, Any, Any], exc: Exception) -> Response[dict[str, Any]]:
     log.error("%s %s failed", request.method, request.url.path, exc_info=exc)
-    return _answer(Problem("internal_error", "The server's log has the details."))
+    return _answer(Problem("internal_error", LOOK_IN_LOG))
 
 
 HANDLERS: Final[ExceptionHandlersMap] = {
@@ -136,7 +156,7 @@ HANDLERS: Final[ExceptionHandlersMap] = {
     StorageUnavailable: _on_storage,
     NotConfigured: _on_not_configured,
     HostFailed: _on_host,
-    RecursionError: _on_recursion,
+    NotStarted: _on_not_started,
     Exception: _on_anything,
 }
 """For the plugin's routers only: the host's own error handling is not touched."""

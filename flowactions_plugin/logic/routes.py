@@ -21,8 +21,8 @@ from flowactions_hookspecs import (
 )
 from flowactions_hookspecs.ids import MAX_ID_LENGTH, id_fault
 from flowactions_plugin.host_answers import checked
-from flowactions_plugin.http.auth import api_principal
-from flowactions_plugin.http.openapi import described, documented
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, AnyConnection, RouteGuard, principal_of
+from flowactions_plugin.http.openapi import BodyRule, described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.logic.dispatch import ActionUnusable
 from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
@@ -93,16 +93,18 @@ class EnqueuedAnswer(msgspec.Struct):
                 "A call with this key was taken before, within the dedupe window: nothing is enqueued.",
             ),
         },
-        "invalid_request",
         "unknown_action",
         "blocked_url",
         "not_found",
         "rate_limited",
+        changes=True,
+        body=BodyRule(
+            LogicWebhookCall, "a JSON object with idempotencyKey, source, actionIndex and the action's ids"
+        ),
     ),
 )
 async def trigger(
     principal: NamedDependency[ApiPrincipal],
-    host: NamedDependency[Host],
     enqueuer: NamedDependency[Enqueuer],
     agent_id: FromPath[str],
     experience_id: FromPath[str],
@@ -114,7 +116,6 @@ async def trigger(
     the request, and unknown fields are ignored. An agent may be called sixty times in any minute; repeated keys
     do not count.
     """
-    await _check_agent(host, principal, agent_id)
     ref = _ref(data, principal.organization_id, agent_id, experience_id)
     try:
         enqueued = await enqueuer.call(ref, data.idempotency_key)
@@ -131,21 +132,27 @@ async def trigger(
     return Response(EnqueuedAnswer(enqueued), status_code=202)
 
 
-def logic_router(host: Host, enqueuer: Enqueuer) -> Router:
+def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
     """Make the router of the logic-webhook endpoint.
 
     Args:
-        host: tells who calls, and resolves agents.
+        host: resolves agents.
+        guard: decides who may call.
         enqueuer: takes the calls.
     """
+
+    async def check_agent(connection: AnyConnection) -> None:
+        await _check_agent(host, principal_of(connection), connection.path_params["agent_id"])
+
     return Router(
         "/",
         route_handlers=documented(trigger),
         dependencies={
-            "principal": api_principal(host),
-            "host": Provide(lambda: host, sync_to_thread=False),
+            "principal": PRINCIPAL,
             "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False),
         },
+        guards=[guard.guard(check_agent)],
+        request_max_body_size=BODY_BYTES,
         exception_handlers=HANDLERS,
         tags=["Logic webhooks"],
     )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from flowactions_hookspecs import DashboardPrincipal, Header, Host, Origin
-from flowactions_plugin.clock import ID_PATTERN, is_id, to_iso
-from flowactions_plugin.http.auth import dashboard_principal
-from flowactions_plugin.http.openapi import described, documented
-from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.outbox.delivery import FINISHED
+from flowactions_hookspecs import DashboardPrincipal
+from flowactions_plugin.clock import ID_PATTERN, is_id
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
+from flowactions_plugin.http.openapi import BodyRule, described, documented
+from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
+from flowactions_plugin.http.query import Moment, integer, moment, text
 from flowactions_plugin.outbox.store import Filter, OutboxStore
+from flowactions_plugin.outbox.views import DeliveryDetail, DeliverySummary, detail, summary
 
 PAGE_LIMIT: Final = 100
 REPLAY_LIMIT: Final = 10_000
@@ -26,48 +27,19 @@ NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
-Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=NO_NUL_PATTERN)]
+Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, pattern=NO_NUL_PATTERN)]
 
-
-class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
-    """A row of the outbox."""
-
-    id: str
-    status: str
-    idempotency_key: str | None
-    event_id: str
-    event_type: str
-    agent_id: str
-    url: str
-    method: str
-    attempts: int
-    max_attempts: int
-    next_attempt_at: str | None
-    created_at: str
-    updated_at: str
-    finished_at: str | None
-    last_status_code: int | None
-    last_error: str | None
-
-
-class Attempt(msgspec.Struct, rename="camel", kw_only=True):
-    """One attempt of a delivery; of the answer's body the first 2 KiB are kept."""
-
-    number: int
-    started_at: str
-    duration_ms: int
-    status_code: int | None
-    error: str | None
-    response: str
-
-
-class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
-    """A row of the outbox with what it sends and what came of it."""
-
-    origin: Origin
-    headers: list[Header]
-    body: str | None
-    attempt_log: list[Attempt]
+LIST_QUERY: Final = {
+    "status": text,
+    "agentId": text,
+    "destination": text,
+    "eventType": text,
+    "finishedFrom": moment,
+    "finishedBefore": moment,
+    "cursor": text,
+    "limit": integer,
+}
+FILTERS: Final = ("ids", "agent_id", "destination", "event_type", "finished_from", "finished_before")
 
 
 class DeliveryPage(msgspec.Struct, rename="camel"):
@@ -110,14 +82,19 @@ class RetryAnswer(msgspec.Struct):
 
 
 class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Which dead deliveries to retry: those that meet everything that is given."""
+    """Which dead deliveries to retry: those that meet every filter that is given, of which there has to be one.
 
-    ids: Annotated[tuple[Id, ...], msgspec.Meta(max_length=1000)] | None = None
+    Attributes:
+        all: instead of any filter: every dead delivery of the organization.
+    """
+
+    ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=1000)] | None = None
     agent_id: Word | None = None
     destination: Word | None = None
     event_type: Word | None = None
-    finished_from: datetime | None = None
-    finished_before: datetime | None = None
+    finished_from: Moment | None = None
+    finished_before: Moment | None = None
+    all: bool = False
     reset_attempts: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1, le=REPLAY_LIMIT)] = 1000
 
@@ -138,7 +115,7 @@ class ReplayAnswer(msgspec.Struct):
 @get(
     "/",
     summary="List deliveries",
-    **described("dashboard", {}, "invalid_request"),
+    **described("dashboard", {}, query=LIST_QUERY),
 )
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
@@ -157,14 +134,16 @@ async def list_deliveries(
         agent_id=agent_id,
         destination=destination,
         event_type=event_type,
-        finished_from=_milliseconds("finishedFrom", finished_from),
-        finished_before=_milliseconds("finishedBefore", finished_before),
+        finished_from=_milliseconds(finished_from),
+        finished_before=_milliseconds(finished_before),
     )
     rows = await store.page(
         principal.organization_id, status=status, wanted=wanted, before=cursor, limit=limit + 1
     )
-    shown = [DeliverySummary(**_summary(row)) for row in rows[:limit]]
-    return DeliveryPage(shown, shown[-1].id if len(rows) > limit else None)
+    shown = [summary(row) for row in rows[:limit]]
+    # An id that is corrupt leads nowhere.
+    last = next((row.id for row in reversed(shown) if is_id(row.id)), None)
+    return DeliveryPage(shown, last if len(rows) > limit else None)
 
 
 @get(
@@ -181,26 +160,7 @@ async def show_delivery(
     found = await store.detail(delivery_id, principal.organization_id) if is_id(delivery_id) else None
     if found is None:
         raise Problem("not_found", "There is no delivery with this id.")
-    row, log = found
-    return OneDelivery(
-        DeliveryDetail(
-            **_summary(row),
-            origin=msgspec.json.decode(row.origin, type=Origin),
-            headers=[Header(key=key, value=value) for key, value in msgspec.json.decode(row.headers)],
-            body=None if row.body is None else row.body.decode("utf-8", "replace"),
-            attempt_log=[
-                Attempt(
-                    number=attempt.number,
-                    started_at=to_iso(attempt.started_at),
-                    duration_ms=attempt.duration_ms,
-                    status_code=attempt.status_code,
-                    error=attempt.error,
-                    response=(attempt.response or b"").decode("utf-8", "replace"),
-                )
-                for attempt in log
-            ],
-        )
-    )
+    return OneDelivery(detail(*found))
 
 
 @post(
@@ -210,6 +170,7 @@ async def show_delivery(
     **described(
         "dashboard",
         {404: (CancelAnswer, "No delivery with this id waits for an attempt: `cancelled` is false.")},
+        changes=True,
     ),
 )
 async def cancel_delivery(
@@ -228,7 +189,9 @@ async def cancel_delivery(
     status_code=200,
     summary="Retry a dead delivery",
     **described(
-        "dashboard", {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")}
+        "dashboard",
+        {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")},
+        changes=True,
     ),
 )
 async def retry_delivery(
@@ -245,25 +208,32 @@ async def retry_delivery(
     "/retry",
     status_code=200,
     summary="Retry dead deliveries",
-    **described("dashboard", {}, "invalid_request", "too_large"),
+    **described(
+        "dashboard",
+        {},
+        changes=True,
+        query={},
+        body=BodyRule(Replay, 'a JSON object with a filter, or {"all": true} for every dead delivery'),
+    ),
 )
 async def replay_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     store: NamedDependency[OutboxStore],
     data: JSONBody[Replay],
 ) -> ReplayAnswer:
-    """Make the dead deliveries that meet a filter due now, oldest first.
+    """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
 
     Each gets one more attempt, or with ``resetAttempts`` all of its attempts again. Ask again while there
     are more.
     """
+    _check_filter(data)
     wanted = Filter(
         ids=data.ids,
         agent_id=data.agent_id,
         destination=data.destination,
         event_type=data.event_type,
-        finished_from=_milliseconds("finishedFrom", data.finished_from),
-        finished_before=_milliseconds("finishedBefore", data.finished_before),
+        finished_from=_milliseconds(data.finished_from),
+        finished_before=_milliseconds(data.finished_before),
     )
     requeued = await store.retry_many(
         principal.organization_id, wanted, reset_attempts=data.reset_attempts, limit=data.limit
@@ -271,35 +241,44 @@ async def replay_deliveries(
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
 
 
-def outbox_router(host: Host, store: OutboxStore) -> Router:
-    """Make the router of the outbox."""
+def outbox_router(guard: RouteGuard, store: OutboxStore) -> Router:
+    """Make the router of the outbox.
+
+    Args:
+        guard: decides who may call.
+        store: the rows.
+    """
     return Router(
         "/v1/webhooks/outbox",
         route_handlers=documented(
             list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery
         ),
         dependencies={
-            "principal": dashboard_principal(host),
+            "principal": PRINCIPAL,
             "store": Provide(lambda: store, sync_to_thread=False),
         },
+        guards=[guard.guard()],
+        request_max_body_size=BODY_BYTES,
         exception_handlers=HANDLERS,
         tags=["Webhook outbox"],
     )
 
 
-def _milliseconds(name: str, moment: datetime | None) -> int | None:
-    if moment is None:
-        return None
-    if moment.tzinfo is None:
-        error = {"path": name, "message": "Give the time zone, as in 2030-01-31T12:00:00Z."}
-        raise Problem("invalid_request", "The request does not have the right form.", [error])
-    return int(moment.timestamp() * 1000)
+def _check_filter(data: Replay) -> None:
+    """Refuse a bulk retry that does not say what it means.
+
+    Raises:
+        Problem: it has no filter and does not say ``all``, or it has both.
+    """
+    filtered = any(getattr(data, name) is not None for name in FILTERS)
+    if filtered and data.all:
+        error = {"path": "all", "message": "does not go with a filter"}
+    elif not filtered and not data.all:
+        error = {"path": "all", "message": "name a filter, or set it to true to retry every dead delivery"}
+    else:
+        return
+    raise Problem("invalid_request", WRONG_FORM, [error])
 
 
-def _summary(row: Any) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in DeliverySummary.__struct_fields__}
-    values["created_at"] = to_iso(row.created_at)
-    values["updated_at"] = to_iso(row.updated_at)
-    values["finished_at"] = None if row.finished_at is None else to_iso(row.finished_at)
-    values["next_attempt_at"] = None if row.status in FINISHED else to_iso(row.next_attempt_at)
-    return values
+def _milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)

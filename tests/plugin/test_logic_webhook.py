@@ -292,7 +292,7 @@ class TestValidation:
         ]
 
     @pytest.mark.parametrize(
-        "body", [b"", b"{", b"[]", b"null", b"7", b"\xff", b"[" * 100_000, b'{"a":"\\ud800"}']
+        "body", [b"", b"{", b"[]", b"null", b"7", b"\xff", b"[" * 60_000, b'{"a":"\\ud800"}']
     )
     async def test_what_is_no_object_is_refused(self, run: Running, body: bytes) -> None:
         """Any bytes are a 400."""

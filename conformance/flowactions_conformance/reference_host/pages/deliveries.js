@@ -89,7 +89,7 @@ async function act(id, what) {
 }
 
 async function replay() {
-  const { data } = await call("/v1/webhooks/outbox/retry", { method: "POST", body: {} });
+  const { data } = await call("/v1/webhooks/outbox/retry", { method: "POST", body: { all: true } });
   $("#notice").textContent = `${data.requeued} deliveries are tried once more.${data.more ? " There are more: retry again." : ""}`;
   older = [];
   await refresh();

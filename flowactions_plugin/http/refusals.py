@@ -1,0 +1,41 @@
+"""What the log says of inbound requests that are refused; their senders are told nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from flowactions_plugin.http.events import NotAuthentic
+
+QUIET_SECONDS: Final = 60.0
+"""Strangers may call as often as they like: a cause is logged once in this time."""
+
+
+class RefusalLog:
+    """Logs why requests to a route were refused, once a minute for each cause, with how many there were.
+
+    Args:
+        logger: its name.
+        route: method and path.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, logger: str, route: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger(logger)
+        self._route = route
+        self._clock = clock
+        self._quiet_until: dict[str, float] = {}
+        self._unsaid: dict[str, int] = {}
+
+    def note(self, refusal: NotAuthentic) -> None:
+        """Log a refusal, or count it when its cause was logged less than a minute ago."""
+        now = self._clock()
+        if now < self._quiet_until.get(refusal.cause, now):
+            self._unsaid[refusal.cause] = self._unsaid.get(refusal.cause, 0) + 1
+            return
+        self._quiet_until[refusal.cause] = now + QUIET_SECONDS
+        unsaid = self._unsaid.pop(refusal.cause, 0)
+        since = f" ({unsaid} more for this cause since the last line)" if unsaid else ""
+        self._log.warning("%s refused: %s%s", self._route, refusal, since)

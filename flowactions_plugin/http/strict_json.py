@@ -1,0 +1,142 @@
+"""Bodies of requests: JSON that has one meaning only, decoded without converting anything."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+from litestar.dto import AbstractDTO
+
+from flowactions_plugin.http.problems import WRONG_FORM, Problem
+
+T = TypeVar("T")
+
+_AT: Final = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
+
+
+class JSONInvalid(ValueError):
+    """The bytes are no JSON, or such as programs read differently; the message says why."""
+
+
+def parse(body: bytes) -> Any:
+    """Read JSON in UTF-8 (RFC 8259) in which every reader would find the same (RFC 7493).
+
+    Raises:
+        JSONInvalid: it is not UTF-8 or no JSON; a name occurs twice in an object; a number is too large to
+            be one; text holds half of a surrogate pair; or it is nested too deeply.
+    """
+    try:
+        value = json.loads(
+            body.decode(),
+            object_pairs_hook=_unique,
+            parse_constant=_no_number,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
+        msgspec.json.encode(value)  # refuses what no UTF-8 can hold
+    except UnicodeDecodeError:
+        raise JSONInvalid("The body is not UTF-8.") from None
+    except UnicodeEncodeError:
+        raise JSONInvalid("A text holds half of a surrogate pair.") from None
+    except RecursionError:
+        raise JSONInvalid("The body is nested too deeply.") from None
+    except json.JSONDecodeError as exc:
+        raise JSONInvalid(f"The body is not valid JSON: {exc.msg} at character {exc.pos}.") from None
+    return value
+
+
+def read_struct(body: bytes, kind: type[T]) -> T:
+    """Read a request's body.
+
+    Args:
+        body: as it came.
+        kind: a `msgspec.Struct`.
+
+    Raises:
+        Problem: 400, with all fields that are wrong.
+    """
+    try:
+        value = parse(body)
+    except JSONInvalid as exc:
+        raise Problem("invalid_request", str(exc)) from None
+    if not isinstance(value, dict):
+        raise Problem("invalid_request", "The body is not a JSON object.")
+    errors = _errors(value, kind)
+    if errors:
+        raise Problem("invalid_request", WRONG_FORM, errors)
+    return msgspec.convert(value, kind)
+
+
+class StrictJSON(AbstractDTO[T]):
+    """Has Litestar decode a handler's ``data`` with `read_struct`; its OpenAPI schema stays that of the struct."""
+
+    def decode_bytes(self, value: bytes) -> T:
+        """Decode a body that is not empty."""
+        return read_struct(value, self.model_type)
+
+    @classmethod
+    def create_for_field_definition(cls, *_: Any, **__: Any) -> None:
+        """Do nothing: there is no second model to make."""
+
+    @classmethod
+    def create_openapi_schema(cls, field_definition: Any, handler_id: str, schema_creator: Any) -> Any:  # noqa: ARG003
+        """Describe the struct itself."""
+        return schema_creator.for_field_definition(field_definition)
+
+    @classmethod
+    def generate_field_definitions(cls, model_type: type[Any]) -> Any:
+        """Not asked for, since no second model is made."""
+        raise NotImplementedError
+
+    @classmethod
+    def detect_nested_field(cls, field_definition: Any) -> bool:
+        """Not asked for, since no second model is made."""
+        raise NotImplementedError
+
+
+def _errors(value: dict[str, Any], kind: Any) -> list[dict[str, str]]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    errors = []
+    for name, field in fields.items():
+        if name not in value:
+            if field.required:
+                errors.append({"path": name, "message": "is required"})
+            continue
+        try:
+            msgspec.convert(value[name], field.type)
+        except msgspec.ValidationError as exc:
+            text = str(exc)
+            found = _AT.search(text)
+            path = name + (found["path"] if found else "")
+            errors.append({"path": path, "message": text[: found.start()] if found else text})
+    if kind.__struct_config__.forbid_unknown_fields:
+        errors += [{"path": name, "message": "is not known"} for name in value if name not in fields]
+    return errors
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise JSONInvalid("A name occurs twice in an object.")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise JSONInvalid(f"The body is not valid JSON: {name} is no number.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise JSONInvalid("A number is too large.")
+    return value
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # more digits than Python converts
+        raise JSONInvalid("A number is too large.") from None

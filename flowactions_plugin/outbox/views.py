@@ -1,0 +1,187 @@
+"""How rows of the outbox are shown to their organization: as far as they can be read, and without credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from flowactions_hookspecs import Header, Origin
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.http.masking import masked_header, masked_url
+from flowactions_plugin.outbox.delivery import FINISHED
+
+T = TypeVar("T")
+
+SAFE_INTEGER: Final = 2**53
+"""Larger ones are read differently by different programs (RFC 7493 §2.2)."""
+
+
+class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
+    """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so."""
+
+    id: str
+    status: str
+    idempotency_key: str | None
+    event_id: str
+    event_type: str
+    agent_id: str
+    url: str
+    method: str
+    attempts: int
+    max_attempts: int
+    next_attempt_at: str | None
+    created_at: str | None
+    updated_at: str | None
+    finished_at: str | None
+    last_status_code: int | None
+    last_error: str | None
+    defect: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Attempt(msgspec.Struct, rename="camel", kw_only=True):
+    """One attempt of a delivery; of the answer's body the first 2 KiB are kept."""
+
+    number: int
+    started_at: str | None
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    response: str
+
+
+class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
+    """A row of the outbox with what it sends and what came of it."""
+
+    origin: Origin | None
+    headers: list[Header]
+    body: str | None
+    attempt_log: list[Attempt]
+
+
+def summary(row: Any) -> DeliverySummary:
+    """Show a row of the list, whatever it holds."""
+    reader = _Reader(row)
+    return DeliverySummary(**_summary(reader), defect=reader.defect())
+
+
+def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
+    """Show a row with its attempts, whatever they hold."""
+    reader = _Reader(row)
+    values = _summary(reader)
+    origin = reader.decoded("origin", Origin)
+    headers = reader.decoded("headers", list[tuple[str, str]]) or []
+    body = row.body
+    attempts = []
+    for attempt in log:
+        stored = _Reader(attempt, "attempts")
+        attempts.append(
+            Attempt(
+                number=stored.number("number") or 0,
+                started_at=stored.moment("started_at"),
+                duration_ms=stored.number("duration_ms") or 0,
+                status_code=stored.number("status_code", optional=True),
+                error=stored.text("error", optional=True),
+                response=_shown(attempt.response or b""),
+            )
+        )
+        reader.unreadable += stored.unreadable
+    return DeliveryDetail(
+        **values,
+        origin=origin,
+        headers=[Header(key=key, value=masked_header(key, value)) for key, value in headers],
+        body=None if body is None else _shown(body),
+        attempt_log=attempts,
+        defect=reader.defect(),
+    )
+
+
+class _Reader:
+    """Reads the columns of one row, and notes those that hold what they should not.
+
+    Args:
+        row: the row.
+        label: what the columns are called together in the note; empty: by their own names.
+    """
+
+    def __init__(self, row: Any, label: str = "") -> None:
+        self._row = row
+        self._label = label
+        self.unreadable: list[str] = []
+
+    def defect(self) -> str | msgspec.UnsetType:
+        """Say what could not be read."""
+        names = ", ".join(dict.fromkeys(self.unreadable))
+        return f"stored values that cannot be read: {names}" if names else msgspec.UNSET
+
+    def text(self, name: str, *, optional: bool = False) -> str | None:
+        """Give a text; what is none is shown as far as it can be."""
+        value = getattr(self._row, name)
+        if value is None and optional:
+            return None
+        shown = _shown(value)
+        if shown != value:
+            self._note(name)
+        return shown
+
+    def number(self, name: str, *, optional: bool = False) -> int | None:
+        """Give a whole number; ``None`` for anything else."""
+        value = getattr(self._row, name)
+        if type(value) is int and -SAFE_INTEGER < value < SAFE_INTEGER:
+            return value
+        if value is not None or not optional:
+            self._note(name)
+        return None
+
+    def moment(self, name: str, *, optional: bool = False) -> str | None:
+        """Give a time as ISO 8601; ``None`` for what is none, or lies outside the calendar."""
+        value = self.number(name, optional=optional)
+        try:
+            return None if value is None else to_iso(value)
+        except (ValueError, OverflowError, OSError):
+            self._note(name)
+            return None
+
+    def decoded(self, name: str, kind: Any) -> Any:
+        """Give what a column holds as JSON; ``None`` for what is not of this kind."""
+        try:
+            found = msgspec.json.decode(getattr(self._row, name), type=kind)
+            msgspec.json.encode(found)
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            self._note(name)
+            return None
+        return found
+
+    def _note(self, name: str) -> None:
+        self.unreadable.append(self._label or name)
+
+
+def _summary(reader: _Reader) -> dict[str, Any]:
+    status = reader.text("status")
+    finished = status in FINISHED
+    return {
+        "id": reader.text("id"),
+        "status": status,
+        "idempotency_key": reader.text("idempotency_key", optional=True),
+        "event_id": reader.text("event_id"),
+        "event_type": reader.text("event_type"),
+        "agent_id": reader.text("agent_id"),
+        "url": masked_url(reader.text("url") or ""),
+        "method": reader.text("method"),
+        "attempts": reader.number("attempts") or 0,
+        "max_attempts": reader.number("max_attempts") or 0,
+        "next_attempt_at": None if finished else reader.moment("next_attempt_at"),
+        "created_at": reader.moment("created_at"),
+        "updated_at": reader.moment("updated_at"),
+        "finished_at": reader.moment("finished_at", optional=True),
+        "last_status_code": reader.number("last_status_code", optional=True),
+        "last_error": reader.text("last_error", optional=True),
+    }
+
+
+def _shown(value: object) -> str:
+    """Write any stored value as text that JSON can hold."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    return ("" if value is None else str(value)).encode("utf-8", "replace").decode()
