@@ -1,7 +1,7 @@
 """A fake chat provider on loopback that keeps the shapes of Slack's Web API."""
 
 from flowactions_conformance.chat_provider.app import FakeChatProvider
-from flowactions_conformance.chat_provider.faults import Fault
+from flowactions_conformance.chat_provider.faults import Fault, Gate
 from flowactions_conformance.chat_provider.state import (
     Channel,
     Member,
@@ -14,6 +14,7 @@ __all__ = [
     "Channel",
     "FakeChatProvider",
     "Fault",
+    "Gate",
     "Member",
     "Message",
     "Workspace",
