@@ -26,7 +26,7 @@ _ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _TOKEN = re.compile(r"[!-~]{1,2000}", re.ASCII)
 _CURSOR = re.compile(r"[!-~]{1,500}", re.ASCII)
 _CODE = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
-_RETRY_AFTER = re.compile(r"[0-9]{1,5}", re.ASCII)
+_SECONDS = re.compile(r"[0-9]+", re.ASCII)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -47,7 +47,7 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
         ChatRefused: anything else than a success; ``unreachable`` when the answer makes no sense.
     """
     asked = headers.get("retry-after", "").strip()
-    retry_after = float(asked) if _RETRY_AFTER.fullmatch(asked) else None
+    retry_after = float(asked) if _SECONDS.fullmatch(asked) else None
     if status == 429:
         raise ChatRefused("ratelimited", retry_after, detail="HTTP status 429")
     try:

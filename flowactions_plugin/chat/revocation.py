@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from flowactions_plugin.chat.failures import REVOKED, ChatRefused
+from flowactions_plugin.chat.failures import REVOKED, ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import ChatProvider
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.errors import SealBroken, StorageUnavailable
@@ -72,8 +72,13 @@ class Revoker:
                 # Also when there was no answer: it may have been done all the same.
                 for other in await self._store.active_of_team(stored.team_id):
                     await self._verify(other)
-        except (ChatRefused, StorageUnavailable) as exc:
-            log.warning("the token of team %s could not be revoked: %s", team, exc)
+        except ChatRefused as refusal:
+            log.warning(
+                "the token of team %s could not be revoked: %s: %s", team, code_with_detail(refusal), refusal
+            )
+        except Exception as exc:  # noqa: BLE001  what was asked for has been done before
+            reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
+            log.warning("the token of team %s could not be revoked: %s", team, reason)
 
     async def verify(self, stored: StoredConnection) -> None:
         """Look whether the token of a connection that has just been stored works.

@@ -6,6 +6,7 @@ from flowactions_conformance.chat_provider.state import (
     Channel,
     Member,
     Message,
+    Token,
     Workspace,
     sample_workspace,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "Gate",
     "Member",
     "Message",
+    "Token",
     "Workspace",
     "sample_workspace",
 ]
