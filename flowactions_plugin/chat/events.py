@@ -12,6 +12,7 @@ import msgspec
 
 from flowactions_plugin.chat.store import ConnectionStore, Revocation
 from flowactions_plugin.http.events import EventInvalid, NotAuthentic, event_object, outside_window
+from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.chat")
 
@@ -119,8 +120,8 @@ class Events:
         for organization_id in organizations or ():
             log.warning(
                 "team %s has revoked the connection of organization %s: %s",
-                revocation.team_id,
-                organization_id,
+                printable(revocation.team_id),
+                printable(organization_id),
                 revocation.reason,
             )
         return organizations is None

@@ -85,16 +85,34 @@ class ChatRefused(FlowActionsError):
     Attributes:
         code: the provider's code, ``unreachable`` when it gave none.
         retry_after: seconds that the provider asked to wait, ``None`` when it did not.
+        needed: the scopes that the call needs and the token lacks, with ``missing_scope``.
+        detail: what was wrong, in a few words of our own for the log; empty when the code says it all.
         transient: whether the same call may succeed later.
         throttled: whether the provider asks for fewer calls.
     """
 
-    def __init__(self, code: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, code: str, retry_after: float | None = None, *, needed: tuple[str, ...] = (), detail: str = ""
+    ) -> None:
         super().__init__(advice(code))
         self.code = code
         self.retry_after = retry_after
+        self.needed = needed
+        self.detail = detail
         self.transient = _known(code) not in PERMANENT
         self.throttled = code in THROTTLING
+
+
+class AnswerTooLarge(ChatRefused):
+    """The provider's answer is longer than what is read of one."""
+
+    def __init__(self) -> None:
+        super().__init__("unreachable", detail="the answer is too large")
+
+
+def code_with_detail(refusal: ChatRefused) -> str:
+    """Write a refusal's code for the log, with what was wrong."""
+    return f"{refusal.code} ({refusal.detail})" if refusal.detail else refusal.code
 
 
 def advice(code: str) -> str:

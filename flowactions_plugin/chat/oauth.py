@@ -1,4 +1,4 @@
-"""The OAuth install: a signed state, bound to one browser, used once (§4.1, §5.2)."""
+"""The OAuth install: a signed state that names nobody, bound to one browser, used once (§4.1, §5.2)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
+from flowactions_plugin.chat.answers import shown
 from flowactions_plugin.chat.connection import Connections
-from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import ChatProvider, Installation
-from flowactions_plugin.chat.store import ConnectionStore
-from flowactions_plugin.clock import Clock
+from flowactions_plugin.chat.scopes import SCOPES
+from flowactions_plugin.chat.store import ConnectionStore, Flow
+from flowactions_plugin.chat.watch import missing_scopes
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
-
-SCOPES: Final = ("chat:write", "channels:read", "groups:read", "users:read", "im:write")
-"""Requested exactly so (§2.3)."""
 
 FLOW_SECONDS: Final = 600
 STATIC_CODE: Final = "static-bot-token"
@@ -48,17 +46,6 @@ class OAuthFailed(FlowActionsError):
         self.reason = reason
 
 
-class State(msgspec.Struct, frozen=True):
-    """What the signed state carries: who installs, for which tenant, in which flow and browser."""
-
-    flow_id: str
-    organization_id: str
-    user_id: str
-    user_name: str
-    browser: str
-    expires_at: int
-
-
 class Started(NamedTuple):
     """Where to send the browser, and the cookie that binds the flow to it."""
 
@@ -75,7 +62,6 @@ class Install:
         connections: adopts the token in the end.
         provider: exchanges the code.
         keys: sign the state.
-        clock: Unix seconds.
         public_url: ``BACKEND_PUBLIC_URL``.
         authorize_url: ``CHAT_AUTHORIZE_URL``.
         client_id: ``CHAT_CLIENT_ID``.
@@ -89,7 +75,6 @@ class Install:
         connections: Connections,
         provider: ChatProvider,
         keys: KeyRing,
-        clock: Clock,
         public_url: str,
         authorize_url: str,
         client_id: str | None,
@@ -99,7 +84,6 @@ class Install:
         self._connections = connections
         self._provider = provider
         self._keys = keys
-        self._clock = clock
         self._redirect_uri = public_url + CALLBACK_PATH
         self._authorize_url = authorize_url
         self._client_id = client_id or ""
@@ -111,16 +95,15 @@ class Install:
     async def start(self, principal: DashboardPrincipal) -> Started:
         """Begin an install for the principal's organization."""
         flow_id, cookie = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        state = State(
-            flow_id=flow_id,
+        flow = Flow(
+            id=flow_id,
             organization_id=principal.organization_id,
-            user_id=principal.user_id,
-            user_name=principal.user_name,
+            user_id=shown(principal.user_id),
+            user_name=shown(principal.user_name),
             browser=_fingerprint(cookie),
-            expires_at=int(self._clock()) + FLOW_SECONDS,
         )
-        await self._store.start_flow(flow_id, FLOW_SECONDS * 1000)
-        query = {"state": self._signed(state)}
+        await self._store.start_flow(flow, FLOW_SECONDS * 1000)
+        query = {"state": self._signed(flow_id)}
         if self._static_token is not None:
             target = f"{self._redirect_uri}?{urlencode({'code': STATIC_CODE, **query})}"
         else:
@@ -154,13 +137,14 @@ class Install:
         Raises:
             OAuthFailed: there is no connection from this; its reason says why.
         """
-        flow = self._verified(state)
-        if not hmac.compare_digest(flow.browser, _fingerprint(cookies.get(cookie_name(flow.flow_id), ""))):
+        flow = await self._flow(state)
+        if not hmac.compare_digest(flow.browser, _fingerprint(cookies.get(cookie_name(flow.id), ""))):
             raise OAuthFailed("wrong_browser")
         if principal is not None and principal.organization_id != flow.organization_id:
             raise OAuthFailed("wrong_organization")
-        if not await self._store.finish_flow(flow.flow_id):
-            raise OAuthFailed("already_used")
+        used = await self._store.finish_flow(flow.id)
+        if used != "finished":
+            raise OAuthFailed(used)
         if error is not None:
             raise OAuthFailed("cancelled" if error == "access_denied" else "provider_error")
         if not code:
@@ -168,16 +152,20 @@ class Install:
         try:
             installation = await self._installation(code)
             stored = await self._connections.adopt(
-                flow.organization_id,
-                installation.token,
-                installation.app_id,
-                (flow.user_id, flow.user_name),
+                flow.organization_id, installation, (flow.user_id, flow.user_name)
             )
         except ChatRefused as refusal:
+            log.warning(
+                "organization %s could not connect: %s: %s",
+                printable(flow.organization_id),
+                code_with_detail(refusal),
+                refusal,
+            )
             raise OAuthFailed(refusal.code) from None
-        missing = set(SCOPES) - set(stored.scopes.split(","))
+        # What the card shows, too.
+        missing = missing_scopes(stored)
         if missing:
-            log.warning("team %s granted no %s", stored.team_id, ", ".join(sorted(missing)))
+            log.warning("team %s granted no %s", stored.team_id, ", ".join(missing))
             raise OAuthFailed("missing_scope")
 
     async def _installation(self, code: str) -> Installation:
@@ -187,22 +175,25 @@ class Install:
             raise OAuthFailed("invalid_code")
         return Installation(self._static_token, "")
 
-    def _signed(self, state: State) -> str:
-        payload = msgspec.json.encode(state)
-        return f"{_base64(payload)}.{_base64(self._keys.sign(payload, STATE_PURPOSE))}"
+    def _signed(self, flow_id: str) -> str:
+        return f"{flow_id}.{_base64(self._keys.sign(flow_id.encode(), STATE_PURPOSE))}"
 
-    def _verified(self, text: str | None) -> State:
-        payload_text, _, signature_text = (text or "").partition(".")
+    async def _flow(self, state: str | None) -> Flow:
+        """Find the flow that a state belongs to; a forged one never gets as far as the database."""
+        flow_id, _, signature_text = (state or "").partition(".")
         try:
-            payload, signature = _unbase64(payload_text), _unbase64(signature_text)
+            message, signature = flow_id.encode("ascii"), _unbase64(signature_text)
         except ValueError:
             raise OAuthFailed("invalid_state") from None
-        if not self._keys.verify(payload, signature, STATE_PURPOSE):
+        if not self._keys.verify(message, signature, STATE_PURPOSE):
             raise OAuthFailed("invalid_state")
-        state = msgspec.json.decode(payload, type=State)
-        if state.expires_at < self._clock():
-            raise OAuthFailed("expired")
-        return state
+        flow = await self._store.flow(flow_id)
+        if flow is None:
+            raise OAuthFailed("already_used")
+        if not flow.organization_id:
+            # Started by an earlier release, whose states are not read any more.
+            raise OAuthFailed("invalid_state")
+        return flow
 
 
 def cookie_name(flow_id: str) -> str:

@@ -1,19 +1,35 @@
-"""The chat provider: slack-sdk behind a small interface, its errors translated into `ChatRefused`."""
+"""The chat provider: slack-sdk behind a small interface, its calls made over our own session (§4.1).
+
+slack-sdk says which methods there are and how their arguments are sent. The request itself leaves from here: it reads
+no environment, follows no redirect, and its answer is read to a bound and judged by `answers`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import aiohttp
-from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
+from flowactions_plugin.chat.answers import (
+    MOST_BYTES,
+    channel_page,
+    id_of,
+    member_page,
+    name_of,
+    object_of,
+    optional_id,
+    read_answer,
+    token_of,
+)
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.pickers import Choice, Page
+from flowactions_plugin.chat.pickers import Page
+from flowactions_plugin.chat.scopes import read_scopes
 
 CALL_SECONDS: Final = 5
 KEPT_ALIVE_SECONDS: Final = 3
@@ -22,8 +38,6 @@ KEPT_ALIVE_SECONDS: Final = 3
 AT_ONCE: Final = 500
 """Connections to the provider. The calls beyond wait, within their own time."""
 
-BUILT_IN_USER: Final = "USLACKBOT"
-
 _QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  unattached on purpose
 """Attached to nothing: at debug level the SDK would log codes and secrets."""
 
@@ -31,7 +45,7 @@ Call = Callable[[AsyncWebClient], Awaitable[Any]]
 
 
 class Identity(NamedTuple):
-    """Whose token it is, as the provider's auth test says."""
+    """Whose token it is, as the provider's auth test says; ``scopes`` are empty when it does not say."""
 
     team_id: str
     team_name: str
@@ -40,10 +54,11 @@ class Identity(NamedTuple):
 
 
 class Installation(NamedTuple):
-    """What an OAuth exchange gave. The token is left out of the repr."""
+    """What an OAuth exchange gave. The token is left out of the repr; ``scopes`` are empty when it did not say."""
 
     token: str
     app_id: str
+    scopes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Installation(app_id={self.app_id!r}, …)"
@@ -88,40 +103,49 @@ class SlackProvider:
         api_url: ends with a slash.
         client_id: the app's, for the OAuth exchange.
         client_secret: likewise.
+        proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every call leaves. Proxies that the
+            environment names are never used.
     """
 
-    def __init__(self, api_url: str, client_id: str | None, client_secret: str | None) -> None:
+    def __init__(
+        self, api_url: str, client_id: str | None, client_secret: str | None, proxy: str | None = None
+    ) -> None:
         self._api_url = api_url
         self._client_id = client_id or ""
         self._client_secret = client_secret or ""
-        self._session: aiohttp.ClientSession | None = None
+        self._session = _Session(proxy)
 
     async def aclose(self) -> None:
         """Close the connections to the provider; a later call opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._session.aclose()
 
     async def post_message(self, token: str, channel: str, text: str) -> str:
         """Post a message with mrkdwn on; give its timestamp."""
         answer = await self._call(
-            token, lambda client: client.chat_postMessage(channel=channel, text=text, mrkdwn=True)
+            token,
+            lambda client: client.chat_postMessage(channel=channel, text=text, mrkdwn=True),
+            needs="chat:write",
         )
-        return _text(answer, "ts")
+        return id_of(answer.data, "ts")
 
     async def open_dm(self, token: str, user: str) -> str:
         """Open or reuse the direct-message channel with a member; give its id."""
-        answer = await self._call(token, lambda client: client.conversations_open(users=[user]))
-        return _text(_mapping(answer, "channel"), "id")
+        answer = await self._call(
+            token, lambda client: client.conversations_open(users=[user]), needs="im:write"
+        )
+        return id_of(object_of(answer.data, "channel"), "id")
 
     async def identify(self, token: str) -> Identity:
         """Test a token; tell whose it is."""
         answer = await self._call(token, lambda client: client.auth_test())
-        if answer.get("is_enterprise_install"):
+        if answer.data.get("is_enterprise_install"):
             raise ChatRefused("enterprise_install")
-        headers = {str(name).lower(): value for name, value in answer.headers.items()}
-        scopes = tuple(scope.strip() for scope in headers.get("x-oauth-scopes", "").split(",") if scope.strip())
-        return Identity(_text(answer, "team_id"), _text(answer, "team"), _text(answer, "user_id"), scopes)
+        return Identity(
+            id_of(answer.data, "team_id"),
+            name_of(answer.data, "team"),
+            id_of(answer.data, "user_id"),
+            read_scopes(answer.headers.get("x-oauth-scopes")),
+        )
 
     async def exchange(self, code: str, redirect_uri: str) -> Installation:
         """Exchange an OAuth code for a bot token."""
@@ -134,13 +158,12 @@ class SlackProvider:
                 redirect_uri=redirect_uri,
             ),
         )
-        token = _text(answer, "access_token")
-        if answer.get("is_enterprise_install"):
+        token = token_of(answer.data, "access_token")
+        if answer.data.get("is_enterprise_install"):
             with contextlib.suppress(ChatRefused):
                 await self.revoke(token)
             raise ChatRefused("enterprise_install")
-        app_id = answer.get("app_id")
-        return Installation(token, app_id if isinstance(app_id, str) else "")
+        return Installation(token, optional_id(answer.data, "app_id"), read_scopes(answer.data.get("scope")))
 
     async def revoke(self, token: str) -> None:
         """Make a token worthless."""
@@ -156,52 +179,101 @@ class SlackProvider:
                 limit=size,
                 cursor=cursor or None,
             ),
+            needs="groups:read" if private else "channels:read",
         )
-        return Page(
-            [
-                _channel_choice(channel)
-                for channel in _list(answer, "channels")
-                if not channel.get("is_archived") and _is_named(channel)
-            ],
-            _next_cursor(answer),
-        )
+        return channel_page(answer.data)
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
         """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
-        answer = await self._call(token, lambda client: client.users_list(limit=size, cursor=cursor or None))
-        return Page(
-            [_member_choice(member) for member in _list(answer, "members") if _is_person(member)],
-            _next_cursor(answer),
+        answer = await self._call(
+            token, lambda client: client.users_list(limit=size, cursor=cursor or None), needs="users:read"
         )
+        return member_page(answer.data)
 
-    async def _call(self, token: str | None, call: Call) -> Any:
+    async def _call(self, token: str | None, call: Call, *, needs: str | None = None) -> Any:
+        """Make a call.
+
+        Args:
+            token: the bot token, ``None`` for calls that work without.
+            call: uses the SDK's client.
+            needs: the scope that is missing when the provider says that one is, and does not say which.
+
+        Raises:
+            ChatRefused: whatever else came than a success.
+        """
         client = AsyncWebClient(
             token=token,
             base_url=self._api_url,
             timeout=CALL_SECONDS,
-            session=self._opened(),
+            session=cast("aiohttp.ClientSession", self._session),
             logger=_QUIET,
             retry_handlers=[],
         )
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                answer = await call(client)
-        except SlackApiError as exc:
-            raise _refused(exc) from None
-        except (
-            SlackClientError,
-            aiohttp.ClientError,
-            OSError,
-            TimeoutError,
-            ValueError,
-            AttributeError,
-            TypeError,
-        ):
-            # The last two: the SDK meets JSON that is no object. Without the cause: its text may hold what was sent.
-            raise ChatRefused("unreachable") from None
-        if not isinstance(answer.data, Mapping):
-            raise ChatRefused("unreachable")
-        return answer
+                return await call(client)
+        except ChatRefused as refusal:
+            if refusal.code == "missing_scope" and not refusal.needed and needs is not None:
+                refusal.needed = (needs,)
+            raise
+        except Exception as exc:  # noqa: BLE001  whatever the network, the SDK or aiohttp make of it
+            # Without the cause: its text may hold what was sent, or the proxy's password.
+            raise ChatRefused("unreachable", detail=type(exc).__name__) from None
+
+
+class _Answer(NamedTuple):
+    """An answer that was read and found good, as the SDK wants it."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: Mapping[str, Any]
+    content_type: str = "application/json"
+
+    async def json(self) -> Mapping[str, Any]:
+        return self.data
+
+
+class _Session:
+    """What the SDK makes its requests with, in place of an `aiohttp.ClientSession`.
+
+    Args:
+        proxy: a forward proxy, with user name and password in it if it asks for them.
+    """
+
+    closed: Final = False
+    """The SDK would open a session of its own in place of a closed one."""
+
+    def __init__(self, proxy: str | None) -> None:
+        self._proxy = proxy
+        self._session: aiohttp.ClientSession | None = None
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @asynccontextmanager
+    async def request(self, method: str, url: str, **options: Any) -> AsyncIterator[_Answer]:
+        """Make a request, and read its answer.
+
+        Args:
+            method: the HTTP method.
+            url: the address.
+            options: the SDK's; a proxy that it found in the environment is not used.
+
+        Raises:
+            ChatRefused: the answer is no success.
+            aiohttp.ClientError: there is no answer.
+        """
+        options |= {"proxy": self._proxy, "allow_redirects": False}
+        response = await self._opened().request(method, url, **options)
+        try:
+            body = await _read(response.content)
+        finally:
+            # A connection that was read to the end is back in the pool by now; any other is closed.
+            response.close()
+        headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
+        yield _Answer(response.status, headers, read_answer(response.status, headers, body))
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -209,72 +281,17 @@ class SlackProvider:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=KEPT_ALIVE_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                # It is done to a bound, in `answers`.
+                auto_decompress=False,
+                headers={"Accept-Encoding": "gzip"},
             )
         return self._session
 
 
-def _refused(exc: SlackApiError) -> ChatRefused:
-    response: Any = exc.response
-    status = getattr(response, "status_code", None) or getattr(response, "status", None)
-    headers = getattr(response, "headers", None) or {}
-    wait = {str(name).lower(): str(value) for name, value in headers.items()}.get("retry-after", "")
-    retry_after = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 6 else None
-    data = getattr(response, "data", None)
-    code = data.get("error") if isinstance(data, Mapping) else None
-    if status == 429:
-        return ChatRefused("ratelimited", retry_after)
-    if isinstance(code, str) and code:
-        return ChatRefused(code[:100], retry_after)
-    return ChatRefused("unreachable", retry_after)
-
-
-def _text(answer: Any, name: str) -> str:
-    value = answer.get(name)
-    if not isinstance(value, str) or not value:
-        raise ChatRefused("unreachable")
-    return value
-
-
-def _mapping(answer: Any, name: str) -> Mapping[str, Any]:
-    value = answer.get(name)
-    if not isinstance(value, Mapping):
-        raise ChatRefused("unreachable")
-    return value
-
-
-def _list(answer: Any, name: str) -> list[Mapping[str, Any]]:
-    value = answer.get(name)
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-
-
-def _next_cursor(answer: Any) -> str | None:
-    metadata = answer.get("response_metadata")
-    cursor = metadata.get("next_cursor") if isinstance(metadata, Mapping) else None
-    return cursor if isinstance(cursor, str) and cursor else None
-
-
-def _is_named(channel: Mapping[str, Any]) -> bool:
-    return all(isinstance(channel.get(field), str) for field in ("id", "name"))
-
-
-def _is_person(member: Mapping[str, Any]) -> bool:
-    if member.get("is_bot") or member.get("deleted"):
-        return False
-    return isinstance(member.get("id"), str) and member["id"] != BUILT_IN_USER
-
-
-def _channel_choice(channel: Mapping[str, Any]) -> Choice:
-    name = channel["name"]
-    if not channel.get("is_member"):
-        note: str | None = "The app has not joined this channel."
-    else:
-        note = "Private channel" if channel.get("is_private") else None
-    return Choice(channel["id"], f"#{name}", note, (name,))
-
-
-def _member_choice(member: Mapping[str, Any]) -> Choice:
-    profile = member.get("profile")
-    shown = profile.get("display_name") if isinstance(profile, Mapping) else None
-    handle = str(member.get("name") or "")
-    names = tuple(str(name) for name in (shown, member.get("real_name"), handle) if name)
-    return Choice(member["id"], names[0] if names else member["id"], f"@{handle}" if handle else None, names)
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    """Read a body to its end, or to where it is too long."""
+    body = bytearray()
+    while len(body) <= MOST_BYTES and (chunk := await content.readany()):
+        body += chunk
+    return bytes(body[: MOST_BYTES + 1])

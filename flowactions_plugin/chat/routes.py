@@ -22,9 +22,11 @@ from flowactions_plugin.chat.connection import (
 )
 from flowactions_plugin.chat.event_routes import events
 from flowactions_plugin.chat.failures import ChatRefused, advice
-from flowactions_plugin.chat.oauth import BASE_PATH, FLOW_SECONDS, SCOPES, OAuthFailed
+from flowactions_plugin.chat.oauth import BASE_PATH, FLOW_SECONDS, OAuthFailed
 from flowactions_plugin.chat.picker_routes import channels, members
+from flowactions_plugin.chat.scopes import read_scopes
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.watch import missing_scopes
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.host_answers import checked
@@ -51,7 +53,8 @@ class Card(msgspec.Struct, rename="camel", kw_only=True):
         status: ``active``; ``revoked`` by the workspace; or ``unusable`` as it is stored here.
         status_reason: a code, ``None`` when the connection can be used.
         advice: what a person should do, ``None`` when there is nothing to do.
-        missing_scopes: permissions that the workspace has not granted.
+        scopes: permissions that the workspace has granted, as far as the provider says.
+        missing_scopes: permissions that it has not granted, or that the provider refused a call for.
     """
 
     status: str
@@ -88,7 +91,8 @@ class InstallAnswer(msgspec.Struct):
 class DefaultChannel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The channel that test messages go to."""
 
-    channel_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
+    # In Python, $ alone would let a line feed pass.
+    channel_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,100}$(?!\n)")]
 
 
 class TestMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -308,8 +312,8 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
         return CardAnswer(None)
     agents = await host.agents_using(organization_id, NODE_TYPE)
     agents = checked(host, "agents_using", Sequence[Agent], agents)
-    scopes = [scope for scope in stored.scopes.split(",") if scope]
-    missing = [scope for scope in SCOPES if scopes and scope not in scopes]
+    missing = list(missing_scopes(stored))
+    scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)
     hint = advice(reason) if reason else advice("missing_scope") if missing else None
     return CardAnswer(

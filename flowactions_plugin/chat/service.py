@@ -44,7 +44,11 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
 
 
 def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
-    """Put the chat part together, or say which setting is missing; nothing else depends on it (§5.5)."""
+    """Put the chat part together, or say which setting is missing or unfit; nothing else depends on it (§5.5)."""
+    if settings.chat_bot_token is not None and settings.environment != "development":
+        return NotConfigured(
+            "CHAT_BOT_TOKEN is for local development only: remove it, or set FLOWACTIONS_ENVIRONMENT=development."
+        )
     with_oauth = settings.chat_client_id and settings.chat_client_secret
     if settings.chat_bot_token is None and not with_oauth:
         return NotConfigured("Set CHAT_CLIENT_ID and CHAT_CLIENT_SECRET (or CHAT_BOT_TOKEN) to use chat.")
@@ -54,7 +58,12 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
         keys = keys_of(settings, database)
     except NotConfigured as exc:
         return exc
-    provider = SlackProvider(settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret)
+    provider = SlackProvider(
+        settings.chat_api_url,
+        settings.chat_client_id,
+        settings.chat_client_secret,
+        proxy=settings.egress_proxy,
+    )
     store = ConnectionStore(database)
     connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
     install = Install(
@@ -62,7 +71,6 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
         connections=connections,
         provider=provider,
         keys=keys,
-        clock=database.clock,
         public_url=settings.public_url,
         authorize_url=settings.chat_authorize_url,
         client_id=settings.chat_client_id,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, delete, insert, select, update
 
+from flowactions_plugin.chat.scopes import read_scopes, write_scopes
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
@@ -32,6 +33,23 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     install_id: str = ""
     missing_scopes: str = ""
 
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """An OAuth flow under way: who installs, for which tenant, in which browser.
+
+    Attributes:
+        browser: SHA-256 of the cookie that binds it to one browser, in hex.
+    """
+
+    id: str
+    organization_id: str
+    user_id: str
+    user_name: str
+    browser: str
+
+
+FORGOTTEN_MS: Final = 24 * 3600 * 1000
+"""So long a flow that was never finished is remembered after its end."""
 
 PROVIDER: Final = "chat"
 """Under this name the chat provider's events are deduplicated."""
@@ -78,11 +96,33 @@ class ConnectionStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _stored(row)
 
-    async def replace(self, stored: StoredConnection) -> None:
-        """Store a connection in place of the organization's present one."""
+    async def replace(self, stored: StoredConnection) -> StoredConnection | None:
+        """Store a connection in place of the organization's present one.
+
+        The default channel of the present one stays when it is of the same workspace.
+
+        Returns:
+            The connection whose place it took, ``None`` when there was none. Of any number of racing calls, each gets
+            the one that it replaced.
+        """
         values = msgspec.structs.asdict(stored)
+        mine = chat_connections.c.organization_id == stored.organization_id
         async with self._database.write() as connection:
-            await connection.execute(self._database.insert_or_replace(chat_connections, values))
+            while True:
+                added = await connection.execute(
+                    self._database.insert_unless_there(chat_connections).values(values)
+                )
+                if added.rowcount == 1:
+                    return None
+                query = select(chat_connections).where(mine).with_for_update()
+                row = (await connection.execute(query)).one_or_none()
+                if row is None:
+                    continue  # somebody has disconnected in between
+                before = _stored(row)
+                if before.team_id == stored.team_id:
+                    values["default_channel"] = before.default_channel
+                await connection.execute(update(chat_connections).where(mine).values(values))
+                return before
 
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
         """Choose the default channel.
@@ -98,15 +138,38 @@ class ConnectionStore:
         async with self._database.write() as connection:
             return (await connection.execute(changed)).rowcount == 1
 
-    async def is_shared(self, stored: StoredConnection) -> bool:
-        """Tell whether another organization is connected with the same workspace."""
-        others = select(chat_connections.c.organization_id).where(
-            chat_connections.c.team_id == stored.team_id,
-            chat_connections.c.organization_id != stored.organization_id,
-            chat_connections.c.status == "active",
+    async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
+        """List the active connections of a workspace, of whatever organization.
+
+        Args:
+            team_id: the workspace.
+            limit: how many at the most.
+        """
+        query = select(chat_connections).where(
+            chat_connections.c.team_id == team_id, chat_connections.c.status == "active"
         )
         async with self._database.read() as connection:
-            return (await connection.execute(others.limit(1))).first() is not None
+            return [_stored(row) for row in (await connection.execute(query.limit(limit))).all()]
+
+    async def change_missing_scopes(
+        self, stored: StoredConnection, change: Callable[[Sequence[str]], Sequence[str]]
+    ) -> None:
+        """Change the scopes that a connection is noted to lack, unless it was made anew in the meantime.
+
+        Args:
+            stored: the connection that a call was made with.
+            change: the noted ones → those to note.
+        """
+        query = select(chat_connections.c.missing_scopes).where(*_installed_as(stored)).with_for_update()
+        async with self._database.write() as connection:
+            noted = (await connection.execute(query)).scalar_one_or_none()
+            if noted is None:
+                return
+            changed = write_scopes(change(read_scopes(noted)))
+            if changed != noted:
+                await connection.execute(
+                    update(chat_connections).where(*_installed_as(stored)).values(missing_scopes=changed)
+                )
 
     async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
         """Note that tokens are dead; a connection that was made anew in the meantime stays as it is."""
@@ -134,11 +197,7 @@ class ConnectionStore:
         for stored in revoked:
             await connection.execute(
                 update(chat_connections)
-                .where(
-                    chat_connections.c.organization_id == stored.organization_id,
-                    chat_connections.c.installed_at == stored.installed_at,
-                    chat_connections.c.status == "active",
-                )
+                .where(*_installed_as(stored), chat_connections.c.status == "active")
                 .values(status="revoked", status_reason=reason)
             )
 
@@ -174,40 +233,74 @@ class ConnectionStore:
         async with self._database.write() as connection:
             return (await connection.execute(exchanged)).rowcount == 1
 
-    async def remove(self, organization_id: str) -> None:
-        """Forget an organization's connection."""
-        async with self._database.write() as connection:
-            await connection.execute(
-                delete(chat_connections).where(chat_connections.c.organization_id == organization_id)
-            )
+    async def take(self, organization_id: str, connection: Connection | None = None) -> StoredConnection | None:
+        """Remove an organization's connection, and give it; ``None`` when it has none.
 
-    async def take(self, organization_id: str, connection: Connection) -> StoredConnection | None:
-        """Remove an organization's connection, within the caller's transaction, and give it."""
+        Args:
+            organization_id: the tenant.
+            connection: the caller's open transaction; ``None`` for one of its own.
+        """
         taken = (
             delete(chat_connections)
             .where(chat_connections.c.organization_id == organization_id)
             .returning(*chat_connections.c)
         )
-        row = (await connection.execute(taken)).one_or_none()
+        async with self._database.write(connection) as transaction:
+            row = (await transaction.execute(taken)).one_or_none()
         return None if row is None else _stored(row)
 
-    async def start_flow(self, flow_id: str, lifetime_ms: int) -> None:
-        """Remember that an OAuth flow was started, and forget those that were never finished."""
-        now = self._database.now()
-        async with self._database.write() as connection:
-            await connection.execute(delete(oauth_states).where(oauth_states.c.expires_at < now))
-            await connection.execute(insert(oauth_states).values(id=flow_id, expires_at=now + lifetime_ms))
+    async def start_flow(self, flow: Flow, lifetime_ms: int) -> None:
+        """Remember that an OAuth flow was started, and forget those that were never finished.
 
-    async def finish_flow(self, flow_id: str) -> bool:
-        """Use a started OAuth flow up.
-
-        Returns:
-            Whether it was there and had not expired; of any number of racing callers, one is told so.
+        Args:
+            flow: who started it.
+            lifetime_ms: how long there is to finish it.
         """
         now = self._database.now()
-        used = delete(oauth_states).where(oauth_states.c.id == flow_id, oauth_states.c.expires_at >= now)
+        values = msgspec.structs.asdict(flow)
         async with self._database.write() as connection:
-            return (await connection.execute(used)).rowcount == 1
+            # Kept for a while, so that somebody who comes too late is told so.
+            await connection.execute(delete(oauth_states).where(oauth_states.c.expires_at < now - FORGOTTEN_MS))
+            await connection.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
+
+    async def flow(self, flow_id: str) -> Flow | None:
+        """Give an OAuth flow that was started and not finished, expired or not."""
+        query = select(*(oauth_states.c[name] for name in Flow.__struct_fields__)).where(
+            oauth_states.c.id == flow_id
+        )
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else Flow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
+
+    async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
+        """Use a started OAuth flow up, whether or not there was still time.
+
+        Returns:
+            What came of it; of any number of racing callers, one is told ``finished``.
+        """
+        used = (
+            delete(oauth_states)
+            .where(oauth_states.c.id == flow_id)
+            .returning(oauth_states.c.expires_at >= self._database.now())
+        )
+        async with self._database.write() as connection:
+            row = (await connection.execute(used)).one_or_none()
+        if row is None:
+            return "already_used"
+        return "finished" if row[0] else "expired"
+
+
+def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
+    """Give the conditions under which an organization's connection is still this installation.
+
+    A connection of an earlier release has no id, and a process of that release that replaces one leaves the id as it
+    was. So the time counts, too.
+    """
+    return (
+        chat_connections.c.organization_id == stored.organization_id,
+        chat_connections.c.install_id == stored.install_id,
+        chat_connections.c.installed_at == stored.installed_at,
+    )
 
 
 def _stored(row: Row[Any]) -> StoredConnection:

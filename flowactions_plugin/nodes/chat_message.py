@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -11,9 +13,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Reach
+from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.connection import Connections
-from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
@@ -144,29 +148,38 @@ class ChatMessageNode:
         return Action(partial(self._run, walk, node))
 
     async def _run(self, walk: Walk, node: Node) -> NodeResult:
+        until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
         try:
-            await self._send(walk, config)
+            await self._send(walk, config, until)
         except _NotSent as failure:
-            # The exact lines of §6.3.
-            log.warning("chat_message node %s not sent: %s", node.id, failure.reason)
-            return NodeResult(
-                node_id=node.id,
-                status="failed",
-                reason=failure.reason,
-                message=failure.advice,
-                halt=not config.chat_continue_on_failure,
-            )
-        log.info("chat_message node %s sent", node.id)
+            return _failed(walk, node, config, failure)
+        except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
+            # Without the message and the traceback, which may hold what was sent.
+            code = f"{type(exc).__name__}{_place(exc)}"
+            advice = "Sending failed in a way that was not expected: the log has more."
+            return _failed(walk, node, config, _NotSent("send_failed", advice, code))
+        log.info("chat_message node %s sent", printable(node.id))
         return NodeResult(node_id=node.id, status="sent")
 
-    async def _send(self, walk: Walk, config: ChatMessageConfig) -> None:
+    async def _send(self, walk: Walk, config: ChatMessageConfig, until: float) -> None:
+        """Send a message.
+
+        Args:
+            walk: gives the organization and the variables.
+            config: of the node.
+            until: a moment of the event loop's clock at which it ends, the database included.
+
+        Raises:
+            _NotSent: for one of the reasons of §6.3.
+        """
         connections = self._connections
         try:
-            stored = None if connections is None else await connections.get(walk.organization_id)
+            stored = None if connections is None else await connections.get(walk.organization_id, until)
         except StorageUnavailable as exc:
             log.error("the chat connection could not be read: %s", exc)  # noqa: TRY400
-            raise _NotSent("send_failed", "The database did not answer: try again later.") from None
+            advice = "The database did not answer: try again later."
+            raise _NotSent("send_failed", advice, "storage_unavailable") from None
         if connections is None or stored is None:
             raise _NotSent("not_connected", "Connect a chat workspace first.")
         to_member = config.chat_action_type == "dm"
@@ -178,15 +191,48 @@ class ChatMessageNode:
             raise _NotSent("empty_message", "The message is empty: write a text.")
         send = connections.send_to_member if to_member else connections.send_to_channel
         try:
-            await send(stored, target.strip(), text, retry=config.chat_retry_on_failure)
-        except (ChatRefused, StorageUnavailable) as exc:
-            raise _NotSent("send_failed", str(exc)) from None
+            await send(stored, target.strip(), text, retry=config.chat_retry_on_failure, until=until)
+        except ChatRefused as refusal:
+            raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None
+
+
+def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
+    """Log a message that was not sent, and give the node's result."""
+    # The exact lines of §6.3. What helps to mend it stands in a line of its own.
+    log.warning("chat_message node %s not sent: %s", printable(node.id), failure.reason)
+    log.warning(
+        "chat_message node %s of organization %s: %s: %s",
+        printable(node.id),
+        printable(walk.organization_id),
+        failure.code,
+        failure.advice,
+    )
+    return NodeResult(
+        node_id=node.id,
+        status="failed",
+        reason=failure.reason,
+        message=failure.advice,
+        halt=not config.chat_continue_on_failure,
+    )
+
+
+def _place(exc: Exception) -> str:
+    """Say where an exception was raised, without anything of what was at work there."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 class _NotSent(Exception):
-    """A message was not sent, for one of the reasons of §6.3."""
+    """A message was not sent, for one of the reasons of §6.3.
 
-    def __init__(self, reason: str, advice: str) -> None:
+    Attributes:
+        reason: one of them.
+        advice: what a person should do.
+        code: for the log; the reason itself when there is nothing more precise.
+    """
+
+    def __init__(self, reason: str, advice: str, code: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.advice = advice
+        self.code = code or reason

@@ -17,13 +17,14 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node, NodeResult
-from flowactions_plugin.chat.connection import SEND_SECONDS
+from flowactions_plugin.chat.attempts import SEND_SECONDS
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import StorageUnavailable
 from tests.chatting import Adopted, adopt, adopted, adopting_settings
 from tests.support import SmallHost, a_walk, until
 
 DOWN = Fault(503, b"<html>down</html>")
+DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ class TestCodes:
         self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Four attempts with retry, in time; one without; and the fourth may succeed (§8)."""
-        monkeypatch.setattr("flowactions_plugin.chat.connection.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
         fault, message = PASSING[name]
         posts = run.provider.faults["chat.postMessage"]
         posts.append(fault)
@@ -124,16 +125,46 @@ class TestCodes:
         posts.extend([fault] * 3)
         assert ((await run.to_channel(chatRetryOnFailure=True)).status, run.posts) == ("sent", 9)
 
-    @pytest.mark.parametrize("code", ["user_not_found", "cannot_dm_bot", "missing_scope", "fatal_error"])
-    async def test_a_direct_channel_that_cannot_be_opened_is_not_posted_to(
+    @pytest.mark.parametrize("code", ["user_not_found", "cannot_dm_bot", "missing_scope", "invalid_auth"])
+    async def test_a_direct_channel_that_can_never_be_opened_is_not_posted_to(
         self, run: Adopted, code: str
     ) -> None:
-        """Opening is tried once: only the post is repeated."""
+        """What lasts ends the message when the channel is opened, as it does when the message is posted."""
         run.provider.faults["conversations.open"].append(refusal(code))
-        config = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
-        result = await run.reach({**config, "chatRetryOnFailure": True})
+        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
         assert (result.reason, run.posts) == ("send_failed", 0)
+        assert LASTING[code] in (result.message or "")
         assert run.provider.calls == ["conversations.open"]
+
+    @pytest.mark.parametrize("name", PASSING)
+    async def test_opening_a_direct_channel_is_part_of_an_attempt(
+        self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Opening is repeated as the post is: four attempts with retry, one without, and the fourth may succeed."""
+        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        fault, message = PASSING[name]
+        opens = run.provider.faults["conversations.open"]
+        opens.append(fault)
+        result = await run.reach(DIRECT)
+        assert (result.reason, message in (result.message or "")) == ("send_failed", True)
+        assert run.provider.calls == ["conversations.open"]
+        opens.extend([fault] * 4)
+        run.provider.calls.clear()
+        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
+        assert (result.reason, message in (result.message or "")) == ("send_failed", True)
+        assert run.provider.calls == ["conversations.open"] * 4
+        opens.extend([fault] * 3)
+        run.provider.calls.clear()
+        assert (await run.reach({**DIRECT, "chatRetryOnFailure": True})).status == "sent"
+        assert run.provider.calls == ["conversations.open"] * 4 + ["chat.postMessage"]
+
+    async def test_an_open_channel_is_kept_for_the_attempts_that_follow(self, run: Adopted) -> None:
+        """Opening and posting share the four attempts, and what was opened is not opened again."""
+        run.provider.faults["conversations.open"].extend([DOWN, DOWN])
+        run.provider.faults["chat.postMessage"].extend([DOWN, DOWN])
+        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
+        assert result.reason == "send_failed"
+        assert run.provider.calls == ["conversations.open"] * 3 + ["chat.postMessage"] * 2
 
     async def test_nothing_of_it_is_for_the_end_user(self, run: Adopted) -> None:
         """A walk gets the result; what is shown is the host's, and a result has no text but the author's advice."""

@@ -1,11 +1,12 @@
 """A fake chat provider on loopback that keeps the shapes of Slack's Web API."""
 
 from flowactions_conformance.chat_provider.app import FakeChatProvider
-from flowactions_conformance.chat_provider.faults import Fault
+from flowactions_conformance.chat_provider.faults import Fault, Gate
 from flowactions_conformance.chat_provider.state import (
     Channel,
     Member,
     Message,
+    Token,
     Workspace,
     sample_workspace,
 )
@@ -14,8 +15,10 @@ __all__ = [
     "Channel",
     "FakeChatProvider",
     "Fault",
+    "Gate",
     "Member",
     "Message",
+    "Token",
     "Workspace",
     "sample_workspace",
 ]

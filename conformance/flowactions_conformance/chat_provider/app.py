@@ -109,6 +109,8 @@ class FakeChatProvider:
         value = authorization.removeprefix("Bearer ").strip() if authorization.startswith("Bearer ") else ""
         queued = self.faults[method_name]
         fault = queued.popleft() if queued else fault_of(value)
+        if fault is not None and fault.gate is not None:
+            await fault.gate.passed()
         if fault is not None and fault.passes:
             await asyncio.sleep(fault.delay)
         elif fault is not None:

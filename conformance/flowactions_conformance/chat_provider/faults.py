@@ -15,8 +15,27 @@ A token that begins with ``xoxb-fault-`` need not be issued: it belongs to the f
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any, NamedTuple
+
+
+class Gate:
+    """Holds calls until it is opened.
+
+    Attributes:
+        reached: set once a call waits at it.
+        opened: set it to let the calls go on.
+    """
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def passed(self) -> None:
+        """Wait until it is open."""
+        self.reached.set()
+        await self.opened.wait()
 
 
 class Fault(NamedTuple):
@@ -28,6 +47,7 @@ class Fault(NamedTuple):
         headers: the headers.
         delay: seconds before the answer.
         passes: whether the real answer follows after all, so that a fault can be placed some calls ahead.
+        gate: held at it, before anything is done.
     """
 
     status: int = 200
@@ -35,6 +55,7 @@ class Fault(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
     passes: bool = False
+    gate: Gate | None = None
 
 
 RATE_LIMITED = Fault(

@@ -1,0 +1,226 @@
+"""What the chat provider answers: judged and cleaned here, before anything else sees it.
+
+Nothing in an answer is trusted. Whatever the bytes, reading them gives a value or raises `ChatRefused`, takes memory
+and time in proportion to `MOST_BYTES`, and gives no text that a database, a log line or a JSON body could not take.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
+from flowactions_plugin.chat.pickers import Choice, Page
+from flowactions_plugin.chat.scopes import read_scopes
+
+MOST_BYTES: Final = 1 << 20
+"""The most that is read of an answer's body, and the most that it may be when it is decompressed."""
+
+BUILT_IN_USER: Final = "USLACKBOT"
+MOST_NAME: Final = 200
+
+_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
+_TOKEN = re.compile(r"[!-~]{1,2000}", re.ASCII)
+_CURSOR = re.compile(r"[!-~]{1,500}", re.ASCII)
+_CODE = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+_SECONDS = re.compile(r"[0-9]+", re.ASCII)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+    """Read an answer of the provider's.
+
+    Args:
+        status: the HTTP status.
+        headers: their names in lower case.
+        body: at most one byte more than `MOST_BYTES`, as it came.
+
+    Returns:
+        The JSON object of a call that succeeded.
+
+    Raises:
+        AnswerTooLarge: the body is longer than `MOST_BYTES`, or becomes so when it is decompressed.
+        ChatRefused: anything else than a success; ``unreachable`` when the answer makes no sense.
+    """
+    asked = headers.get("retry-after", "").strip()
+    retry_after = float(asked) if _SECONDS.fullmatch(asked) else None
+    if status == 429:
+        raise ChatRefused("ratelimited", retry_after, detail="HTTP status 429")
+    try:
+        answer = _object(headers, body)
+    except ChatRefused as refusal:
+        if status == 200:
+            raise
+        # A proxy or a gateway has answered.
+        raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}") from refusal
+    if status == 200 and answer.get("ok") is True:
+        return answer
+    code = answer.get("error")
+    if not isinstance(code, str) or _CODE.fullmatch(code) is None:
+        raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, no error code")
+    provided = read_scopes(answer.get("provided"))
+    needed = tuple(scope for scope in read_scopes(answer.get("needed")) if scope not in provided)
+    raise ChatRefused(code[:100], retry_after, needed=needed)
+
+
+def _object(headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise _malformed("the answer's type is not JSON")
+    try:
+        # JSON is UTF-8 (RFC 8259), whatever the charset says.
+        answer = json.loads(_decompressed(headers.get("content-encoding", ""), body).decode())
+    except (ValueError, RecursionError):
+        raise _malformed("the answer is no JSON") from None
+    if not isinstance(answer, dict):
+        raise _malformed("the answer is no JSON object")
+    return answer
+
+
+def _decompressed(encoding: str, body: bytes) -> bytes:
+    if len(body) > MOST_BYTES:
+        raise AnswerTooLarge
+    encoding = encoding.strip().lower()
+    if encoding in {"", "identity"}:
+        return body
+    if encoding not in {"gzip", "x-gzip"}:
+        raise _malformed("the answer is compressed in a way that was not asked for")
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        text = reader.decompress(body, MOST_BYTES + 1)
+    except zlib.error:
+        raise _malformed("the answer cannot be decompressed") from None
+    if len(text) > MOST_BYTES:
+        raise AnswerTooLarge
+    if not reader.eof:
+        raise _malformed("the answer broke off")
+    return text
+
+
+def id_of(answer: Mapping[str, Any], name: str) -> str:
+    """Give an id of an answer: printable ASCII.
+
+    Raises:
+        ChatRefused: there is none.
+    """
+    return _matching(answer, name, _ID)
+
+
+def token_of(answer: Mapping[str, Any], name: str) -> str:
+    """Give a token of an answer: printable ASCII.
+
+    Raises:
+        ChatRefused: there is none.
+    """
+    return _matching(answer, name, _TOKEN)
+
+
+def optional_id(answer: Mapping[str, Any], name: str) -> str:
+    """Give an id of an answer, empty text when there is none."""
+    value = answer.get(name)
+    return str(value) if _is(_ID, value) else ""
+
+
+def name_of(answer: Mapping[str, Any], name: str) -> str:
+    """Give a name that people read, empty text when there is none; see `shown`."""
+    value = answer.get(name)
+    return shown(value) if isinstance(value, str) else ""
+
+
+def shown(text: str) -> str:
+    """Clean a name: no control characters, nothing that UTF-8 cannot hold, 200 characters at the most."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text[:MOST_NAME])).strip()
+
+
+def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Give an object of an answer.
+
+    Raises:
+        ChatRefused: there is none.
+    """
+    value = answer.get(name)
+    if not isinstance(value, dict):
+        raise _malformed(f"the answer has no {name}")
+    return value
+
+
+def channel_page(answer: Mapping[str, Any]) -> Page:
+    """Read a page of channels, without the archived ones and without what has no id or name.
+
+    Raises:
+        ChatRefused: the list cannot be gone on with.
+    """
+    return Page(
+        [
+            _channel(item)
+            for item in _items(answer, "channels")
+            if not item.get("is_archived") and _is(_ID, item.get("id")) and name_of(item, "name")
+        ],
+        _next_cursor(answer),
+    )
+
+
+def member_page(answer: Mapping[str, Any]) -> Page:
+    """Read a page of members, without bots, deactivated accounts and the built-in user (§2.3).
+
+    Raises:
+        ChatRefused: the list cannot be gone on with.
+    """
+    return Page([_member(item) for item in _items(answer, "members") if _is_person(item)], _next_cursor(answer))
+
+
+def _channel(item: Mapping[str, Any]) -> Choice:
+    name = name_of(item, "name")
+    if not item.get("is_member"):
+        note: str | None = "The app has not joined this channel."
+    else:
+        note = "Private channel" if item.get("is_private") else None
+    return Choice(item["id"], f"#{name}", note, (name,))
+
+
+def _member(item: Mapping[str, Any]) -> Choice:
+    profile = item.get("profile")
+    display_name = name_of(profile, "display_name") if isinstance(profile, dict) else ""
+    handle = name_of(item, "name")
+    names = tuple(name for name in (display_name, name_of(item, "real_name"), handle) if name)
+    return Choice(item["id"], names[0] if names else item["id"], f"@{handle}" if handle else None, names)
+
+
+def _is_person(item: Mapping[str, Any]) -> bool:
+    if item.get("is_bot") or item.get("deleted"):
+        return False
+    return _is(_ID, item.get("id")) and item["id"] != BUILT_IN_USER
+
+
+def _items(answer: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    value = answer.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _next_cursor(answer: Mapping[str, Any]) -> str | None:
+    metadata = answer.get("response_metadata")
+    cursor = metadata.get("next_cursor") if isinstance(metadata, dict) else None
+    if cursor is None or cursor == "":
+        return None
+    if not _is(_CURSOR, cursor):
+        raise _malformed("the answer's cursor cannot be used")
+    return str(cursor)
+
+
+def _is(form: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None
+
+
+def _matching(answer: Mapping[str, Any], name: str, form: re.Pattern[str]) -> str:
+    value = answer.get(name)
+    if not _is(form, value):
+        raise _malformed(f"the answer's {name} is missing or cannot be used")
+    return str(value)
+
+
+def _malformed(detail: str) -> ChatRefused:
+    return ChatRefused("unreachable", detail=detail)
