@@ -19,7 +19,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.clock import Clock, to_iso
-from flowactions_plugin.errors import EgressRefused, StorageUnavailable
+from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.outbox.delivery import NewDelivery
 from flowactions_plugin.outbox.queue import Outbox, Webhook
 
@@ -58,7 +58,8 @@ class ActionUnusable(FlowActionsError):
     """A logic action cannot be enqueued; the message says what to do.
 
     Attributes:
-        reason: ``question_required``, ``unknown_action`` or ``blocked_url``.
+        reason: ``question_required``, ``unknown_action``, ``blocked_url``, ``body_too_large`` or
+            ``headers_too_large``.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -100,6 +101,8 @@ class Dispatcher:
             delivery = await self._outbox.prepare(_webhook(ref, action, self._clock()))
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
+        except TooLarge as exc:
+            raise ActionUnusable(exc.reason, str(exc)) from None
         return msgspec.structs.replace(delivery, idempotency_key=idempotency_key)
 
     async def dispatch(self, walk: Walk, ref: LogicActionRef) -> Receipt:

@@ -87,6 +87,8 @@ class EnqueuedAnswer(msgspec.Struct):
         "invalid_request",
         "unknown_action",
         "blocked_url",
+        "body_too_large",
+        "headers_too_large",
         "not_found",
         "rate_limited",
     ),
