@@ -22,6 +22,7 @@ VARIABLES: Final = {"userId": "The end user's id", "content": "The message that 
 CHAT_MESSAGE_LENGTH: Final = 4000
 
 _TOKEN = re.compile(r"\{\{(userId|content)\}\}")
+_QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _JSON_ERROR = re.compile(r"(?:JSON is malformed: )?(.*?)(?: \(byte ([0-9]+)\))?", re.DOTALL)
@@ -105,18 +106,20 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
         raise _body_too_large(limit)
     escaped = _JsonValues(variables, limit)
     pieces: list[str] = []
+    values: list[str] = []  # text whose tokens are all in string values
     for run, token, colon, key in map(re.Match.groups, _RUN_THEN_SPECIAL.finditer(text)):
-        if "{{" in run:
-            parts = _pieces(run, escaped)
-            if "\\{{" in run and any(map(_ends_in_escape, parts[:-1:2])):
-                raise BodyInvalid("The body is not valid JSON: there is a single backslash before a variable.")
-            pieces += parts
-        else:
-            pieces.append(run)
-        if token is not None:
-            pieces += ('"', f"{{{{{token}}}}}" if colon else escaped[token], '"')
-        elif key is not None:
-            pieces.append(key)
+        values.append(run)
+        if token is not None and not colon:
+            values.append(_QUOTED[token])
+        elif token is not None or key is not None:
+            before = run if len(values) == 1 else "".join(values)
+            if "{{" in before:
+                pieces += _string_pieces(before, escaped)
+            else:
+                pieces.append(before)
+            pieces.append(key or _QUOTED[token])
+            values.clear()
+    pieces += _string_pieces("".join(values), escaped)
     # Characters first: what has more of them than there may be bytes is not put together.
     if sum(map(len, pieces)) > limit:
         raise _body_too_large(limit)
@@ -146,6 +149,13 @@ class _JsonValues(dict[str, str]):
 
 def _body_too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than {limit} bytes (FLOWACTIONS_MAX_BODY_BYTES).")
+
+
+def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
+    pieces = _pieces(text, escaped)
+    if "\\{{" in text and any(map(_ends_in_escape, pieces[:-1:2])):
+        raise BodyInvalid("The body is not valid JSON: there is a single backslash before a variable.")
+    return pieces
 
 
 def _ends_in_escape(text: str) -> bool:
