@@ -8,6 +8,9 @@ FlowActionsError (of the contract)
 ├── HostFailed           a method of the host raised, or returned a wrong type; the message names it
 │   └── HostAnswerInvalid  it returned a wrong type
 ├── BodyInvalid          a webhook body is no JSON
+├── TooLarge             a webhook is larger than may be enqueued; the message says what of it
+│   ├── BodyTooLarge     its body
+│   └── HeadersTooLarge  its custom headers
 ├── SealBroken           a sealed secret cannot be opened
 └── NotConfigured        a setting is missing; the message names it
 """
@@ -43,6 +46,28 @@ class HostAnswerInvalid(HostFailed):
 
 class BodyInvalid(FlowActionsError):
     """The body is not valid JSON."""
+
+
+class TooLarge(FlowActionsError):
+    """A webhook is larger than may be enqueued.
+
+    Attributes:
+        reason: as in a node's result, and the code of a problem.
+    """
+
+    reason = "too_large"
+
+
+class BodyTooLarge(TooLarge):
+    """The body is larger than ``FLOWACTIONS_MAX_BODY_BYTES``."""
+
+    reason = "body_too_large"
+
+
+class HeadersTooLarge(TooLarge):
+    """A custom header, or all of them together, are larger than receivers take."""
+
+    reason = "headers_too_large"
 
 
 class SealBroken(FlowActionsError):

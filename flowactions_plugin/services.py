@@ -32,10 +32,10 @@ from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
-from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.egress import EgressGuard, Resolve
 from flowactions_plugin.outbox.host_transport import HostTransport
 from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
 from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.sender import Sender, Transport
 from flowactions_plugin.outbox.store import OutboxStore
@@ -49,8 +49,13 @@ from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 
-RESOLVING_THREADS = 2048
-"""More than there can be deliveries at once: a name that hangs holds up nobody but itself."""
+ENQUEUE_RESOLVER_THREADS = 64
+"""A name that finds no thread within a second is checked at delivery only."""
+
+DELIVERY_RESOLVER_THREADS = 4
+"""For each delivery at once: a name that hangs keeps its thread three times as long as an attempt lasts."""
+
+MOST_RESOLVER_THREADS = 1024
 
 CONTINUOUS_DESTINATION_LIMIT = 10
 
@@ -72,13 +77,9 @@ class Services:
         self._settings = read_settings(host.settings)
         self._database = Database(self._settings.database_url, host.database)
         self._chat = build_chat(self._settings, self._database)
-        self._guard = EgressGuard(
-            development=self._settings.environment == "development",
-            allow=self._settings.egress_allow,
-            resolve=Resolver(RESOLVING_THREADS),
-        )
+        self._guard = self._egress_guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
         self._store = OutboxStore(self._database)
-        self._outbox = Outbox(self._store, self._guard, self._database.clock)
+        self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
         self._bell: Bell | None = None
         if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
             self._bell = Bell(partial(self._database.notify, CHANNEL))
@@ -100,6 +101,13 @@ class Services:
 
     def __repr__(self) -> str:
         return "Services(…)"
+
+    def _egress_guard(self, resolve: Resolve) -> EgressGuard:
+        return EgressGuard(
+            development=self._settings.environment == "development",
+            allow=self._settings.egress_allow,
+            resolve=resolve if self._settings.egress_resolve == "local" else None,
+        )
 
     def node_types(self) -> Sequence[NodeType]:
         """Give the two node types."""
@@ -174,14 +182,16 @@ class Services:
         settings = self._settings
         at_once = settings.concurrency if settings.delivery == "continuous" else settings.claim_limit
         proxy = settings.egress_proxy
+        # Of its own: names that hang at enqueue take no thread from deliveries, and nothing is cached.
+        guard = self._egress_guard(Resolver(min(MOST_RESOLVER_THREADS, at_once * DELIVERY_RESOLVER_THREADS)))
         transport: Transport
         if self._host.transport is not None:
             transport = HostTransport(self._host.transport)
         else:
-            transport = OutboundTransport(self._guard, at_once, proxy)
-        # Our own transport looks at every address that it dials. What another one dials, nobody here sees.
+            transport = OutboundTransport(guard, at_once, proxy, settings.egress_ca)
+        # Our own transport checks every address that it dials. What another one dials, nobody here sees.
         looks_itself = self._host.transport is None and proxy is None
-        look = self._guard.read if looks_itself else self._guard.check
+        look = guard.read if looks_itself else guard.require
         sender = Sender(transport, look, self._database.clock, time.monotonic)
         listens = type(self._host).delivery_finished is not Host.delivery_finished
         courier = Courier(

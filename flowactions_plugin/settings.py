@@ -6,14 +6,17 @@ import base64
 import binascii
 import difflib
 import ipaddress
-from collections.abc import Callable, Mapping
+import re
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.origins import parse_origin
+from flowactions_plugin.settings_urls import parse_url
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Number = TypeVar("Number", int, float)
@@ -21,6 +24,15 @@ Number = TypeVar("Number", int, float)
 PREFIX: Final = "FLOWACTIONS_"
 TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
 """Names under it belong to test suites and are not read."""
+
+DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
+
+AUTH_SECRET_BYTES: Final = 16
+"""A secret of fewer bytes can be guessed, and whoever has it can sign events of the auth provider."""
+
+CA_FILE_BYTES: Final = 4 << 20
+
+_CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +57,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             forbids them.
         egress_proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every webhook leaves, with user
             name and password in it if it asks for them.
+        egress_resolve: ``FLOWACTIONS_EGRESS_RESOLVE``; ``local``: names are resolved and judged here; ``proxy``: only
+            the proxy resolves, and only the form of a URL and literal addresses are judged here.
+        egress_ca: ``FLOWACTIONS_EGRESS_CA_FILE``; the content of that file: certificates (PEM) of authorities that
+            webhook deliveries trust beside the system's.
+        max_body_bytes: ``FLOWACTIONS_MAX_BODY_BYTES``; of a webhook's body, as it is stored and as it is sent.
         encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
         connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
         dashboard_origins: ``FLOWACTIONS_DASHBOARD_ORIGINS``; further origins, by commas, whose pages may call the
@@ -73,6 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: int = 30
     egress_allow: tuple[Network, ...] = ()
     egress_proxy: str | None = None
+    egress_resolve: Literal["local", "proxy"] = "local"
+    egress_ca: str | None = None
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     encryption_keys: tuple[bytes, ...] = ()
     connections_path: str = "/connections"
     dashboard_origins: tuple[str, ...] = ()
@@ -88,6 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return "Settings(…)"
+
+    def __rich_repr__(self) -> Iterator[str]:
+        yield "…"  # what shows structs field by field asks here
 
 
 def _one_of(first: str, second: str) -> Callable[[str], str]:
@@ -118,7 +141,8 @@ def _database_url(text: str) -> str:
 
 
 def _number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
-    message = f"must be a number from {least:g} to {most:g}"
+    what = "a whole number" if kind is int else "a number"
+    message = f"must be {what} from {least:.10g} to {most:.10g}"
 
     def read(text: str) -> Number:
         try:
@@ -132,15 +156,24 @@ def _number(kind: Callable[[str], Number], least: float, most: float) -> Callabl
     return read
 
 
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
+
+
 def _networks(text: str) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+    try:
+        return tuple(ipaddress.ip_network(part) for part in _parts(text))
+    except ValueError:
+        raise ValueError(
+            "must be networks such as 10.20.0.0/16 or fd12::/16, separated by commas, whose host bits are zero"
+        ) from None
 
 
 def _keys(text: str) -> tuple[bytes, ...]:
     message = "must be base64 of 32 random bytes, or several of them separated by commas"
     try:
-        keys = tuple(base64.b64decode(part.strip(), validate=True) for part in text.split(","))
-    except binascii.Error:
+        keys = tuple(base64.b64decode(part, validate=True) for part in map(str.strip, text.split(",")))
+    except ValueError:
         raise ValueError(message) from None
     if any(len(key) != 32 for key in keys):
         raise ValueError(message)
@@ -148,10 +181,7 @@ def _keys(text: str) -> tuple[bytes, ...]:
 
 
 def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("must be an http or https URL without a query")
-    return text
+    return parse_url(text).text
 
 
 def _base_url(text: str) -> str:
@@ -162,9 +192,32 @@ def _api_url(text: str) -> str:
     return _base_url(text) + "/"
 
 
+def _proxy_url(text: str) -> str:
+    url = parse_url(text, with_userinfo=True)
+    if url.path not in {"", "/"}:
+        raise ValueError("must be a proxy's URL without a path, such as http://proxy:3128")
+    return url._replace(path="").text
+
+
+def _authorities(text: str) -> str:
+    message = "must name a readable file of certificates in PEM"
+    try:
+        with Path(text).open("rb") as file:
+            content = file.read(CA_FILE_BYTES + 1)
+        certificates = content.decode("ascii", "ignore")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)
+    except (OSError, ValueError):  # an SSLError is an OSError
+        raise ValueError(message) from None
+    if len(content) > CA_FILE_BYTES:
+        raise ValueError(f"{message} of {CA_FILE_BYTES} bytes at the most")
+    return certificates
+
+
 def _path(text: str) -> str:
-    if not text.startswith("/") or text.startswith("//") or "\\" in text:
-        raise ValueError("must be a path that starts with one slash")
+    if not text.startswith("/") or text.startswith("//") or re.search(r"[\\\s\x00-\x1f\x7f]", text):
+        raise ValueError("must be a path that starts with one slash, without spaces and backslashes")
+    if "?" in text:
+        raise ValueError("must be a path without a query, for the outcome of an install becomes its query")
     return text
 
 
@@ -178,19 +231,33 @@ def _origins(text: str) -> tuple[str, ...]:
 
 def _signing_secrets(text: str) -> tuple[str, ...]:
     secrets: list[str] = []
-    for part in filter(None, map(str.strip, text.split(","))):
+    for part in _parts(text):
         encoded = part.removeprefix("whsec_").rstrip("=")
         try:
             raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
         except (binascii.Error, ValueError):
             raw = b""
         if not raw:
-            raise ValueError("must be secrets such as whsec_…, which is base64, by commas")
+            raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
+        if len(raw) < AUTH_SECRET_BYTES:
+            raise ValueError(
+                f"must be secrets of at least {AUTH_SECRET_BYTES} bytes each: a shorter one can be guessed"
+            )
         secrets.append(f"whsec_{base64.b64encode(raw).decode()}")
+    if not secrets:
+        raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
     return tuple(secrets)
 
 
 def _text(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("must be a line of text without control characters")
+    return text
+
+
+def _token(text: str) -> str:
+    if re.fullmatch(r"[!-~]+", text) is None:
+        raise ValueError("must be a token: visible ASCII characters, without spaces")
     return text
 
 
@@ -206,7 +273,10 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),
     "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", _number(int, 1, 8760)),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", _networks),
-    "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", _base_url),
+    "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", _proxy_url),
+    "FLOWACTIONS_EGRESS_RESOLVE": ("egress_resolve", _one_of("local", "proxy")),
+    "FLOWACTIONS_EGRESS_CA_FILE": ("egress_ca", _authorities),
+    "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", _number(int, 1 << 10, 16 << 20)),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),
     "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", _origins),
@@ -215,7 +285,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "CHAT_CLIENT_ID": ("chat_client_id", _text),
     "CHAT_CLIENT_SECRET": ("chat_client_secret", _text),
     "CHAT_SIGNING_SECRET": ("chat_signing_secret", _text),
-    "CHAT_BOT_TOKEN": ("chat_bot_token", _text),
+    "CHAT_BOT_TOKEN": ("chat_bot_token", _token),
     "CHAT_API_URL": ("chat_api_url", _api_url),
     "CHAT_AUTHORIZE_URL": ("chat_authorize_url", _url),
 }
@@ -238,14 +308,25 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
         if not isinstance(text, str):
             wrong.append(f"{name} must be text")
         elif text.strip():
-            try:
-                values[field] = read(text.strip())
-            except ValueError as exc:
-                reason = str(exc) if str(exc).startswith("must") else "must be networks such as 10.0.0.0/8"
+            value, reason = _read(read, text.strip())
+            if reason is None:
+                values[field] = value
+            else:
                 wrong.append(f"{name} {reason}")
+    if values.get("egress_resolve") == "proxy" and not str(mapping.get("FLOWACTIONS_EGRESS_PROXY", "")).strip():
+        wrong.append("FLOWACTIONS_EGRESS_RESOLVE must be local unless FLOWACTIONS_EGRESS_PROXY is set")
     if wrong:
         raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
     return Settings(**values)
+
+
+def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
+    """Read one setting; give its value, or what is wrong with it, which never holds the text."""
+    try:
+        return read(text), None
+    except Exception as exc:  # noqa: BLE001  an error that is not the reader's own quotes what it was given
+        reason = str(exc)
+        return None, reason if type(exc) is ValueError and reason.startswith("must ") else "must be well formed"
 
 
 def _is_ours(name: object) -> bool:

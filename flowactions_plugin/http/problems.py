@@ -25,6 +25,8 @@ TITLES: Final = {
     "invalid_request": (400, "The request cannot be used"),
     "unknown_action": (400, "There is no such action"),
     "blocked_url": (400, "The action's URL is not allowed"),
+    "body_too_large": (400, "The webhook's body is too large"),
+    "headers_too_large": (400, "The action's headers are too large"),
     "too_large": (413, "The body is too large"),
     "unsupported_media_type": (415, "The body is not JSON"),
     "rate_limited": (429, "Too many calls"),

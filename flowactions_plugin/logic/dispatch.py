@@ -17,7 +17,7 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
-from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable
+from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
 from flowactions_plugin.host_answers import checked
 from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
 from flowactions_plugin.outbox.delivery import NewDelivery
@@ -31,7 +31,8 @@ class ActionUnusable(FlowActionsError):
     """A logic action cannot be enqueued; the message says what to do.
 
     Attributes:
-        reason: ``question_required``, ``unknown_action`` or ``blocked_url``.
+        reason: ``question_required``, ``unknown_action``, ``blocked_url``, ``body_too_large`` or
+            ``headers_too_large``.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -70,6 +71,8 @@ class Dispatcher:
             delivery = await self._outbox.prepare(_webhook(ref, action, occurred_at, occasion))
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
+        except TooLarge as exc:
+            raise ActionUnusable(exc.reason, str(exc)) from None
         key = occasion.id if occasion.kind == "key" else None
         return msgspec.structs.replace(delivery, idempotency_key=key)
 

@@ -95,6 +95,8 @@ class EnqueuedAnswer(msgspec.Struct):
         },
         "unknown_action",
         "blocked_url",
+        "body_too_large",
+        "headers_too_large",
         "not_found",
         "rate_limited",
         changes=True,

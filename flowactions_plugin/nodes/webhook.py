@@ -19,18 +19,23 @@ from flowactions_hookspecs import (
     config_schema,
 )
 from flowactions_hookspecs.nodes import Reach
-from flowactions_plugin.errors import BodyInvalid, EgressRefused
+from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
 from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import (
     VARIABLES,
     Variables,
-    interpolate,
+    interpolate_header,
     interpolate_json,
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.outbox.delivery import BODYLESS_METHODS, method_name
+from flowactions_plugin.outbox.delivery import (
+    BODYLESS_METHODS,
+    MAX_HEADER_VALUE_BYTES,
+    check_headers_size,
+    method_name,
+)
 from flowactions_plugin.outbox.queue import Outbox, Webhook
 
 log = logging.getLogger("flowactions")
@@ -162,10 +167,12 @@ class WebhookNode:
         config, unusable = read_config(WebhookConfig, node.config)
         variables = variables_of(walk)
         try:
-            body = _body(config, variables, unusable)
+            body = _body(config, variables, unusable, self._outbox.max_body_bytes)
             delivery = await self._outbox.prepare(_webhook(config, variables, body, walk, node))
         except BodyInvalid as exc:
             return _skipped(node, config, "invalid_body", str(exc))
+        except TooLarge as exc:
+            return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
             reason = "blocked_url" if config.webhook_url.strip() else "missing_url"
             return _skipped(node, config, reason, str(exc))
@@ -175,13 +182,26 @@ class WebhookNode:
         )
 
 
-def _body(config: WebhookConfig, variables: Variables, unusable: frozenset[str]) -> bytes | None:
+def _body(config: WebhookConfig, variables: Variables, unusable: frozenset[str], limit: int) -> bytes | None:
     if (method_name(config.webhook_method) or "POST") in BODYLESS_METHODS:
         return None
     if "webhookBody" in unusable:
         raise BodyInvalid("The body must be text that holds JSON.")
     text = without_surrogates(config.webhook_body or "")
-    return interpolate_json(text, variables).encode() if text.strip() else None
+    return interpolate_json(text, variables, limit).encode() if text.strip() else None
+
+
+def _headers(config: WebhookConfig, variables: Variables) -> tuple[Header, ...]:
+    headers: list[Header] = []
+    size = 0
+    for header in config.webhook_headers:
+        if not header.key.strip():
+            continue
+        value = interpolate_header(without_surrogates(header.value), variables, MAX_HEADER_VALUE_BYTES)
+        headers.append(Header(key=header.key, value=value))
+        size += len(value)
+        check_headers_size(size)  # as it grows: what is too large is not built
+    return tuple(headers)
 
 
 def _webhook(
@@ -200,10 +220,7 @@ def _webhook(
         entity=_entity(walk, node),
         url=config.webhook_url.strip(),
         method=config.webhook_method,
-        headers=tuple(
-            Header(key=header.key, value=interpolate(without_surrogates(header.value), variables))
-            for header in config.webhook_headers
-        ),
+        headers=_headers(config, variables),
         body=body,
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
     )

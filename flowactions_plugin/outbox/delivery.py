@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import Header, Origin
+from flowactions_plugin.errors import HeadersTooLarge
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
 
@@ -33,8 +34,16 @@ LONGEST_WAIT_SECONDS: Final = BACKOFF_CAP_SECONDS + CLAIM_SECONDS
 
 REASON_LENGTH: Final = 1000
 RESPONSE_KEPT_BYTES: Final = 2048
+DROPPED_NAME_LENGTH: Final = 80
 USER_AGENT: Final = "Service-Webhooks/1"
 BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
+
+MAX_HEADER_NAME_BYTES: Final = 256
+MAX_HEADER_VALUE_BYTES: Final = 8192
+"""Of one custom header; most servers take no longer line."""
+
+MAX_HEADERS_BYTES: Final = 64 << 10
+"""Of all custom headers of a webhook, names and values."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -167,22 +176,34 @@ def frozen_headers(
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Build the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
 
-    Control characters in values become spaces. Custom headers whose name is invalid or reserved are dropped.
+    Control characters in values become spaces. Custom headers whose name is invalid, longer than 256 bytes or
+    reserved are dropped.
 
     Returns:
-        The headers, and the names that were dropped.
+        The headers, and the names that were dropped, shortened.
+
+    Raises:
+        HeadersTooLarge: a value, or all custom headers together, are larger than receivers take.
     """
     kept: list[tuple[str, str]] = []
     dropped: list[str] = []
+    size = 0
     for header in custom:
         name = header.key.strip()
         if not name:
             continue
         lowered = name.lower()
-        if not _NAME.fullmatch(name) or lowered in _RESERVED or lowered.startswith(_RESERVED_PREFIX):
-            dropped.append(name)
+        valid = len(name) <= MAX_HEADER_NAME_BYTES and _NAME.fullmatch(name)
+        if not valid or lowered in _RESERVED or lowered.startswith(_RESERVED_PREFIX):
+            dropped.append(name[:DROPPED_NAME_LENGTH])
             continue
-        kept.append((name, _CONTROL.sub(" ", header.value).strip()))
+        value = _CONTROL.sub(" ", header.value).strip()
+        value_bytes = len(value.encode(errors="replace"))
+        if value_bytes > MAX_HEADER_VALUE_BYTES:
+            raise HeadersTooLarge(f"The value of header {name} is larger than {MAX_HEADER_VALUE_BYTES} bytes.")
+        size += len(name) + value_bytes
+        check_headers_size(size)
+        kept.append((name, value))
     if has_body and not any(name.lower() == "content-type" for name, _ in kept):
         kept.append(("content-type", "application/json"))
     own = (
@@ -191,6 +212,16 @@ def frozen_headers(
         (f"{_RESERVED_PREFIX}event", event_type),
     )
     return (*own, *kept), tuple(dropped)
+
+
+def check_headers_size(size: int) -> None:
+    """Check the size of a webhook's custom headers, in bytes.
+
+    Raises:
+        HeadersTooLarge: it is more than receivers take.
+    """
+    if size > MAX_HEADERS_BYTES:
+        raise HeadersTooLarge(f"The headers are larger than {MAX_HEADERS_BYTES} bytes in all.")
 
 
 def storable(text: str | None) -> str | None:

@@ -1,8 +1,9 @@
 """The egress guard: where a request made on a customer's word may go (§2.4).
 
-It looks twice. At enqueue it reads the URL and the addresses that its name has now, so that an author hears
-of a mistake at once. At delivery it looks at every address really dialled, so that a name that has changed
-its mind since then meets the same rules.
+It checks twice. At enqueue it parses the URL and checks the addresses that its name has now, so that an author
+learns of a mistake at once. At delivery every address really dialled is checked, which stops DNS rebinding. Where
+somebody else dials (a host's own transport, a proxy), the name is resolved and checked just before, and a name that
+has no address fails the attempt.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.errors import EgressRefused, SendFailed
+from flowactions_plugin.hostnames import to_a_labels
 from flowactions_plugin.settings import Network
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Gives the addresses of a host name and port; raises ``OSError`` when there are none."""
+
+_WAYS_OUT: Final = (
+    " They are with FLOWACTIONS_ENVIRONMENT=development, and to the networks in FLOWACTIONS_EGRESS_ALLOW."
+)
 
 RESOLVE_SECONDS: Final = 1.0
 """How long an enqueue waits for a name. A name that has no answer by then is not blocked: delivery retries."""
@@ -36,10 +42,19 @@ def _networks(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:
     return tuple((ipaddress.ip_network(network), rule) for network, rule in rows)
 
 
-NEVER: Final = _networks(
-    ("0.0.0.0/8", "this host"),
+METADATA: Final = _networks(
     ("169.254.0.0/16", "link-local and metadata"),
     ("100.100.100.200/32", "metadata"),
+    ("168.63.129.16/32", "metadata"),
+    ("fd00:42::42/128", "metadata"),
+    ("fd00:c1::/32", "metadata"),
+    ("fd00:ec2::/32", "metadata"),
+    ("fd20:ce::/32", "metadata"),
+)
+"""Where clouds give credentials to whoever asks. Only a network that is no wider than the one here allows them."""
+
+NEVER: Final = _networks(
+    ("0.0.0.0/8", "this host"),
     ("192.0.0.0/24", "protocol assignments"),
     ("192.0.2.0/24", "documentation"),
     ("192.88.99.0/24", "6to4 relay"),
@@ -49,7 +64,6 @@ NEVER: Final = _networks(
     ("224.0.0.0/4", "multicast"),
     ("240.0.0.0/4", "reserved"),
     ("::/128", "this host"),
-    ("fd00:ec2::/32", "metadata"),
     ("fe80::/10", "link-local"),
     ("2001::/23", "protocol assignments"),
     ("2001:db8::/32", "documentation"),
@@ -76,10 +90,10 @@ GLOBAL_V6: Final = ipaddress.ip_network("2000::/3")
 
 
 class Destination(NamedTuple):
-    """A URL that was read once, and is dialled as it was read.
+    """A URL that was parsed once, and is dialled as it was parsed.
 
     Attributes:
-        url: as authored.
+        url: as authored, but with an international host name in A-labels.
         scheme: ``http`` or ``https``.
         host: in lower case, without brackets.
         port: the port that is dialled.
@@ -117,11 +131,13 @@ def parse_destination(url: str) -> Destination:
     if "@" in authority:
         raise EgressRefused("The URL may not hold a user name or password.")
     host, port = _host_and_port(authority)
+    bracketed = f"[{host}]" if ":" in host else host
+    tail = rest[len(authority) :]
+    if not authority.isascii():
+        url = f"{scheme}://{bracketed}{'' if port is None else f':{port}'}{tail}"
     if port is None:
         port = 443 if scheme == "https" else 80
-    bracketed = f"[{host}]" if ":" in host else host
-    target = _target(rest[len(authority) :])
-    return Destination(url, scheme, host, port, target, f"{scheme}://{bracketed}:{port}")
+    return Destination(url, scheme, host, port, _target(tail), f"{scheme}://{bracketed}:{port}")
 
 
 def _target(text: str) -> str:
@@ -148,9 +164,10 @@ def _host_and_port(authority: str) -> tuple[str, int | None]:
 
 def _host_name(host: str) -> str:
     """Give a host name or dotted IPv4 address in lower case; odd spellings of numbers are refused."""
-    if not host.isascii():
-        raise EgressRefused("The URL's host must be written in ASCII (an international name as xn--…).")
-    host = host.lower()
+    try:
+        host = to_a_labels(host).lower()
+    except ValueError:
+        raise EgressRefused("The URL's host is not an international name that can be looked up.") from None
     labels = host.removesuffix(".").split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise EgressRefused("The URL's host is not a host name.")
@@ -167,29 +184,41 @@ class EgressGuard:
 
     Args:
         development: whether loopback and private networks are allowed.
-        allow: networks allowed whatever the rules say.
-        resolve: asked for a name's addresses, at enqueue and at delivery.
+        allow: networks allowed whatever the rules say. What is metadata needs a network that is as narrow as the
+            rule's own.
+        resolve: asked for a name's addresses; ``None`` where only a proxy can look names up: then the form of
+            URLs and literal addresses are all that is checked.
     """
 
-    def __init__(self, *, development: bool, resolve: Resolve, allow: Sequence[Network] = ()) -> None:
+    def __init__(self, *, development: bool, resolve: Resolve | None, allow: Sequence[Network] = ()) -> None:
         self._development = development
         self._allow = tuple(allow)
         self._resolve = resolve
 
     def refusal(self, address: Address) -> str | None:
         """Give the rule that forbids an address, ``None`` when none does."""
+        return self._rule(address, development=self._development)
+
+    def _rule(self, address: Address, *, development: bool) -> str | None:
+        embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
+        # Before what is allowed: a wide network, of private addresses say, does not open the metadata in it.
+        for each in (address, *embedded):
+            if rule := self._metadata_rule(each):
+                return rule if each is address else f"{rule}, as {each} in IPv6"
         if _within(address, self._allow):
             return None
-        if isinstance(address, ipaddress.IPv6Address) and (embedded := _embedded_v4(address)):
-            rule = self.refusal(embedded) or (None if self._development else "IPv4")
-            return rule and f"{rule}, as {embedded} in IPv6"
-        rules = NEVER if self._development else (*NEVER, *PRIVATE)
-        for network, rule in rules:
+        if not embedded:
+            return _table_rule(address, development=development)
+        for each in embedded:
+            if rule := self._rule(each, development=development) or (None if development else "IPv4"):
+                return f"{rule}, as {each} in IPv6"
+        return None
+
+    def _metadata_rule(self, address: Address) -> str | None:
+        for network, rule in METADATA:
             if address in network:
-                return rule
-        private = _within(address, [network for network, _ in PRIVATE])
-        if address.version == 6 and address not in GLOBAL_V6 and not private:
-            return "not globally routed"
+                named = [each for each in self._allow if each.prefixlen >= network.prefixlen]
+                return None if _within(address, named) else rule
         return None
 
     def check_address(self, text: str) -> None:
@@ -203,11 +232,15 @@ class EgressGuard:
         except ValueError:
             raise EgressRefused(f"{text!r} is not an address.") from None
         rule = self.refusal(address)
-        if rule is not None:
-            raise EgressRefused(f"Requests to {address} are not allowed ({rule}).")
+        if rule is None:
+            return
+        message = f"Requests to {address} are not allowed ({rule})."
+        if not self._development and self._rule(address, development=True) is None:
+            message += _WAYS_OUT
+        raise EgressRefused(message)
 
     async def read(self, url: str) -> Destination:
-        """Read a URL, and leave its addresses to who dials them.
+        """Parse a URL, and leave its addresses to what dials them.
 
         Raises:
             EgressRefused: the URL is not allowed; the message says why.
@@ -215,22 +248,48 @@ class EgressGuard:
         return parse_destination(url)
 
     async def check(self, url: str) -> Destination:
-        """Read a URL and check every address that its host has now.
+        """Parse a URL at enqueue, and check every address that its host has now.
+
+        A name that has no address within a second is let through: delivery looks again, and retries.
 
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
         """
         destination = parse_destination(url)
-        if _is_address(destination.host):
-            self.check_address(destination.host)
+        if self._literal_or_unresolved(destination.host):
             return destination
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 await self.addresses(destination.host, destination.port)
         except (OSError, TimeoutError):
-            # Not reachable now is no reason to forbid: delivery looks again, and retries.
             pass
         return destination
+
+    async def require(self, url: str) -> Destination:
+        """Parse a URL at delivery, for a transport that does not check what it dials.
+
+        The caller bounds the time. A name that cannot be looked up is no destination: what it leads to by the time
+        the transport looks, nobody has checked.
+
+        Raises:
+            EgressRefused: the URL or one of the addresses is not allowed; the message says why.
+            SendFailed: the name has no address now.
+        """
+        destination = parse_destination(url)
+        if self._literal_or_unresolved(destination.host):
+            return destination
+        try:
+            await self.addresses(destination.host, destination.port)
+        except OSError as exc:
+            raise SendFailed(f"{destination.host} has no address now: {exc}") from exc
+        return destination
+
+    def _literal_or_unresolved(self, host: str) -> bool:
+        """Check a host that is an address; tell whether there is nothing else to check."""
+        if not _is_address(host):
+            return self._resolve is None
+        self.check_address(host)
+        return True
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Give the addresses of a name, all of them checked.
@@ -239,10 +298,14 @@ class EgressGuard:
             EgressRefused: one of them is not allowed.
             OSError: there are none.
         """
+        if self._resolve is None:
+            raise OSError("names are looked up by the egress proxy only")
         try:
             found = await self._resolve(host, port)
         except UnicodeError as exc:
             raise OSError(f"{host!r} is not a name that can be looked up") from exc
+        if not found:
+            raise OSError(f"{host!r} has no address")
         for address in found:
             self.check_address(address)
         return found
@@ -256,20 +319,32 @@ def _is_address(host: str) -> bool:
     return True
 
 
+def _table_rule(address: Address, *, development: bool) -> str | None:
+    for network, rule in NEVER if development else (*NEVER, *PRIVATE):
+        if address in network:
+            return rule
+    private = _within(address, [network for network, _ in PRIVATE])
+    if address.version == 6 and address not in GLOBAL_V6 and not private:
+        return "not globally routed"
+    return None
+
+
 def _within(address: Address, networks: Sequence[Network]) -> bool:
     return any(address in network for network in networks)
 
 
-def _embedded_v4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Give the IPv4 address that an IPv6 address stands for: mapped, compatible, NAT64, 6to4, Teredo."""
+def _embedded_v4(address: ipaddress.IPv6Address) -> Sequence[ipaddress.IPv4Address]:
+    """Give the IPv4 addresses that an IPv6 address may stand for: mapped, compatible, NAT64, 6to4, Teredo."""
     number = int(address)
     high = number >> 32
+    found: tuple[int, ...] = ()
     if 1 < number <= 0xFFFFFFFF or high in {0xFFFF, 0xFFFF0000} or high == 0x0064FF9B << 64:
-        return ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    if number >> 80 == 0x0064FF9B0001:
-        return ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    if number >> 112 == 0x2002:
-        return ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF)
-    if number >> 96 == 0x20010000:
-        return ipaddress.IPv4Address(number & 0xFFFFFFFF ^ 0xFFFFFFFF)
-    return None
+        found = (number,)
+    elif number >> 80 == 0x0064FF9B0001:
+        # A network's own prefix for NAT64 may be of any length: at its end, or around the eight bits that are zero.
+        found = (number, (number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF)
+    elif number >> 112 == 0x2002:
+        found = (number >> 80,)
+    elif number >> 96 == 0x20010000:
+        found = (number ^ 0xFFFFFFFF,)
+    return [ipaddress.IPv4Address(each & 0xFFFFFFFF) for each in found]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import Clock, new_id
+from flowactions_plugin.errors import BodyTooLarge
 from flowactions_plugin.outbox.delivery import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -20,9 +22,12 @@ from flowactions_plugin.outbox.delivery import (
 )
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.database import Connection
 
 log = logging.getLogger("flowactions.outbox")
+
+DROPPED_LOGGED: Final = 10
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +67,20 @@ class Outbox:
         store: the queue.
         guard: decides where requests may go.
         clock: the time in new rows' ids.
+        max_body_bytes: of a body.
     """
 
-    def __init__(self, store: OutboxStore, guard: EgressGuard, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: OutboxStore,
+        guard: EgressGuard,
+        clock: Clock,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    ) -> None:
         self._store = store
         self._guard = guard
         self._clock = clock
+        self.max_body_bytes = max_body_bytes
         self._wake: Callable[[], None] | None = None
 
     async def prepare(self, webhook: Webhook) -> NewDelivery:
@@ -75,17 +88,28 @@ class Outbox:
 
         Raises:
             EgressRefused: the URL is missing, malformed or not allowed.
+            BodyTooLarge: the body is larger than may be enqueued.
+            HeadersTooLarge: the custom headers are larger than receivers take.
         """
-        destination = await self._guard.check(webhook.url)
         method = method_name(webhook.method) or "POST"
         body = None if method in BODYLESS_METHODS else webhook.body
+        if body is not None and len(body) > self.max_body_bytes:
+            raise BodyTooLarge(
+                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
+            )
+        destination = await self._guard.check(webhook.url)
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         headers, dropped = frozen_headers(
             webhook.headers, event_id=event, event_type=webhook.event_type, has_body=body is not None
         )
         if dropped:
-            log.warning("webhook %s: invalid or reserved headers are left out: %r", event, dropped)
+            log.warning(
+                "webhook %s: invalid or reserved headers are left out: %r%s",
+                event,
+                dropped[:DROPPED_LOGGED],
+                " and more" if len(dropped) > DROPPED_LOGGED else "",
+            )
         return NewDelivery(
             id=new_id(self._clock()),
             organization_id=webhook.organization_id,

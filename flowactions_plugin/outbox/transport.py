@@ -6,12 +6,14 @@ byte for byte. What goes wrong is said in words for people.
 
 from __future__ import annotations
 
+import base64
 import io
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 import aiohttp
@@ -21,7 +23,9 @@ from yarl import URL
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.outbox.delivery import RESPONSE_KEPT_BYTES
 from flowactions_plugin.outbox.egress import Destination, EgressGuard
+from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.sender import Answer, Request
+from flowactions_plugin.settings_urls import parse_url
 
 MAX_HEADER_BYTES: Final = 8190
 READ_BUFFER_BYTES: Final = 4096
@@ -29,6 +33,10 @@ LARGE_BODY_BYTES: Final = 1 << 20
 
 _AIOHTTPS_OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
 """Headers that say how a message is framed; no stored row has a say in that."""
+
+_PROXY_FAILED: Final = "the egress proxy did not connect"
+_PROXY_UNRESOLVED: Final = f"{_PROXY_FAILED}: its host name has no address now"
+"""Without the name: tenants read the reasons of their deliveries, and the proxy is the operator's."""
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 """The whole attempt has one deadline, outside."""
@@ -51,14 +59,19 @@ class OutboundTransport:
         guard: the rules on every address that is dialled.
         limit: connections open at once.
         proxy: a forward proxy to send everything through. It resolves the names, so the guard sees only what
-            `EgressGuard.check` finds beforehand.
+            `EgressGuard.require` finds beforehand.
+        authorities: certificates (PEM) to trust beside the system's.
     """
 
-    def __init__(self, guard: EgressGuard, limit: int, proxy: str | None = None) -> None:
-        options: dict[str, Any] = {}
+    def __init__(
+        self, guard: EgressGuard, limit: int, proxy: str | None = None, authorities: str | None = None
+    ) -> None:
+        options: dict[str, Any] = {"resolver": _GuardedResolver(_ProxyAddresses())}
         if proxy is None:
             options = {"resolver": _GuardedResolver(guard), "socket_factory": _guarded_socket(guard)}
-        self._proxy = proxy
+        if authorities is not None:
+            options["ssl"] = _trusting(authorities)
+        self._proxy, self._proxy_authorization = _parsed_proxy(proxy)
         self._session = aiohttp.ClientSession(
             connector=_Connector(limit=limit, use_dns_cache=False, ttl_dns_cache=None, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -103,13 +116,21 @@ class OutboundTransport:
         return Answer(response.status, response.headers, start)
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:
+        headers = [pair for pair in request.headers if pair[0].lower() not in _AIOHTTPS_OWN]
+        tunnel_headers = None
+        if self._proxy_authorization is not None:
+            if request.destination.scheme == "http":
+                headers.append(("proxy-authorization", self._proxy_authorization))
+            else:
+                tunnel_headers = {"proxy-authorization": self._proxy_authorization}
         return await self._session.request(
             request.method,
             _dialled(request.destination),
-            headers=[pair for pair in request.headers if pair[0].lower() not in _AIOHTTPS_OWN],
+            headers=headers,
             data=_body(request.body),
             allow_redirects=False,
             proxy=self._proxy,
+            proxy_headers=tunnel_headers,
         )
 
     async def aclose(self) -> None:
@@ -137,10 +158,29 @@ class _Connector(aiohttp.TCPConnector):
             return connection
 
 
+class _Addresses(Protocol):
+    """Gives the addresses of a name that may be dialled."""
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Give them; raise ``OSError`` when there are none."""
+        ...
+
+
+class _ProxyAddresses:
+    """Looks up the egress proxy, the only name that is dialled then; it may be anywhere."""
+
+    def __init__(self) -> None:
+        self._resolve = Resolver(threads=1)
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Give the proxy's addresses."""
+        return await self._resolve(host, port)
+
+
 class _GuardedResolver(AbstractResolver):
     """Refuses a name when any of its addresses is forbidden; literals do not pass here."""
 
-    def __init__(self, guard: EgressGuard) -> None:
+    def __init__(self, guard: _Addresses) -> None:
         self._guard = guard
 
     async def resolve(
@@ -174,6 +214,27 @@ def _guarded_socket(guard: EgressGuard) -> Any:
     return make
 
 
+def _parsed_proxy(proxy: str | None) -> tuple[str | None, str | None]:
+    """Give the URL of a proxy and the header that authorizes there.
+
+    aiohttp is given the URL without user name and password, so that none of its errors can show them.
+    """
+    if proxy is None:
+        return None, None
+    url = parse_url(proxy, with_userinfo=True)
+    if url.credentials is None:
+        return url.origin, None
+    user, password = url.credentials
+    return url.origin, "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _trusting(authorities: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.load_verify_locations(cadata=authorities)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 @lru_cache(maxsize=1024)
 def _dialled(destination: Destination) -> URL:
     host = f"[{destination.host}]" if ":" in destination.host else destination.host
@@ -201,6 +262,11 @@ def _has_begun(exc: Exception) -> bool:
 
 def _in_words(exc: Exception, destination: Destination) -> str:
     where = f"{destination.host}:{destination.port}"
+    if isinstance(exc, aiohttp.ClientConnectorError) and (exc.host, exc.port) != (
+        destination.host,
+        destination.port,
+    ):
+        return _PROXY_UNRESOLVED if isinstance(exc, aiohttp.ClientConnectorDNSError) else _PROXY_FAILED
     for kinds, words in _WORDS:
         if isinstance(exc, kinds):
             return words(exc, destination.host, where)
@@ -218,7 +284,7 @@ _WORDS: Final[Sequence[tuple[Any, Callable[[Any, str, str], str]]]] = (
     ),
     (
         (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError),
-        lambda *_: "the egress proxy did not connect",
+        lambda *_: _PROXY_FAILED,
     ),
     (
         aiohttp.ClientConnectorError,

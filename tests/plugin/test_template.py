@@ -1,20 +1,28 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowactions_plugin.errors import BodyInvalid
+from flowactions_plugin.errors import BodyInvalid, BodyTooLarge, HeadersTooLarge
 from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     Variables,
+    _check_json,
     chat_message,
     interpolate,
+    interpolate_header,
     interpolate_json,
     variables_of,
+    without_surrogates,
 )
 from tests.support import a_walk
 
@@ -81,6 +89,11 @@ def test_the_rest_of_a_json_body_stays_as_authored() -> None:
         "\ufeff{}",
         "[" * 100_000,
         '{"a": "{{userId}}',
+        '["x\\{{userId}}]',
+        '["x\\{{userId}}"]',
+        '["x{{userId}}y\\{{content}}]',
+        '{"a\\{{userId}}": 1}',
+        '\\"{{userId}}"',
     ],
 )
 def test_a_body_that_is_no_json_is_refused(body: str) -> None:
@@ -105,6 +118,291 @@ def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     assert variables_of(a_walk(user_id="a\ud800", content="\udfffb")) == Variables("a\ufffd", "\ufffdb")
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"a": 1,\n "é" 2}', "expected ':' in line 2, column 6"),
+        ('{"a": [1', "it ends too early"),
+        ('["\\ud800", x]', "invalid character in line 1, column 12"),
+        ('"x\\{{userId}}"', "a single backslash before a variable"),
+    ],
+)
+def test_the_place_of_a_mistake_is_said(body: str, said: str) -> None:
+    """Line and column are counted as an editor counts them."""
+    with pytest.raises(BodyInvalid, match=re.escape(said)):
+        interpolate_json(body, VALUES)
+
+
+FRAGMENTS = (
+    *'"\\{}[]:, \n01axu-.eé\x00\u2028',
+    *(
+        "{{userId}}",
+        "{{content}}",
+        "{{",
+        "}}",
+        '\\"',
+        "\\\\",
+        '": ',
+        '",',
+        '"a"',
+        "{{user",
+        "\\u00e9",
+        "\\ud800",
+        "true",
+        "1e5",
+    ),
+)
+templates = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
+structured = st.recursive(
+    st.sampled_from(
+        [
+            '""',
+            "{{userId}}",
+            '"{{content}}"',
+            '"x{{userId}}y"',
+            "1.10",
+            '"\\\\"',
+            '"\\""',
+            '"{{"',
+            '"a\\"{{content}}"',
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{' , '.join(items)}]")
+        | st.lists(
+            st.tuples(st.sampled_from(['"{{userId}}"', '"a"', "{{content}}", '"\\"{{content}}"']), inner),
+            max_size=3,
+        ).map(lambda items: "{" + ",".join(f"{key} :{value}" for key, value in items) + "}")
+    ),
+    max_leaves=6,
+)
+
+
+def interpolated_by_backtracking(text: str, variables: Variables) -> str:
+    """Render as the first release did, in quadratic time: the oracle for small bodies."""
+
+    def value(match: re.Match[str]) -> str:
+        return variables.user_id if match[1] == "userId" else variables.content
+
+    def substitute(match: re.Match[str]) -> str:
+        literal = match[0] if match[1] is None else f'"{match[0]}"'
+        if re.compile(r"[ \t\r\n]*:").match(text, match.end()):
+            return literal
+        return re.sub(
+            r"\{\{(userId|content)\}\}",
+            lambda token: json.dumps(value(token), ensure_ascii=False)[1:-1],
+            literal,
+        )
+
+    def no_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    body = re.sub(r'"(?:[^"\\]|\\.)*"|\{\{(userId|content)\}\}', substitute, text, flags=re.DOTALL)
+    try:
+        json.loads(body, parse_float=str, parse_int=str, parse_constant=no_constant)
+    except (ValueError, RecursionError):
+        raise BodyInvalid("The body is not valid JSON.") from None
+    return body
+
+
+def is_sound(template: str) -> bool:
+    """Tell whether every string in a template ends, and no variable in one is half of an escape."""
+    rest = re.sub(r'"(?:[^"\\]|\\.)*"', "", template, flags=re.DOTALL)
+    return '"' not in rest and not re.search(r"(?<!\\)(?:\\\\)*\\\{\{(userId|content)\}\}", template)
+
+
+@settings(max_examples=400)
+@given(
+    template=templates | structured,
+    values=st.builds(Variables, st.text(max_size=4), st.sampled_from(["", '"', "\\", "a,1", "{{userId}}"])),
+)
+@example(template='["x{{userId}}y\\{{content}}]', values=Variables(",1,", "c"))
+def test_the_result_is_that_of_the_first_release(template: str, values: Variables) -> None:
+    """What the first release rendered is rendered to the same bytes, and what it refused is refused."""
+    expected = None
+    with suppress(BodyInvalid):
+        expected = interpolated_by_backtracking(template, values)
+    if expected is None or not is_sound(template):
+        # Of these the first release took some, in which a value could change what is a string and what is not.
+        with pytest.raises(BodyInvalid):
+            interpolate_json(template, values)
+    else:
+        assert interpolate_json(template, values) == expected
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join) | json_values.map(json.dumps))
+@example("[" * 100_000)
+@example('["\\\\ud800", "\\uDFFF\\ud800"]')
+@example("NaN")
+@example("1e400")
+@example("-")
+@example('"\x7f"')
+def test_the_syntax_is_that_of_the_standard_library(body: str) -> None:
+    """The decoder that builds nothing accepts what the json module accepts, and nothing else."""
+
+    def no_constant(name: str) -> NoReturn:
+        raise ValueError(name)
+
+    try:
+        json.loads(body, parse_float=str, parse_int=str, parse_constant=no_constant)
+        valid = True
+    except (ValueError, RecursionError):
+        valid = False
+    try:
+        _check_json(body.encode())
+    except BodyInvalid:
+        assert not valid
+    else:
+        assert valid
+
+
+MEBIBYTE = 1 << 20
+SHORT = Variables("u-1", "hi")
+
+
+def a_mebibyte(unit: str, start: str = "", end: str = "") -> str:
+    """Repeat a unit so often that all of it takes just under a mebibyte in UTF-8."""
+    room = MEBIBYTE - len((start + end).encode())
+    return start + unit * (room // len(unit.encode())) + end
+
+
+ADVERSARIAL = {
+    "escaped quotes in a string without end": a_mebibyte('\\"', '{"a": "'),
+    "escaped quotes": a_mebibyte('\\"', '{"a": "', '"}'),
+    "escaped backslashes": a_mebibyte("\\\\", '["', '"]'),
+    "escapes of letters": a_mebibyte("\\u0041", '["', '"]'),
+    "escapes of surrogates": a_mebibyte("\\ud800", '["', '"]'),
+    "quotes": '"' * MEBIBYTE,
+    "empty strings": a_mebibyte('"",', "[", '""]'),
+    "empty keys": a_mebibyte('"":1,', "{", '"":1}'),
+    "lists": a_mebibyte("[],", "[", "[]]"),
+    "objects": a_mebibyte("{},", "[", "{}]"),
+    "numbers": a_mebibyte("1,", "[", "1]"),
+    "one number": "1" * MEBIBYTE,
+    "deep lists": a_mebibyte("[" * 400 + "]" * 400 + ",", "[", "1]"),
+    "opening brackets": "[" * MEBIBYTE,
+    "many small values before a mistake": a_mebibyte("[],", "[", "x]"),
+    "spaces": a_mebibyte(" ", "[", "1]"),
+    "spaces after a string": a_mebibyte(" ", '["a"', "]"),
+    "spaces after variables": a_mebibyte("{{userId}}  ", "[", "1]"),
+    "braces": "{" * MEBIBYTE,
+    "braces in a string": a_mebibyte("{{", '["', '"]'),
+    "halves of variables": a_mebibyte("{{userId}", '["', '"]'),
+    "variables": a_mebibyte("{{userId}},", "[", "1]"),
+    "variables in one string": a_mebibyte("{{userId}}", '["', '"]'),
+    "variables in one key": a_mebibyte("{{userId}}", '{"', '":1}'),
+    "variables in strings": a_mebibyte('"{{userId}}",', "[", "1]"),
+    "variables in keys": a_mebibyte('"{{userId}}":1,', "{", '"":1}'),
+    "variables as keys": a_mebibyte("{{userId}}:1,", "{", '"":1}'),
+    "variables in and out of strings": a_mebibyte('"{{userId}}",{{content}},', "[", "1]"),
+    "variables after escapes": a_mebibyte("\\\\{{userId}}", '["', '"]'),
+    "variables in a string without end": a_mebibyte("{{userId}}", '["'),
+    "wide characters": a_mebibyte("😀", '["', '"]'),
+}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Give the processor time of the fastest of three runs."""
+    taken = []
+    for _ in range(3):
+        begun = time.process_time()
+        with suppress(BodyInvalid):
+            work()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+def test_a_body_costs_by_its_size_and_not_by_its_contents() -> None:
+    """Whatever a mebibyte of template holds, it takes at most five times what that much plain text takes."""
+    limit = 2 * MEBIBYTE  # what becomes longer is rendered to its end
+    plain = seconds(lambda: interpolate_json(a_mebibyte("x", '{"a": "', '"}'), SHORT, limit))
+    costs = {
+        name: seconds(lambda body=body: interpolate_json(body, SHORT, limit))
+        for name, body in ADVERSARIAL.items()
+    }  # type: ignore[misc]
+    assert {name: cost / plain for name, cost in costs.items() if cost > 5 * plain} == {}
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Give the bytes that work takes at its peak."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+class TestSizes:
+    """What would be too large is refused before it is built."""
+
+    LONG = Variables("u" * 100_000, "c" * 100_000)
+
+    def refused(self, render: Callable[[], object], error: type[Exception]) -> None:
+        def work() -> None:
+            with pytest.raises(error):
+                render()
+
+        assert peak(work) < 4 * MEBIBYTE
+        control = seconds(lambda: interpolate_json(a_mebibyte("x", '["', '"]'), SHORT))
+        begun = time.process_time()
+        work()
+        assert time.process_time() - begun < 5 * control
+
+    @pytest.mark.parametrize("unit", ["{{content}},", '"{{content}}{{userId}}",'])
+    def test_a_thousand_variables_of_a_hundred_kilobytes(self, unit: str) -> None:
+        """A hundred megabytes of result cost neither memory nor time."""
+        body = f"[{unit * 1000}1]"
+        self.refused(lambda: interpolate_json(body, self.LONG), BodyTooLarge)
+
+    def test_a_value_that_is_too_large_alone(self) -> None:
+        """A value above the limit is not even escaped, and does no harm where it is not used."""
+        vast = Variables("u", "\x01" * 20 * MEBIBYTE)
+        self.refused(lambda: interpolate_json('"{{content}}"', vast), BodyTooLarge)
+        assert interpolate_json('{"{{content}}": {{userId}}}', vast) == '{"{{content}}": "u"}'
+
+    @pytest.mark.parametrize("character", ["x", "é", "😀", "\n", '"'])
+    @pytest.mark.parametrize("over", [0, 1])
+    def test_the_limit_counts_bytes_as_they_are_sent(self, character: str, over: int) -> None:
+        """A result of exactly the limit passes; one byte more does not."""
+        sent = len(json.dumps(character * 100, ensure_ascii=False).encode())
+        render = lambda: interpolate_json("{{content}}", Variables("", character * 100), sent - over)  # noqa: E731
+        if over:
+            with pytest.raises(
+                BodyTooLarge, match=rf"larger than {sent - 1} bytes \(FLOWACTIONS_MAX_BODY_BYTES\)"
+            ):
+                render()
+        else:
+            assert len(render().encode()) == sent
+
+    def test_a_template_above_the_limit_is_refused_whatever_its_values(self) -> None:
+        """Also when its result would be below."""
+        with pytest.raises(BodyTooLarge):
+            interpolate_json('"{{content}}{{content}}"', Variables("", ""), 20)
+        assert interpolate_json('"{{content}}{{content}}"', Variables("", ""), 24) == '""'
+        with pytest.raises(BodyTooLarge):
+            interpolate_json('"éé{{content}}"', Variables("", ""), 16)
+
+    def test_a_header_is_bounded(self) -> None:
+        """A value as long as the limit passes, a longer one does not, and a huge one is not built."""
+        assert interpolate_header("a {{content}}", Variables("", "x" * 98), 100) == "a " + "x" * 98
+        with pytest.raises(HeadersTooLarge):
+            interpolate_header("a {{content}}", Variables("", "x" * 99), 100)
+        self.refused(lambda: interpolate_header("{{content}}" * 1000, self.LONG, 8192), HeadersTooLarge)
+
+    @pytest.mark.parametrize("content", ["c" * 100_000, " " * 100_000, "<" * 100_000])
+    def test_a_message_is_bounded(self, content: str) -> None:
+        """Of a hundred megabytes of message, what is cut is not put together first."""
+        values = Variables("", content)
+        assert peak(lambda: chat_message("{{content}}" * 1000 + "end", values)) < 4 * MEBIBYTE
+
+    def test_surrogates_are_replaced_in_linear_time(self) -> None:
+        """A text of nothing but lone surrogates costs little more than a plain one is rendered for."""
+        control = seconds(lambda: interpolate_json(a_mebibyte("x", '["', '"]'), SHORT))
+        assert seconds(lambda: without_surrogates("\ud800" * MEBIBYTE)) < 20 * control
+
+
 class TestChatMessage:
     def test_substituted_text_is_escaped_and_the_authors_is_not(self) -> None:
         """An end user cannot ping a channel or fake a link; the author can (§2.1)."""
@@ -120,6 +418,32 @@ class TestChatMessage:
     def test_substitution_comes_before_the_cut(self) -> None:
         """Substituted text counts towards the 4000 characters."""
         assert chat_message("{{content}}", Variables("", "b" * 5000)) == "b" * CHAT_MESSAGE_LENGTH
+
+    @given(
+        template=st.lists(
+            st.sampled_from([*" \n\u3000<a&", "{{userId}}", "{{content}}", "b" * 1999]), max_size=12
+        ).map("".join),
+        values=st.builds(
+            Variables,
+            st.sampled_from(["", " ", "u", "<" * 900]),
+            st.sampled_from(["", " \t", "c" * 3995, "\n" * 5000]),
+        ),
+    )
+    def test_the_result_is_that_of_the_first_release(self, template: str, values: Variables) -> None:
+        """Substitute, trim, cut: as if all of it were put together first."""
+        escaped = Variables(
+            *(
+                each.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+                for each in (values.user_id, values.content)
+            )
+        )
+        whole = interpolate(template, escaped).strip()
+        expected = whole[:CHAT_MESSAGE_LENGTH]
+        if len(whole) > CHAT_MESSAGE_LENGTH:
+            split = re.search("&[a-z]{0,3}$", expected)
+            if split and re.compile("&(amp|lt|gt);").match(whole, split.start()):
+                expected = expected[: split.start()]
+        assert chat_message(template, values) == expected
 
     @given(offset=st.integers(0, 12), run=st.text("&<>ab", min_size=1, max_size=12))
     def test_a_cut_never_splits_an_entity(self, offset: int, run: str) -> None:
