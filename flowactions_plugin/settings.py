@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flowactions_hookspecs import SettingsInvalid
+from flowactions_plugin.storage.urls import parse_database_url
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Number = TypeVar("Number", int, float)
@@ -99,20 +100,6 @@ def _switch(text: str) -> bool:
     return _one_of("on", "off")(text) == "on"
 
 
-def _database_url(text: str) -> str:
-    scheme, separator, rest = text.partition("://")
-    drivers = {
-        "sqlite": "sqlite+aiosqlite",
-        "sqlite+aiosqlite": "sqlite+aiosqlite",
-        "postgres": "postgresql+asyncpg",
-        "postgresql": "postgresql+asyncpg",
-        "postgresql+asyncpg": "postgresql+asyncpg",
-    }
-    if not separator or scheme not in drivers:
-        raise ValueError("must start with sqlite:// or postgresql://")
-    return f"{drivers[scheme]}://{rest}"
-
-
 def _number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
     message = f"must be a number from {least:g} to {most:g}"
 
@@ -184,7 +171,7 @@ def _text(text: str) -> str:
 
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_ENVIRONMENT": ("environment", _one_of("production", "development")),
-    "FLOWACTIONS_DATABASE_URL": ("database_url", _database_url),
+    "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
     "FLOWACTIONS_HOST_WORKER": ("host_worker", _switch),
     "FLOWACTIONS_DELIVERY": ("delivery", _one_of("scheduled", "continuous")),
     "FLOWACTIONS_CONCURRENCY": ("concurrency", _number(int, 1, 1000)),

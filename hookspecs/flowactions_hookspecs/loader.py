@@ -12,7 +12,7 @@ from litestar import Litestar
 from litestar.types import ControllerRouterHandler
 
 from flowactions_hookspecs import plugins as registry
-from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed
+from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed, TransactionInvalid
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.logic import LogicActionRef, LogicActionType, Receipt
 from flowactions_hookspecs.nodes import Node, NodeResult, NodeType, Walk
@@ -127,6 +127,7 @@ class FlowActions:
 
         Raises:
             NotStarted: the lifespan is not open.
+            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._check_running()
         node_type = self.node_types.get(node.type)
@@ -140,6 +141,8 @@ class FlowActions:
             )
         try:
             return registry.returned(await node_type.reach(walk, node), NodeResult, node_type.name)
+        except TransactionInvalid:
+            raise
         except Exception:
             log.exception("node %s of type %s failed in its plugin", node.id, node.type)
             return _failed(node.id)
@@ -155,6 +158,7 @@ class FlowActions:
 
         Raises:
             NotStarted: the lifespan is not open.
+            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._check_running()
         results: list[NodeResult] = []
@@ -164,6 +168,8 @@ class FlowActions:
                     registry.returned(result, NodeResult, "a step listener")
                     for result in await listener(walk, step_id)
                 ]
+            except TransactionInvalid:
+                raise
             except Exception:
                 log.exception("a step listener of plugin %s failed", plugin)
                 results.append(_failed(""))
@@ -174,6 +180,7 @@ class FlowActions:
 
         Raises:
             NotStarted: the lifespan is not open.
+            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._check_running()
         kind = self._logic_action_types.get(action_type)
@@ -183,6 +190,8 @@ class FlowActions:
             return Receipt(status="failed", reason="unknown_action_type", message=message)
         try:
             return registry.returned(await kind.dispatch(walk, ref), Receipt, kind.name)
+        except TransactionInvalid:
+            raise
         except Exception:
             log.exception("logic action of type %s failed in its plugin", action_type)
             return Receipt(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
