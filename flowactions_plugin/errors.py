@@ -3,6 +3,8 @@
 FlowActionsError (of the contract)
 ├── StorageUnavailable   the database did not answer; what was asked may be tried again
 │   └── SchemaOutdated   its tables are of an earlier release; the message says what to run
+├── SchemaNewer          the database's tables are of a later release; a command that changes them refuses
+├── StorageMisplaced     there cannot be a database where the settings say; the message says why
 ├── EgressRefused        a rule forbids sending to this URL or address
 ├── SendFailed           a receiver gave no answer; the message says why
 ├── HostFailed           a method of the host raised, or returned a wrong type; the message names it
@@ -21,11 +23,27 @@ from flowactions_hookspecs import FlowActionsError
 
 
 class StorageUnavailable(FlowActionsError):
-    """The database cannot be reached."""
+    """The database cannot be reached.
+
+    Attributes:
+        code: the error's SQLSTATE, or SQLite's name of it, if it has one.
+    """
+
+    def __init__(self, message: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class SchemaOutdated(StorageUnavailable):
     """The database's tables are of an earlier release."""
+
+
+class SchemaNewer(FlowActionsError):
+    """The database's tables are of a later release."""
+
+
+class StorageMisplaced(FlowActionsError):
+    """The database cannot be where the settings say."""
 
 
 class EgressRefused(FlowActionsError):

@@ -17,6 +17,7 @@ import msgspec
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.origins import parse_origin
 from flowactions_plugin.settings_urls import parse_url
+from flowactions_plugin.storage.urls import parse_database_url
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Number = TypeVar("Number", int, float)
@@ -124,20 +125,6 @@ def _one_of(first: str, second: str) -> Callable[[str], str]:
 
 def _switch(text: str) -> bool:
     return _one_of("on", "off")(text) == "on"
-
-
-def _database_url(text: str) -> str:
-    scheme, separator, rest = text.partition("://")
-    drivers = {
-        "sqlite": "sqlite+aiosqlite",
-        "sqlite+aiosqlite": "sqlite+aiosqlite",
-        "postgres": "postgresql+asyncpg",
-        "postgresql": "postgresql+asyncpg",
-        "postgresql+asyncpg": "postgresql+asyncpg",
-    }
-    if not separator or scheme not in drivers:
-        raise ValueError("must start with sqlite:// or postgresql://")
-    return f"{drivers[scheme]}://{rest}"
 
 
 def _number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
@@ -263,7 +250,7 @@ def _token(text: str) -> str:
 
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_ENVIRONMENT": ("environment", _one_of("production", "development")),
-    "FLOWACTIONS_DATABASE_URL": ("database_url", _database_url),
+    "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
     "FLOWACTIONS_HOST_WORKER": ("host_worker", _switch),
     "FLOWACTIONS_DELIVERY": ("delivery", _one_of("scheduled", "continuous")),
     "FLOWACTIONS_CONCURRENCY": ("concurrency", _number(int, 1, 1000)),

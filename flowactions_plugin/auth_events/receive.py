@@ -68,7 +68,7 @@ class AuthEvents:
                 transaction=connection if self._host.database is not None else None,
             )
             try:
-                async with asyncio.timeout(HANDLER_SECONDS):
+                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(connection):
                     await self._host.auth_event(event)
             except Exception as exc:
                 raise HandlerFailed from exc

@@ -42,6 +42,7 @@ class Pacing:
 
     async def reach(self, walk: Walk, node: Node, transaction: Connection | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
+        self._database.check_transaction(walk.connection)
         try:
             if walk.pacing == "deferred":
                 # The secret stays on the action's config (§5.3.6).

@@ -1,56 +1,49 @@
-"""The engine, transactions, and what differs between SQLite and PostgreSQL."""
+"""One database: its engine, the tables, transactions, and the SQL that differs between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar
 
-import asyncpg
-import msgspec
 from sqlalchemy import (
-    BigInteger,
     Column,
-    ColumnElement,
     Engine,
-    FromClause,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    column,
     create_engine,
     delete,
     event,
-    extract,
     func,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import (
-    DataError,
-    DBAPIError,
-    DisconnectionError,
-    IntegrityError,
-    NotSupportedError,
-    ProgrammingError,
-)
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from flowactions_hookspecs import HostInvalid
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import migrations
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.outages import Outages, code_of
+from flowactions_plugin.storage.postgresql import listen, own_engine
+from flowactions_plugin.storage.sqlite import (
+    WAIT_SECONDS,
+    Deadline,
+    Writer,
+    begin_immediate,
+    prepare_connection,
+    set_busy_timeout,
+    shorten_wait,
+    switch_to_wal,
+    waiting_until,
+)
+from flowactions_plugin.storage.transactions import HostTransactions, Joined, to_the_end
+from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
 
 log = logging.getLogger("flowactions.storage")
 
@@ -59,39 +52,31 @@ T = TypeVar("T")
 Connection: TypeAlias = AsyncConnection
 """An open connection, for modules that pass one on without speaking SQL."""
 
-BUSY_TIMEOUT_MS: Final = 30_000
-"""How long a connection of ours waits for SQLite's one writer."""
-
-HOST_COMMIT_SECONDS: Final = 0.02
-"""How long a host's commit is given to be through."""
-
-WAL_PAUSE_MS: Final = 50
-
-CONNECT_SECONDS: Final = 10
-"""How long a connection to PostgreSQL may take to open."""
-
 STATEMENT_SECONDS: Final = 30
 """How long PostgreSQL may take over a statement: a server that fell silent is noticed by that."""
-
-IDLE_SECONDS: Final = 1
-"""How long a connection to PostgreSQL may lie idle and be used again without a look."""
 
 SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 """PostgreSQL's advisory lock for making and changing tables."""
 
-MISTAKE_CLASSES: Final = ("22", "23", "42")
-"""SQLSTATE classes that say that a statement is wrong (data, constraint, syntax), not that the database is away."""
+NOT_ALLOWED: Final = "42501"
+"""SQLSTATE: insufficient privilege."""
+
+FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+"""Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
 
-class Database:
+class Database(Dialect):
     """One database, shared with the host or the plugin's own; an async context manager.
 
     Args:
-        url: opened when ``engine`` is ``None``.
+        url: opened when ``engine`` is ``None``; parsed by `parse_database_url`.
         engine: the host's engine; its life stays the host's.
         clock: the time for SQLite and for ids. PostgreSQL's own clock decides there what is due, so that
             workers on several machines agree.
         statement_seconds: how long PostgreSQL may take over a statement; ``None``: as long as it takes.
+
+    Raises:
+        HostInvalid: the host's engine is of a database in memory.
     """
 
     def __init__(
@@ -103,62 +88,76 @@ class Database:
         statement_seconds: float | None = STATEMENT_SECONDS,
     ) -> None:
         self._shared = engine
-        self._url = make_url(url)
+        self._url = make_url(url) if engine is None else engine.url
+        super().__init__(self._url.get_backend_name(), clock)
+        if self.dialect == "sqlite" and is_in_memory(self._url):
+            raise HostInvalid(
+                "Host.database is an SQLite database in memory, whose only connection all would have to share: "
+                "give it a file"
+            )
         self._engine = engine
         self._direct: Engine | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self.clock = clock
         self._statement_seconds = statement_seconds
-        self._writer = asyncio.Lock()
+        self._outages = Outages(self._url)
+        self._host = HostTransactions(engine)
+        self._writer = Writer()
         self._prepared = False
-        self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
         self._after_commit: dict[int, list[Callable[[], None]]] = {}
-        self.dialect = (engine.url if engine is not None else self._url).get_backend_name()
+        self._lent: set[int] = set()
 
     @property
     def directory(self) -> Path:
         """Where the database file lies; the working directory when there is no file."""
-        url = self._shared.url if self._shared is not None else self._url
-        if self.dialect == "sqlite" and url.database and url.database != ":memory:":
-            return Path(url.database).absolute().parent
-        return Path.cwd()
+        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        return Path.cwd() if path is None else path.parent
 
     async def __aenter__(self) -> Self:
-        """Open the engine and see to the tables.
+        """Open the engine and see to the tables, as `open` does, for a host."""
+        return await self.open(required=False)
+
+    async def open(self, *, required: bool) -> Self:
+        """Open the engine and see to the tables; closed by leaving the context.
 
         A database without tables gets them. Tables of an earlier release are brought up to date where the
         database is embedded (SQLite); on PostgreSQL, where others may be at work on them, `migrate` does it.
 
-        A database that does not answer yet is no reason for the host not to start: it is logged, and the
-        tables are seen to at the first use that finds it.
+        Args:
+            required: whether it has to answer. A database that does not answer yet is no reason for a host not to
+                start: it is logged, and the tables are seen to at the first use that finds it.
 
         Raises:
-            SchemaOutdated: PostgreSQL's tables are of an earlier release.
+            SchemaOutdated: PostgreSQL's tables are of an earlier release, or not there and not to be made.
+            StorageMisplaced: there is no directory for an SQLite file.
+            StorageUnavailable: it answers, but not with what is needed, or it does not answer and has to.
         """
-        self._writer = asyncio.Lock()
+        self._writer = Writer()
         self._prepared = False
-        self._engine = self._shared
-        if self._shared is None:
-            self._engine = self._own_engine(self._statement_seconds)
-            if self.dialect == "sqlite":
-                self._direct = create_engine(self._url.set(drivername="sqlite+pysqlite"))
-                event.listen(self._direct, "connect", _prepare_sqlite)
-                self._thread = ThreadPoolExecutor(1, "flowactions sqlite")
         try:
-            with _translated():
-                await self._prepare()
-        except SchemaOutdated:
-            await self.__aexit__()
-            raise
+            with self._outages.translated():
+                self._open_engines()
+                await self._prepare(Deadline())
         except StorageUnavailable as exc:
+            refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
+            if required or refused or self._engine is None:
+                await self.__aexit__()
+                raise
             log.error("starting without the database, which does not answer: %s", exc)  # noqa: TRY400
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
+    def _open_engines(self) -> None:
+        self._engine = self._shared or self._own_engine(self._statement_seconds)
+        if self._shared is None and self.dialect == "sqlite":
+            self._direct = create_engine(self._url.set(drivername="sqlite+pysqlite"), hide_parameters=True)
+            event.listen(self._direct, "connect", prepare_connection)
+            self._thread = ThreadPoolExecutor(1, "flowactions sqlite")
+
     async def __aexit__(self, *_exc: object) -> None:
         engine, self._engine = self._engine, None
+        self._host.close()
         if self._shared is None and engine is not None:
             # Whoever comes now is told that it is closed, and does not open a pool that nobody would close.
             await engine.dispose()
@@ -177,80 +176,55 @@ class Database:
             The revision before, ``None`` for a database without tables, and this release's.
 
         Raises:
+            SchemaNewer: the tables are of a later release.
+            StorageMisplaced: there is no directory for an SQLite file.
             StorageUnavailable: the database failed; nothing was changed.
         """
-        self._engine = self._shared or self._own_engine(None)
         try:
-            with _translated():
-                async with self._schema_transaction() as connection:
-                    before = await connection.run_sync(migrations.current)
+            with self._outages.translated():
+                self._engine = self._shared or self._own_engine(None)
+                async with self._schema_transaction(Deadline()) as connection:
+                    before = await connection.run_sync(migrations.known)
                     if not dry:
                         await connection.run_sync(migrations.prepare, "upgrade")
         finally:
             await self.__aexit__()
         return before, migrations.head()
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, deadline: Deadline) -> None:
         if self._prepared:
             return
-        async with self._schema_transaction() as connection:
-            await connection.run_sync(migrations.prepare, "upgrade" if self.dialect == "sqlite" else "refuse")
+        async with self._schema_transaction(deadline) as connection:
+            try:
+                await connection.run_sync(
+                    migrations.prepare, "upgrade" if self.dialect == "sqlite" else "refuse"
+                )
+            except DBAPIError as exc:
+                if code_of(exc) != NOT_ALLOWED:
+                    raise
+                raise SchemaOutdated(
+                    "the tables cannot be made or read by this database role: run 'flowactions migrate' as one that "
+                    "may make them, and give this one the rights on them",
+                    code=NOT_ALLOWED,
+                ) from exc
         self._prepared = True
 
     @asynccontextmanager
-    async def _schema_transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
         if self._engine is not None and self.dialect == "sqlite" and self._shared is None:
-            await asyncio.to_thread(_switch_to_wal, self._engine)
-        async with self._transaction() as connection:
+            await asyncio.to_thread(switch_to_wal, self._engine, deadline)
+        async with self._transaction(deadline) as connection:
             if self.dialect == "postgresql":
                 # Processes that start together see to the tables one after the other.
                 await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
             yield connection
 
     def _own_engine(self, statement_seconds: float | None) -> AsyncEngine:
-        if self.dialect == "sqlite":
-            engine = create_async_engine(self._url)
-            event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-            return engine
-        engine = create_async_engine(
-            self._url, connect_args={"timeout": CONNECT_SECONDS, "command_timeout": statement_seconds}
-        )
-        event.listen(engine.sync_engine, "checkin", _note_use)
-        event.listen(engine.sync_engine, "checkout", partial(_look_at, engine.sync_engine.dialect))
+        if self.dialect == "postgresql":
+            return own_engine(self._url, statement_seconds)
+        engine = create_async_engine(self._url, hide_parameters=True, pool_timeout=WAIT_SECONDS)
+        event.listen(engine.sync_engine, "connect", prepare_connection)
         return engine
-
-    def now(self) -> ColumnElement[int]:
-        """Give the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""
-        if self.dialect == "postgresql":
-            # Stable within a statement, so an index on a time can be searched with it.
-            return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
-        return self._now
-
-    def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """Start an INSERT that does nothing for a row whose unique key is taken."""
-        if self.dialect == "postgresql":
-            return postgresql.insert(table).on_conflict_do_nothing()
-        return sqlite.insert(table).on_conflict_do_nothing()
-
-    def insert_or_replace(
-        self,
-        table: Table,
-        values: Mapping[str, Any],
-        where: ColumnElement[bool] | None = None,
-        keep: Collection[str] = (),
-    ) -> postgresql.Insert | sqlite.Insert:
-        """Make an INSERT that takes the place of the row that has its primary key.
-
-        Args:
-            table: into which.
-            values: of all columns.
-            where: what must hold of the present row for that; otherwise it stays, and none is returned.
-            keep: columns of the present row that stay.
-        """
-        key = [column.name for column in table.primary_key]
-        rest = {name: value for name, value in values.items() if name not in key and name not in keep}
-        kind = postgresql.insert if self.dialect == "postgresql" else sqlite.insert
-        return kind(table).values(values).on_conflict_do_update(index_elements=key, set_=rest, where=where)
 
     async def prune(self, moment: Column[int], older_than_ms: int, limit: int) -> int:
         """Remove rows whose moment is longer ago than this, oldest first, by an index on it.
@@ -276,45 +250,36 @@ class Database:
         async with self.write() as connection:
             return (await connection.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
-    def table_of(self, name: str, **columns: type[Any]) -> FromClause:
-        """Make a table of rows that come with the statement, so that one statement serves any number of them.
+    def check_transaction(self, transaction: object) -> None:
+        """See that a host's transaction can be joined, before anything is done for the call that came with it.
 
         Args:
-            name: of the table, and of the parameter that gives its rows, written by `rows`.
-            columns: each column's SQLAlchemy type.
-        """
-        given = bindparam(name, type_=Text)
-        if self.dialect == "postgresql":
-            made = func.json_to_recordset(cast(given, postgresql.JSON)).table_valued(
-                *(column(key, kind) for key, kind in columns.items())
-            )
-            return made.render_derived(name=name, with_types=True)
-        each = func.json_each(given).table_valued("value")
-        values = (
-            cast(func.json_extract(each.c.value, f"$.{key}"), kind).label(key) for key, kind in columns.items()
-        )
-        return select(*values).subquery(name)
+            transaction: what the host gave; ``None`` is fine.
 
-    @staticmethod
-    def rows(rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write JSON-ready rows as the parameter of a `table_of`."""
-        return msgspec.json.encode(rows).decode()
+        Raises:
+            TransactionInvalid: it cannot; the message says what it has to be.
+        """
+        if transaction is not None and not self._is_ours(transaction):
+            self._host.check(transaction)
 
     @asynccontextmanager
     async def read(self, connection: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
         """Open a connection for reading.
 
         Args:
-            connection: the host's own open connection, to see what its transaction has written.
+            connection: one that `read` or `write` gave, or the host's own, to see what its transaction has written.
+                The block then runs in a SAVEPOINT: on PostgreSQL a SELECT that fails ends a transaction, too.
 
         Raises:
             StorageUnavailable: the database failed.
+            TransactionInvalid: the host's transaction cannot be joined.
         """
-        with _translated():
+        with self._outages.translated():
             if connection is not None:
-                yield connection
+                async with self._joined(connection) as joined:
+                    yield joined
                 return
-            await self._prepare()
+            await self._prepare(Deadline())
             async with self._connection() as opened:
                 yield opened
 
@@ -323,19 +288,40 @@ class Database:
         """Open a transaction that commits when the block ends and rolls back when it raises.
 
         Args:
-            connection: the host's own open connection. The block then joins the host's transaction, and the
-                host commits.
+            connection: one that `write` gave, or the host's own. The block then joins its transaction, a host's in a
+                SAVEPOINT, and whoever has begun that commits.
 
         Raises:
             StorageUnavailable: the database failed.
+            TransactionInvalid: the host's transaction cannot be joined.
         """
-        with _translated():
+        with self._outages.translated():
             if connection is not None:
-                yield connection
+                async with self._joined(connection) as joined:
+                    yield joined
                 return
-            await self._prepare()
-            async with self._transaction() as opened:
+            deadline = Deadline()
+            await self._prepare(deadline)
+            async with self._transaction(deadline) as opened:
                 yield opened
+
+    @asynccontextmanager
+    async def lent(self, connection: AsyncConnection) -> AsyncIterator[None]:
+        """Let the host write in a transaction of `write` while the block runs.
+
+        A host that gives it back to the plugin meanwhile gets a SAVEPOINT around what that does, as with its own.
+
+        Raises:
+            StorageUnavailable: the host has left it in a state in which it cannot be committed.
+        """
+        with self._outages.translated():
+            await connection.exec_driver_sql("SAVEPOINT flowactions_lent")
+            self._lent.add(id(connection))
+            try:
+                yield
+            finally:
+                self._lent.discard(id(connection))
+            await connection.exec_driver_sql("RELEASE SAVEPOINT flowactions_lent")
 
     async def at_once(self, work: Callable[[SyncConnection], T]) -> T:
         """Run a piece of SQL as a transaction of its own, with as few changes of hands as can be.
@@ -348,32 +334,34 @@ class Database:
         Raises:
             StorageUnavailable: the database failed.
         """
-        with _translated():
-            await self._prepare()
+        with self._outages.translated():
+            deadline = Deadline()
+            await self._prepare(deadline)
             if self._thread is not None:
                 # All in one hop to the thread; through the asynchronous driver it would be a dozen.
-                async with self._writer:
-                    running = asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
-                    try:
-                        return await asyncio.shield(running)
-                    except asyncio.CancelledError:
-                        # The thread goes on, and so does its hold on the database.
-                        await asyncio.wait({running})
-                        raise
+                async with self._writer.turn(deadline):
+                    running = asyncio.get_running_loop().run_in_executor(
+                        self._thread, self._run, work, deadline
+                    )
+                    # The thread goes on when the caller is cancelled, and so does its hold on the database.
+                    return await to_the_end(running)
             if self.dialect == "sqlite":
-                async with self._transaction() as opened:
+                async with self._transaction(deadline) as opened:
                     return await opened.run_sync(work)
             async with self._connection() as opened:
                 await opened.execution_options(isolation_level="AUTOCOMMIT")
                 return await opened.run_sync(work)
 
-    def _run(self, work: Callable[[SyncConnection], T]) -> T:
+    def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
         assert self._direct is not None  # noqa: S101  made with the thread
         with self._direct.connect() as connection:
             try:
+                usual = shorten_wait(connection, deadline.left)
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 done = work(connection)
                 connection.commit()
+                if usual is not None:
+                    set_busy_timeout(connection, usual)
             except DBAPIError:
                 connection.invalidate()
                 raise
@@ -397,29 +385,12 @@ class Database:
         Raises:
             StorageUnavailable: the database failed.
         """
-        with _translated():
+        with self._outages.translated():
             async with self._connection() as opened:
-                driver: Any = (await opened.get_raw_connection()).driver_connection
-                if not hasattr(driver, "add_termination_listener"):
-                    raise StorageUnavailable("the host's database driver cannot listen")
-                lost = asyncio.Event()
-
-                def note(*_: object) -> None:
-                    heard()
-
-                def end(*_: object) -> None:
-                    lost.set()
-
-                driver.add_termination_listener(end)
-                await driver.add_listener(channel, note)
-                try:
-                    await lost.wait()
-                finally:
-                    # Not to be given to others as it is: it would go on listening.
-                    await opened.invalidate()
+                await listen(opened, channel, heard)
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
-        """Have something called when the transaction of a connection has committed.
+        """Have something called when the transaction of a connection has committed, and never when it rolls back.
 
         Args:
             connection: given by `write`, or the host's own. The host's commit is heard of just before it is
@@ -429,24 +400,31 @@ class Database:
         waiting = self._after_commit.get(id(connection))
         if waiting is not None:
             waiting.append(call)
-            return
-        loop = asyncio.get_running_loop()
-        event.listen(
-            connection.sync_connection,
-            "commit",
-            lambda _: loop.call_later(HOST_COMMIT_SECONDS, call),
-            once=True,
-        )
+        else:
+            self._host.after_commit(connection, call)
+
+    def _is_ours(self, connection: object) -> bool:
+        given = id(connection)
+        return isinstance(connection, Joined) or (given in self._after_commit and given not in self._lent)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def _joined(self, connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
+        if self._is_ours(connection):
+            yield connection
+            return
+        self._host.check(connection)
+        own = self._after_commit.get(id(connection))
+        async with self._host.joined(connection, own) as joined:
+            yield joined
+
+    @asynccontextmanager
+    async def _transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
         calls: list[Callable[[], None]] = []
         async with AsyncExitStack() as stack:
             if self.dialect == "sqlite":
-                # One writer at a time: waiting here is fair, waiting in SQLite is polling.
-                await stack.enter_async_context(self._writer)
+                await stack.enter_async_context(self._writer.turn(deadline))
             opened = await stack.enter_async_context(self._connection())
-            await self._begin(opened)
+            await self._begin(opened, deadline)
             self._after_commit[id(opened)] = calls
             try:
                 yield opened
@@ -470,69 +448,10 @@ class Database:
                     await opened.invalidate()
                 raise
 
-    async def _begin(self, connection: AsyncConnection) -> None:
-        await connection.begin()
+    async def _begin(self, connection: AsyncConnection, deadline: Deadline) -> None:
         if self.dialect != "sqlite":
+            await connection.begin()
             return
-        driver: Any = (await connection.get_raw_connection()).driver_connection
-        # A host's engine may begin transactions by itself.
-        if not driver.in_transaction:
-            await connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _note_use(_connection: Any, record: Any) -> None:
-    record.info["used_at"] = time.monotonic()
-
-
-def _look_at(dialect: Any, connection: Any, record: Any, _proxy: object) -> None:
-    """Replace a connection that a restart of the server has cut before a caller meets it.
-
-    A connection that was closed knows it by itself. Only one that was idle for a while is asked, for that takes round
-    trips.
-    """
-    if connection.driver_connection.is_closed():
-        raise DisconnectionError
-    if time.monotonic() - record.info.get("used_at", math.inf) > IDLE_SECONDS:
-        try:
-            dialect.do_ping(connection)
-        except dialect.loaded_dbapi.Error as exc:
-            raise DisconnectionError from exc
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    cursor.close()
-
-
-def _switch_to_wal(engine: AsyncEngine) -> None:
-    """Set the journal's mode, which stays with the file.
-
-    On a new file, processes that do it at once can wait for each other for ever. So none waits for long: it lets go,
-    of its connection too, and tries again.
-    """
-    (path,), given = engine.dialect.create_connect_args(engine.url)
-    options: dict[str, Any] = {**given, "timeout": WAL_PAUSE_MS / 1000}
-    for left in reversed(range(BUSY_TIMEOUT_MS // WAL_PAUSE_MS)):
-        try:
-            with closing(sqlite3.connect(path, **options)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as exc:
-            if not left:
-                raise StorageUnavailable(f"the database failed: OperationalError: {exc}") from exc
-        else:
-            return
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn a failing database into `StorageUnavailable`, and let mistakes in our own SQL be seen as such."""
-    try:
-        yield
-    except (DataError, IntegrityError, NotSupportedError, ProgrammingError):
-        raise
-    except (DBAPIError, PoolTimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-        reason = exc.orig if isinstance(exc, DBAPIError) else exc
-        if str(getattr(reason, "sqlstate", "")).startswith(MISTAKE_CLASSES):
-            raise
-        raise StorageUnavailable(f"the database failed: {type(reason).__name__}: {reason}") from exc
+        async with waiting_until(connection, deadline):
+            await connection.begin()
+            await begin_immediate(connection)

@@ -10,6 +10,7 @@ from flowactions_hookspecs.errors import (
     QuestionRequired,
     SettingsInvalid,
     StartFailed,
+    TransactionInvalid,
 )
 from flowactions_hookspecs.host import Agent, ApiPrincipal, AuthEvent, DashboardPrincipal, Host
 from flowactions_hookspecs.loader import FlowActions
@@ -68,6 +69,7 @@ __all__ = [
     "SettingsInvalid",
     "StartFailed",
     "StepListener",
+    "TransactionInvalid",
     "Walk",
     "config_schema",
     "hookimpl",

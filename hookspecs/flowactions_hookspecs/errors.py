@@ -7,6 +7,7 @@ FlowActionsError
 ├── StartFailed         a plugin's lifespan could not be opened; the message names it
 ├── NotStarted          the facade was used before its lifespan was entered
 ├── AlreadyStarted      the lifespan was entered a second time while it was open
+├── TransactionInvalid  a transaction that was given cannot be joined; a ValueError, too
 ├── OriginGone          raised by a host: the action behind a delivery no longer exists
 └── QuestionRequired    raised by a host: a survey-question trigger was addressed without its question
 
@@ -45,6 +46,10 @@ class NotStarted(FlowActionsError):
 
 class AlreadyStarted(FlowActionsError):
     """The lifespan is already running: enter `actions.lifespan()` once per process."""
+
+
+class TransactionInvalid(FlowActionsError, ValueError):
+    """The transaction cannot be joined."""
 
 
 class OriginGone(FlowActionsError):

@@ -13,7 +13,7 @@ from litestar import Litestar
 from litestar.types import ControllerRouterHandler
 
 from flowactions_hookspecs import plugins as registry
-from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed
+from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed, TransactionInvalid
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.ids import check_firing, check_node, check_run, check_step, check_walk
 from flowactions_hookspecs.logic import Firing, LogicActionRef, LogicActionType, Receipt
@@ -138,6 +138,7 @@ class FlowActions:
 
         Raises:
             NotStarted: the lifespan is not open.
+            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._check_running()
         check_walk(walk)
@@ -153,6 +154,8 @@ class FlowActions:
             )
         try:
             return registry.returned(await node_type.reach(walk, node, transaction), NodeResult, node_type.name)
+        except TransactionInvalid:
+            raise
         except Exception:
             log.exception("node %s of type %s failed in its plugin", node.id, node.type)
             return _failed(node.id)
@@ -171,6 +174,7 @@ class FlowActions:
 
         Raises:
             NotStarted: the lifespan is not open.
+            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._check_running()
         check_run(walk)
@@ -182,6 +186,8 @@ class FlowActions:
                     registry.returned(result, NodeResult, "a step listener")
                     for result in await listener(walk, step_id, transaction)
                 ]
+            except TransactionInvalid:
+                raise
             except Exception:
                 log.exception("a step listener of plugin %s failed", plugin)
                 results.append(_failed(""))
@@ -208,6 +214,7 @@ class FlowActions:
 
         Raises:
             NotStarted: the lifespan is not open.
+            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._check_running()
         firing = Firing(ref=ref, firing_id=firing_id, occurred_at=occurred_at)
@@ -219,6 +226,8 @@ class FlowActions:
             return Receipt(status="failed", reason="unknown_action_type", message=message)
         try:
             return registry.returned(await kind.dispatch(firing, transaction), Receipt, kind.name)
+        except TransactionInvalid:
+            raise
         except Exception:
             log.exception("logic action of type %s failed in its plugin", action_type)
             return Receipt(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)

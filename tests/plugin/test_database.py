@@ -186,7 +186,7 @@ async def test_a_server_that_falls_silent_is_noticed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that swallows everything is an outage like another, and over when it ends."""
-    monkeypatch.setattr("flowactions_plugin.storage.database.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("flowactions_plugin.storage.urls.CONNECT_SECONDS", 0.5)
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
     door.opened = True
@@ -207,7 +207,7 @@ async def test_a_wait_for_sqlites_lock_never_holds_up_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does collecting what an earlier, failed wait of the same connection left behind."""
-    monkeypatch.setattr("flowactions_plugin.storage.database.BUSY_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 1.0)
     path = tmp_path / "f.db"
     longest = 0.0
 

@@ -16,7 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData
 
-from flowactions_plugin.errors import SchemaOutdated
+from flowactions_plugin.errors import SchemaNewer, SchemaOutdated
 
 log = logging.getLogger("flowactions.storage")
 
@@ -36,6 +36,21 @@ def current(connection: Connection) -> str | None:
     """Give the revision of a database's tables, ``None`` when it has none of ours."""
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     return context.get_current_revision()
+
+
+def known(connection: Connection) -> str | None:
+    """Give the revision of a database's tables, as `current` does, for who is going to change them.
+
+    Raises:
+        SchemaNewer: this release does not know it.
+    """
+    revision = current(connection)
+    if revision is not None and not _is_known(revision):
+        raise SchemaNewer(
+            f"the tables are at revision {revision}, which is newer than this release's {head()}: "
+            "run 'flowactions migrate' of the release that the tables are of, or of a later one"
+        )
+    return revision
 
 
 def upgrade(connection: Connection) -> None:

@@ -1,0 +1,94 @@
+"""Calls that follow a host's commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection as SyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+COMMIT_SECONDS: Final = 0.02
+"""How long a host's commit is given to be through before it is looked for."""
+
+
+class AfterCommit:
+    """Calls for the transactions that hosts have open. SQLAlchemy tells of a commit just before it is made."""
+
+    def __init__(self) -> None:
+        self._connections: WeakKeyDictionary[SyncConnection, _Calls] = WeakKeyDictionary()
+
+    def add(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
+        """Have something called a moment after the present transaction has committed.
+
+        It is not called when the transaction, or a SAVEPOINT around what has been written by now, is rolled back. When
+        the commit itself fails, it may be.
+
+        Args:
+            connection: the host's.
+            call: quick, and does not raise.
+        """
+        opened = connection.sync_connection
+        assert opened is not None  # noqa: S101  something has just been written on it
+        if opened not in self._connections:
+            self._connections[opened] = _Calls(opened, asyncio.get_running_loop())
+        self._connections[opened].add(opened, call)
+
+
+class _Call(NamedTuple):
+    """A call that waits.
+
+    Attributes:
+        call: what is called.
+        nested: whether a SAVEPOINT of the host was around what it follows.
+        later: the names of those that the host has set since.
+    """
+
+    call: Callable[[], None]
+    nested: bool
+    later: set[str]
+
+
+class _Calls:
+    """The calls of one connection's present transaction.
+
+    SQLAlchemy's listeners cannot be removed while they run, so they stay, and this is emptied.
+    """
+
+    def __init__(self, connection: SyncConnection, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[_Call] = []
+        event.listen(connection, "commit", self._committing)
+        event.listen(connection, "rollback", self._rolled_back)
+        event.listen(connection, "savepoint", self._savepoint)
+        event.listen(connection, "rollback_savepoint", self._savepoint_rolled_back)
+
+    def add(self, connection: SyncConnection, call: Callable[[], None]) -> None:
+        self._waiting.append(_Call(call, connection.in_nested_transaction(), set()))
+
+    def _committing(self, connection: SyncConnection) -> None:
+        calls, self._waiting = self._waiting, []
+        if calls:
+            transaction = connection.get_transaction()
+            self._loop.call_later(COMMIT_SECONDS, self._call, connection, transaction, calls)
+
+    def _call(self, connection: SyncConnection, transaction: Any, calls: list[_Call]) -> None:
+        if transaction is not None and connection.get_transaction() is transaction and transaction.is_active:
+            self._loop.call_later(COMMIT_SECONDS, self._call, connection, transaction, calls)
+            return
+        for each in calls:
+            each.call()
+
+    def _rolled_back(self, _connection: SyncConnection) -> None:
+        self._waiting = []
+
+    def _savepoint(self, _connection: SyncConnection, name: str | None) -> None:
+        for each in self._waiting:
+            each.later.add(name or "")
+
+    def _savepoint_rolled_back(self, _connection: SyncConnection, name: str, _context: None) -> None:
+        # To drop a call too many costs a worker's next look, and no more.
+        self._waiting = [each for each in self._waiting if not each.nested or name in each.later]

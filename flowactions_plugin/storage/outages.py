@@ -1,0 +1,142 @@
+"""What a failing database raises, turned into `StorageUnavailable`: what happened and what to do, and no secret."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import asyncpg
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.urls import secrets_of, sqlite_path
+
+MISTAKE_CLASSES: Final = ("22", "23")
+"""SQLSTATE classes that say that a value is wrong (data, constraint). All others say that the database, its tables or
+the rights on them are not what is needed, which another try may find mended."""
+
+MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError)
+"""The same where the driver tells no SQLSTATE, as SQLite's."""
+
+FAILURES: Final = (
+    DBAPIError,
+    PoolTimeoutError,
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    sqlite3.Error,
+)
+"""What drivers and SQLAlchemy raise."""
+
+ADVICE: Final = {
+    "08": "see whether the server runs and can be reached",
+    "0A": "the server does not support this; it may be too old, or its tables have just changed",
+    "25006": "the server is read-only: have the URL name the primary",
+    "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
+    "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
+    "3F": "run 'flowactions migrate'",
+    "42501": "give the database role the rights on the tables named flowactions_…, or run 'flowactions migrate' "
+    "as a role that may make them",
+    "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
+    "53100": "the server's disk is full",
+    "53300": "the server has no connection to spare: raise its max_connections, or run fewer processes",
+    "SQLITE_CANTOPEN": "see that the directory exists and that this process may write there",
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_NOTADB": "have FLOWACTIONS_DATABASE_URL name another file",
+    "SQLITE_READONLY": "see that this process may write the file and its directory",
+    "no such table": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
+    "no such column": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
+}
+"""The start of an SQLSTATE, of SQLite's name of an error or of its message → what to do. The longest fits best."""
+
+
+class Outages:
+    """Translates the errors of one database.
+
+    Args:
+        url: where it is. Its user name, password and query are left out of every message.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._path = sqlite_path(url) if url.get_backend_name() == "sqlite" else None
+        self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn a failing database into `StorageUnavailable`, and let mistakes in our own SQL be seen as such.
+
+        Raises:
+            StorageUnavailable: the database failed, is not there, or is not as it has to be.
+        """
+        try:
+            yield
+        except FAILURES as exc:
+            if is_mistake(exc):
+                raise
+            reason = _reason(exc)
+            told = str(reason)
+            shown = self.without_secrets(told)
+            # The original goes along for those who look into it, unless it shows what nobody may see.
+            raise self._unavailable(exc, shown) from (exc if told == shown else None)
+
+    def without_secrets(self, message: str) -> str:
+        """Take the parts of the URL that nobody may see out of a message."""
+        return message if self._secret is None else self._secret.sub("…", message)
+
+    def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
+        reason, code = _reason(exc), code_of(exc)
+        parts = [f"{type(reason).__name__}: {' '.join(message.split())}"]
+        if code == "SQLITE_CANTOPEN" and self._path is not None:
+            parts[0] += f" {self._path}"
+        fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
+        parts += [ADVICE[max(fitting, key=len)]] if fitting else []
+        return StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
+
+
+def code_of(exc: BaseException) -> str | None:
+    """Give an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
+    for each in _causes(exc):
+        code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
+        if code:
+            return str(code)
+    return None
+
+
+def is_mistake(exc: BaseException) -> bool:
+    """Tell whether a value or a constraint is at fault, and not the database."""
+    code = code_of(exc)
+    if code is None or code.startswith("SQLITE_"):
+        return isinstance(exc, MISTAKES)
+    return code.startswith(MISTAKE_CLASSES)
+
+
+def _reason(exc: BaseException) -> BaseException:
+    """Give the driver's own error, which says it best."""
+    return list(_causes(exc))[-1]
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    yield exc
+    if isinstance(exc, DBAPIError) and exc.orig is not None:
+        yield exc.orig
+        # SQLAlchemy puts an error of its own around asyncpg's.
+        if isinstance(exc.orig.__cause__, (asyncpg.PostgresError, asyncpg.InterfaceError)):
+            yield exc.orig.__cause__
+
+
+def _pattern(secret: str) -> str:
+    # One that is short is taken out where it stands by itself: not each "a" of a message.
+    inner = re.escape(secret)
+    return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
