@@ -57,12 +57,16 @@ async def load(database_url: str, receiver: str = "127.0.0.1:9") -> None:
 
 async def _bring_to_the_present(database_url: str) -> None:
     async with connected(database_url) as connection:
-        last = (await connection.execute(text("SELECT max(received_at) FROM flowactions_inbound_events"))).scalar_one()
+        last = (
+            await connection.execute(text("SELECT max(received_at) FROM flowactions_inbound_events"))
+        ).scalar_one()
         by = int(time.time() * 1000) - last
         for table, columns in TIMES.items():
             changes = ", ".join(f"{column} = {column} + {by}" for column in columns)
             await connection.execute(text(f"UPDATE {table} SET {changes}"))  # noqa: S608  names and a number
-        for agent, times in (await connection.execute(text("SELECT agent_id, times FROM flowactions_call_rates"))).all():
+        for agent, times in (
+            await connection.execute(text("SELECT agent_id, times FROM flowactions_call_rates"))
+        ).all():
             later = {"agent": agent, "times": json.dumps([moment + by for moment in json.loads(times)])}
             await connection.execute(
                 text("UPDATE flowactions_call_rates SET times = :times WHERE agent_id = :agent"), later

@@ -33,6 +33,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import svix.webhooks
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.serving import listen, serve
@@ -48,8 +51,6 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.settings import read_settings
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 
 RECEIVER_PORT = 18099
 RECEIVER = f"http://127.0.0.1:{RECEIVER_PORT}"
@@ -183,7 +184,8 @@ def message(node_id: str) -> Node:
 async def until_status(client: httpx.AsyncClient, ids: Sequence[str | None], status: str) -> None:
     for delivery_id in ids:
         async with asyncio.timeout(60):
-            while (await client.get(f"/v1/webhooks/outbox/{delivery_id}")).json()["data"]["status"] != status:
+            path = f"/v1/webhooks/outbox/{delivery_id}"
+            while (await client.get(path)).json()["data"]["status"] != status:  # noqa: ASYNC110  another process's work
                 await asyncio.sleep(0.1)
 
 
@@ -197,12 +199,17 @@ async def ended(url: str) -> None:
     async with receiver(), running(url, FLOWACTIONS_HOST_WORKER="on") as (host, actions, client):
         nodes = [
             webhook("delivered"),
-            webhook("delivered-get", webhookMethod="GET", webhookHeaders=[{"key": "x-said", "value": "{{content}}"}]),
+            webhook(
+                "delivered-get", webhookMethod="GET", webhookHeaders=[{"key": "x-said", "value": "{{content}}"}]
+            ),
             webhook("delivered-empty", webhookBody=""),
         ]
         done = [(await actions.reach(walk(), node)).delivery_id for node in nodes]
         await until_status(client, done, "delivered")
-        dead = [(await actions.reach(walk(), webhook(f"dead-{number}", "/refuses"))).delivery_id for number in range(4)]
+        dead = [
+            (await actions.reach(walk(), webhook(f"dead-{number}", "/refuses"))).delivery_id
+            for number in range(4)
+        ]
         dead.append((await actions.reach(walk(), webhook("gone"))).delivery_id)
         await until_status(client, dead, "dead")
         retrying = await actions.reach(walk(), webhook("retrying", "/down", webhookRetryOnFailure=True))
@@ -236,7 +243,9 @@ async def _enqueue(actions: FlowActions, client: httpx.AsyncClient) -> None:
         webhook("pending-get", webhookMethod="GET"),
         webhook("pending-empty", webhookBody=""),
         webhook("pending-large", webhookBody=json.dumps({"large": "ü0123456789" * 1500})),
-        webhook("pending-headers", webhookHeaders=[{"key": "X-Name", "value": "Zoë 中\t{{userId}}"}, {"key": ""}]),
+        webhook(
+            "pending-headers", webhookHeaders=[{"key": "X-Name", "value": "Zoë 中\t{{userId}}"}, {"key": ""}]
+        ),
         webhook("pending-not-utf-8"),
     ):
         assert (await actions.reach(walk(), node)).status == "queued"
@@ -275,7 +284,12 @@ async def _record(actions: FlowActions) -> None:
         ("acme", "run-1", None, [webhook("at-the-end")]),
         ("globex", "run-1", "s1", [webhook("first")]),
         ("acme", "run-held", "s1", [webhook("before"), message("held"), webhook("after")]),
-        ("acme", "run-spoilt", "s1", [webhook("no-walk"), webhook("no-node"), webhook("no-fields"), webhook("good")]),
+        (
+            "acme",
+            "run-spoilt",
+            "s1",
+            [webhook("no-walk"), webhook("no-node"), webhook("no-fields"), webhook("good")],
+        ),
     ):
         for node in nodes:
             deferred = walk(organization, run, pacing="deferred", next_step_id=step)

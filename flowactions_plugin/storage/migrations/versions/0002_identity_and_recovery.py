@@ -98,12 +98,12 @@ def _fill_deferred() -> None:
     filled = (
         sa.update(table)
         .where(deferred.id == sa.bindparam("row", type_=sa.BigInteger()))
-        .values(
-            flow_id=sa.bindparam("flow", type_=sa.Text()), node_type=sa.bindparam("type", type_=sa.Text())
-        )
+        .values(flow_id=sa.bindparam("flow", type_=sa.Text()), node_type=sa.bindparam("type", type_=sa.Text()))
     )
     after = 0
-    while rows := connection.execute(page.where(deferred.id > sa.bindparam("after", after, sa.BigInteger()))).all():
+    while rows := connection.execute(
+        page.where(deferred.id > sa.bindparam("after", after, sa.BigInteger()))
+    ).all():
         connection.execute(filled, [_read(row) for row in rows])
         after = rows[-1].id
 
