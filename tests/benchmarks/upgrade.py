@@ -103,7 +103,8 @@ def main() -> None:
     found: dict[str, Any] = {"rows": options.rows, "machine": machine()}
     for kind in options.database:
         with a_database(kind) as url:
-            found[kind] = asyncio.run(measure(url, options.rows))
+            measured = asyncio.run(measure(url, options.rows))
+        found |= {f"{kind}_{name}": value for name, value in measured.items()}
     show(found, as_json=options.json)
 
 
