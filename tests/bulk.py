@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from flowactions_plugin.storage.database import Database
 
-_SERIES = {
+SERIES = {
     "sqlite": (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})",
         "printf('%08x-0000-7000-8000-%012x', i, i)",
@@ -35,7 +35,7 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
 
     One finished row in ten has an attempt, and there are a tenth as many nodes that wait for their step. The planner's statistics are up to date.
     """
-    series, row_id, source = _SERIES[database.dialect]
+    series, row_id, source = SERIES[database.dialect]
     due = f"i % {rows // live} = 0" if spread else f"i > {rows - live}"
     state = f"CASE WHEN {due} THEN '{{}}' WHEN i % 100 = 1 THEN '{{}}' ELSE '{{}}' END"
     statement = f"""
@@ -72,7 +72,7 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
 
 async def copy(database: Database, row_id: str, times: int) -> None:
     """Write so many more rows like this one, all of them due and older than it."""
-    series, new_id, source = _SERIES[database.dialect]
+    series, new_id, source = SERIES[database.dialect]
     columns = (
         "organization_id, agent_id, origin, event_id, event_type, url, destination, method, headers, body, status,"
         " attempts, earlier_attempts, max_attempts, takeovers, created_at, updated_at"

@@ -44,20 +44,21 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: str) -> str:
-    """The URL of a new, empty PostgreSQL database."""
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The URL of a new, empty PostgreSQL database, which is dropped after the test, whoever is still connected."""
     name = f"flowactions_{uuid4().hex}"
     admin = make_url(postgres_server).set(drivername="postgresql")
 
-    async def create() -> None:
+    async def run(statement: str) -> None:
         connection = await asyncpg.connect(admin.render_as_string(hide_password=False))
         try:
-            await connection.execute(f'CREATE DATABASE "{name}"')
+            await connection.execute(statement)
         finally:
             await connection.close()
 
-    asyncio.run(create())
-    return admin.set(database=name).render_as_string(hide_password=False)
+    asyncio.run(run(f'CREATE DATABASE "{name}"'))
+    yield admin.set(database=name).render_as_string(hide_password=False)
+    asyncio.run(run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,10 +1,8 @@
-"""What many tests share: a small host, a walk, and waiting for something to become true."""
+"""What many tests share: a small host, and a walk."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +21,9 @@ from flowactions_hookspecs import (
     Origin,
     Walk,
 )
+from tests.waiting import until
+
+__all__ = ["SmallHost", "a_walk", "development", "until"]
 
 
 class SmallHost(Host):
@@ -103,16 +104,3 @@ def a_walk(**changes: Any) -> Walk:
         "content": "hello",
     }
     return Walk(**{**values, **changes})
-
-
-async def until(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Wait until ``holds`` (a plain or an async callable) gives something true, and return that."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = holds()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not true within {seconds} s"
-        await asyncio.sleep(0.01)

@@ -14,6 +14,10 @@ from flowactions_plugin.storage.schema import enqueue_keys, enqueue_rates
 
 IDLE_MS: Final = 3600 * 1000
 
+UNKNOWN: Final = ""
+"""In place of the organization of a key that release 0.1.0 took, and whose delivery was gone at the upgrade. Nobody
+writes such keys any more, so it is enough to look for them without a lock."""
+
 
 class Seen(NamedTuple):
     """What is known of a call before it is looked into.
@@ -43,7 +47,7 @@ class CallStore:
         """Look without a lock; what it says may be different when the call is counted."""
         now = self._database.now()
         used = select(enqueue_keys.c.delivery_id).where(
-            enqueue_keys.c.organization_id == organization_id,
+            enqueue_keys.c.organization_id.in_((organization_id, UNKNOWN)),
             enqueue_keys.c.caller == _caller(agent_id),
             enqueue_keys.c.idempotency_key == key,
             enqueue_keys.c.created_at > now - self._window_ms,

@@ -40,7 +40,7 @@ async def page() -> AsyncIterator[Page]:
         browser = await playwright.chromium.launch(executable_path=chromium, args=QUIET)
         context = await browser.new_context(viewport={"width": 1360, "height": 860})
         context.on("weberror", lambda error: errors.append(str(error.error)))
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         yield await context.new_page()
         await browser.close()
     assert errors == []

@@ -50,7 +50,7 @@ async def advance(actions: FlowActions, ask: dict[str, Any]) -> list[str]:
 async def post(actions: FlowActions, ask: dict[str, Any]) -> list[int]:
     """Post all the bodies at once; give the statuses."""
     transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
-    async with httpx.AsyncClient(transport=transport, base_url="http://host", timeout=60) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://host", timeout=300) as client:
         answers = await asyncio.gather(*(client.post(ask["path"], json=body) for body in ask["bodies"]))
     return [answer.status_code for answer in answers]
 

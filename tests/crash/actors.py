@@ -45,7 +45,7 @@ class Actor:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(what).encode() + b"\n")
         await self.process.stdin.drain()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             line = await self.process.stdout.readline()
         return json.loads(line) if line else None
 
@@ -70,7 +70,7 @@ async def actors(settings: Mapping[str, str], count: int) -> AsyncIterator[list[
             started.append(Actor(process))
         for actor in started:
             assert actor.process.stdout is not None
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 assert await actor.process.stdout.readline() == b"{}\n", "the process did not start"
         yield started
     finally:

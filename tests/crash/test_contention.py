@@ -40,7 +40,7 @@ async def test_eight_processes_write_ten_thousand_rows_into_sqlite(tmp_path: Pat
             assert process.stdout is not None
             assert await process.stdout.readline() == b"ready\n", await _complaint(process)
         ended = await asyncio.wait_for(
-            asyncio.gather(*(process.communicate(b"go\n") for process in processes)), timeout=180
+            asyncio.gather(*(process.communicate(b"go\n") for process in processes)), timeout=600
         )
     finally:
         for process in processes:

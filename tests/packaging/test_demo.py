@@ -12,14 +12,21 @@ from pathlib import Path
 import httpx
 
 DEMO = [sys.executable, "-m", "flowactions_conformance.demo"]
+SAFETY_SECONDS = 300
 
 
 def test_once_reports_every_step_and_succeeds(tmp_path: Path) -> None:
-    """`flowactions-demo --once` names delivery, status, signature, channel and ts, and exits 0 in good time."""
+    """`flowactions-demo --once` names delivery, status, signature, channel and ts, and exits 0 in good time.
+
+    That is the time in which it can be started a few times, with nothing to do: it waits for no tick and no timeout.
+    """
     started = time.monotonic()
+    subprocess.run([*DEMO, "--help"], capture_output=True, check=True, timeout=SAFETY_SECONDS)
+    ready = time.monotonic()
     done = subprocess.run(
-        [*DEMO, "--once"], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60
+        [*DEMO, "--once"], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=SAFETY_SECONDS
     )
+    ended = time.monotonic()
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         len(re.findall(r"webhook [\w-]+: delivery [0-9a-f-]{36} delivered, signature verified", done.stdout))
@@ -30,7 +37,7 @@ def test_once_reports_every_step_and_succeeds(tmp_path: Path) -> None:
     assert len(re.findall(r"chat [\w-]+: #orders has the message, ts \d+\.\d{6}", done.stdout)) == 2
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
-    assert time.monotonic() - started < 20
+    assert ended - ready < 15 * (ready - started)
 
 
 def test_once_fails_when_the_provider_refuses(tmp_path: Path) -> None:
@@ -47,7 +54,7 @@ def test_once_fails_when_the_provider_refuses(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=environment,
         check=False,
-        timeout=60,
+        timeout=SAFETY_SECONDS,
     )
     assert done.returncode == 1
     assert "FAILED: the install ended at" in done.stdout
@@ -69,17 +76,19 @@ def test_it_prints_pages_that_work_and_stops_when_asked(tmp_path: Path) -> None:
         urls = re.findall(r"http://127\.0\.0\.1:\d+/\S*", pages)
         assert len(urls) == 8
         for url in urls:
-            assert httpx.get(url).status_code == 200
+            assert httpx.get(url, timeout=SAFETY_SECONDS).status_code == 200
         program, _, url, *rest = shlex.split(
             command[command.index("curl") : command.index("Press")].replace("\\\n", " ")
         )
         options = list(zip(rest[::2], rest[1::2], strict=True))
         headers = dict(value.split(": ", 1) for option, value in options if option == "-H")
         (data,) = [value for option, value in options if option == "-d"]
-        statuses = [httpx.post(url, headers=headers, content=data).status_code for _ in range(2)]
+        statuses = [
+            httpx.post(url, headers=headers, content=data, timeout=SAFETY_SECONDS).status_code for _ in range(2)
+        ]
         assert (program, statuses) == ("curl", [202, 204])
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=SAFETY_SECONDS)
     assert process.returncode == 0
     assert errors == ""

@@ -1,7 +1,7 @@
 """The tables' revisions (Alembic), in a version table of their own, so that a host's migrations never meet them.
 
-Revisions go forward only. Within a major version they only add, so processes of the previous release go on
-working while the tables are already newer.
+Revisions go forward only. Processes of the previous release go on working while the tables are already newer, unless
+the release's notes say that all of them stop (docs/how-to/upgrade.md).
 """
 
 from __future__ import annotations

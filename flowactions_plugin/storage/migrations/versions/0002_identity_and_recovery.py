@@ -23,11 +23,11 @@ PAGE = 500
 
 QUARANTINED = "status IN ('pending', 'retrying') AND takeovers >= 5"
 
-# An agent's id is unique in its host, so any of its deliveries names its organization.
-ORGANIZATION = """COALESCE(
-    (SELECT organization_id FROM flowactions_outbox WHERE flowactions_outbox.id = old.delivery_id),
-    (SELECT MIN(organization_id) FROM flowactions_outbox WHERE flowactions_outbox.agent_id = old.agent_id)
-)"""
+# An entry of an index of PostgreSQL's holds about 2700 bytes, the row's reference and the columns' lengths included.
+INDEX_BYTES = 2600
+
+# How long before a counted call its key may have been written: calls of one agent wait for each other.
+COUNTED_MS = 120_000
 
 
 def upgrade() -> None:
@@ -56,36 +56,16 @@ def _outbox() -> None:
 
 
 def _deferred() -> None:
+    for name, default in (("flow_id", ""), ("visit", "1"), ("node_type", "")):
+        column = sa.Column(name, sa.Text(), server_default=default, nullable=False)
+        op.add_column("flowactions_deferred", column)
+    _fill_deferred()
     with op.batch_alter_table("flowactions_deferred") as batch:
-        batch.add_column(sa.Column("flow_id", sa.Text(), server_default="", nullable=False))
-        batch.add_column(sa.Column("visit", sa.Text(), server_default="1", nullable=False))
-        batch.add_column(sa.Column("node_type", sa.Text(), server_default="", nullable=False))
         batch.drop_constraint("uq_flowactions_deferred_node", type_="unique")
         batch.create_unique_constraint(
             "uq_flowactions_deferred_node",
             ["organization_id", "run_id", "flow_id", "step_id", "node_id", "visit"],
         )
-    deferred = sa.table(
-        "flowactions_deferred",
-        *(sa.column(name) for name in ("id", "walk", "node", "flow_id", "node_type")),
-    )
-    filled = (
-        sa.update(deferred)
-        .where(deferred.c.id == sa.bindparam("row"))
-        .values(flow_id=sa.bindparam("flow"), node_type=sa.bindparam("type"))
-    )
-    connection = op.get_bind()
-    after = 0
-    page = sa.select(deferred.c.id, deferred.c.walk, deferred.c.node).order_by(deferred.c.id).limit(PAGE)
-    while rows := connection.execute(page.where(deferred.c.id > after)).all():
-        connection.execute(
-            filled,
-            [
-                {"row": row.id, "flow": _field(row.walk, "flow_id"), "type": _field(row.node, "type")}
-                for row in rows
-            ],
-        )
-        after = rows[-1].id
     op.create_table(
         "flowactions_halted_runs",
         sa.Column("organization_id", sa.Text(), nullable=False),
@@ -97,6 +77,45 @@ def _deferred() -> None:
         ),
     )
     op.create_index("ix_flowactions_halted_runs_halted", "flowactions_halted_runs", ["halted_at"], unique=False)
+
+
+def _fill_deferred() -> None:
+    """Write flow and type of each record, which stood in its walk and its node only.
+
+    They stay empty where they cannot be read, or the flow's id is none that a walk may have: no call can ask for such
+    a record any more, as before for one that was spoilt.
+    """
+    read = ("organization_id", "run_id", "step_id", "node_id", "walk", "node")
+    names = ("id", *read, "flow_id", "node_type")
+    table = sa.table("flowactions_deferred", *(sa.column(name) for name in names))
+    deferred = table.c
+    connection = op.get_bind()
+    texts: list[sa.ColumnElement[Any]] = [deferred[name] for name in read]
+    if connection.dialect.name == "sqlite":
+        # Its texts need not be UTF-8, and the driver raises at the first one that is not.
+        texts = [sa.cast(deferred[name], sa.LargeBinary()).label(name) for name in read]
+    page = sa.select(deferred.id, *texts).order_by(deferred.id).limit(PAGE)
+    filled = (
+        sa.update(table)
+        .where(deferred.id == sa.bindparam("row", type_=sa.BigInteger()))
+        .values(flow_id=sa.bindparam("flow", type_=sa.Text()), node_type=sa.bindparam("type", type_=sa.Text()))
+    )
+    after = 0
+    while rows := connection.execute(
+        page.where(deferred.id > sa.bindparam("after", after, sa.BigInteger()))
+    ).all():
+        connection.execute(filled, [_read(row) for row in rows])
+        after = rows[-1].id
+
+
+def _read(row: Any) -> dict[str, Any]:
+    flow, kind = _field(row.walk, "flow_id"), _field(row.node, "type")
+    key = sum(len(_bytes(text)) for text in (row.organization_id, row.run_id, row.step_id, row.node_id, flow))
+    return {"row": row.id, "flow": flow if key <= INDEX_BYTES else "", "type": kind}
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
 
 
 def _chat() -> None:
@@ -128,13 +147,15 @@ def _keys() -> None:
     op.create_index(
         "ix_flowactions_enqueue_keys_created", "flowactions_enqueue_keys", ["created_at"], unique=False
     )
+    # Who used a key stands in its delivery. Where that is gone the organization stays empty, and the key goes on
+    # counting for whoever calls for an agent of that id, as it did before.
     op.execute(
-        f"""INSERT INTO flowactions_enqueue_keys
+        """INSERT INTO flowactions_enqueue_keys
             (organization_id, caller, idempotency_key, delivery_id, created_at)
-        SELECT found.organization_id, 'api:' || found.agent_id, found.idempotency_key, found.delivery_id,
-            found.created_at
-        FROM (SELECT old.*, {ORGANIZATION} AS organization_id FROM flowactions_idempotency_keys AS old) AS found
-        WHERE found.organization_id IS NOT NULL"""  # noqa: S608  constants only
+        SELECT COALESCE(delivery.organization_id, ''), 'api:' || used.agent_id, used.idempotency_key,
+            used.delivery_id, used.created_at
+        FROM flowactions_idempotency_keys AS used
+        LEFT JOIN flowactions_outbox AS delivery ON delivery.id = used.delivery_id"""
     )
     op.drop_table("flowactions_idempotency_keys")
 
@@ -151,24 +172,24 @@ def _rates() -> None:
     op.create_index(
         "ix_flowactions_enqueue_rates_updated", "flowactions_enqueue_rates", ["updated_at"], unique=False
     )
-    # Whoever was counted in the last minute has just enqueued something under a key.
+    # Whoever was counted in the last minute has just used a key. Organizations whose agents have the same id were
+    # counted together; for the rest of that minute, each goes on with what they had made together.
     op.execute(
-        """INSERT INTO flowactions_enqueue_rates (organization_id, agent_id, times, updated_at)
-        SELECT found.organization_id, found.agent_id, found.times, found.updated_at
-        FROM (
-            SELECT old.*, owner.organization_id
-            FROM flowactions_call_rates AS old
-            JOIN (
-                SELECT caller, MIN(organization_id) AS organization_id FROM flowactions_enqueue_keys GROUP BY caller
-            ) AS owner ON owner.caller = 'api:' || old.agent_id
-        ) AS found"""
+        f"""INSERT INTO flowactions_enqueue_rates (organization_id, agent_id, times, updated_at)
+        SELECT DISTINCT used.organization_id, counted.agent_id, counted.times, counted.updated_at
+        FROM flowactions_call_rates AS counted
+        JOIN flowactions_enqueue_keys AS used
+            ON used.caller = 'api:' || counted.agent_id AND used.created_at > counted.updated_at - {COUNTED_MS}
+        WHERE used.organization_id <> ''"""  # noqa: S608  constants only
     )
     op.drop_table("flowactions_call_rates")
 
 
-def _field(text: str, name: str) -> str:
+def _field(text: str | bytes, name: str) -> str:
     try:
-        value: Any = json.loads(text)[name]
+        value: Any = json.loads(_bytes(text).decode())[name]
+        # As every id: not without end, and nothing that one of the databases cannot hold.
+        usable = isinstance(value, str) and "\0" not in value and value.encode() != b""
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
-    return value if isinstance(value, str) else ""
+    return value if usable else ""

@@ -1,0 +1,59 @@
+"""Waiting for signals instead of time, and bounds by a clock that suffers what the tested code suffers.
+
+A test waits until something has happened (`until`), however long that takes: its limit is a safety net and no statement.
+That something does not happen is shown by something else that has happened after it would have. Where a bound is the
+point, the work is held against a control in the same run (`within`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SAFETY_SECONDS = 60.0
+"""Only for a test that would otherwise never end."""
+
+NAP_SECONDS = 0.01
+
+
+async def until(holds: Callable[[], Any], seconds: float = SAFETY_SECONDS) -> Any:
+    """Wait until ``holds`` (a plain or an async callable) gives something true, and return that."""
+    # Counted in naps, of which a busy machine makes longer ones.
+    for _ in range(round(seconds / NAP_SECONDS)):
+        value = holds()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        await asyncio.sleep(NAP_SECONDS)
+    raise AssertionError(f"not true within {seconds} s")
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Give what comes of work that takes no longer than ``seconds``, by a control in the same event loop.
+
+    The control takes naps that add up to ``seconds``. Each of them is late when the event loop is blocked, or the process
+    gets no processor, as is each step of the work; so time that neither had does not count.
+
+    Args:
+        seconds: the bound, on a machine that has nothing else to do.
+        work: what is measured.
+    """
+    working = asyncio.create_task(work)
+    control = asyncio.create_task(_naps(seconds))
+    await asyncio.wait({working, control}, return_when=asyncio.FIRST_COMPLETED)
+    in_time = working.done()
+    for task in (control, working):
+        if not task.done():
+            task.cancel()
+    await asyncio.wait({working, control})
+    assert in_time, f"longer than {seconds} s by the control"
+    return working.result()
+
+
+async def _naps(seconds: float) -> None:
+    for _ in range(round(seconds / NAP_SECONDS)):
+        await asyncio.sleep(NAP_SECONDS)
