@@ -86,6 +86,15 @@ def _deferred() -> None:
             ],
         )
         after = rows[-1].id
+    op.drop_index("ix_flowactions_deferred_held", "flowactions_deferred")
+    op.create_index(
+        "ix_flowactions_deferred_held",
+        "flowactions_deferred",
+        ["node_type", "held_until"],
+        unique=False,
+        sqlite_where=sa.text("held_until IS NOT NULL"),
+        postgresql_where=sa.text("held_until IS NOT NULL"),
+    )
     op.create_table(
         "flowactions_halted_runs",
         sa.Column("organization_id", sa.Text(), nullable=False),
