@@ -25,6 +25,7 @@ from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
+from flowactions_plugin.nodes.action import Runner
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.origins import origin_of
@@ -85,14 +86,14 @@ class Services:
             self._bell = Bell(partial(self._database.notify, CHANNEL))
             self._outbox.call_on_commit(self._bell.ring)
         connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
-        self._deferred = DeferredStore(self._database)
+        runners: dict[str, Runner] = {
+            webhook.NAME: webhook.WebhookNode(self._outbox),
+            chat_message.NAME: chat_message.ChatMessageNode(connections),
+        }
+        self._deferred = DeferredStore(self._database, tuple(runners))
+        listens = type(host).nodes_recovered is not Host.nodes_recovered
         self._pacing = Pacing(
-            self._database,
-            self._deferred,
-            {
-                webhook.NAME: webhook.WebhookNode(self._outbox),
-                chat_message.NAME: chat_message.ChatMessageNode(connections),
-            },
+            self._database, self._deferred, runners, host.nodes_recovered if listens else None
         )
         self._dispatcher = Dispatcher(host, self._outbox)
         self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
@@ -173,6 +174,7 @@ class Services:
             partial(self._store.prune, "delivered", kept),
             partial(self._store.prune, "dead", dead),
             partial(self._deferred.prune, kept),
+            partial(self._deferred.prune_halted, kept),
             partial(inbound.prune, self._database, kept),
             self._calls.prune_keys,
             self._calls.prune_rates,

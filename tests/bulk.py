@@ -53,11 +53,11 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
         SELECT id, 1, created_at, 5, 200 FROM flowactions_outbox
         WHERE finished_at IS NOT NULL AND finished_at % 10 = 1"""
     waiting = f"""
-        INSERT INTO flowactions_deferred (organization_id, run_id, step_id, node_id, walk, node, created_at, holds,
-            held_until)
+        INSERT INTO flowactions_deferred (organization_id, run_id, flow_id, step_id, node_id, node_type, walk, node,
+            created_at, holds, held_until)
         {series.format(rows=rows // 10)}
-        SELECT 'acme', 'run-' || i, '', 'n', '{WALK}', '{NODE}', 1000000 + i, 0,
-            CASE WHEN i % 10000 = 1 THEN 1 ELSE NULL END
+        SELECT 'acme', 'run-' || i, 'f', '', 'n', CASE WHEN i % 5 = 0 THEN 'fax' ELSE 'webhook' END, '{WALK}', '{NODE}',
+            1000000 + i, 0, CASE WHEN i % 10000 = 1 OR i % 5 = 0 THEN 1 ELSE NULL END
         FROM {source.format(rows=rows // 10)}"""  # noqa: S608
     events = f"""
         INSERT INTO flowactions_inbound_events (provider, event_id, received_at)

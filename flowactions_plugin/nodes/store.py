@@ -1,19 +1,36 @@
-"""All SQL of pacing: the nodes that wait for a content step (§3.2)."""
+"""All SQL of pacing: the nodes that wait for a content step, and the runs that were halted (§3.2)."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    and_,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Node, Walk
+from flowactions_plugin.nodes.records import Lease, Record, Step, columns_of, read_record, step_of, stored_text
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import deferred
+from flowactions_plugin.storage.schema import deferred, halted_runs
 
 log = logging.getLogger("flowactions")
 
@@ -23,90 +40,168 @@ HOLD_SECONDS: Final = 15.0
 MAX_HOLDS: Final = 5
 """A node whose holder was gone so often is given up: it may be what ends them."""
 
-WALK_FIELDS = ("organization_id", "agent_id", "flow_id", "run_id", "user_id", "content")
+UNREADABLE_TYPE: Final = ""
+"""The node type of records whose type could not be read when they were carried over from an earlier release."""
 
+LAST_ID: Final = 2**63 - 1
 
-class Step(NamedTuple):
-    """A content step of one run; ``step_id`` is empty for the end of the flow."""
-
-    organization_id: str
-    run_id: str
-    step_id: str
-
-
-class Record(NamedTuple):
-    """A node that waits, the walk as it was when the node was reached, and the token of who holds it."""
-
-    id: int
-    walk: Walk
-    node: Node
-    token: str
-
-
-def step_of(walk: Walk, step_id: str | None) -> Step:
-    """Name the step of a walk's run; ``None`` is the end of the flow."""
-    return Step(walk.organization_id, walk.run_id, step_id or "")
+KEPT: Final = ("node_id", "node_type", "visit", "walk", "node")
 
 
 class DeferredStore:
-    """The waiting nodes of one database."""
+    """The waiting nodes of one database.
 
-    def __init__(self, database: Database) -> None:
+    Args:
+        database: which.
+        types: the node types that this process offers. Records of others wait for a process that does.
+    """
+
+    def __init__(self, database: Database, types: Sequence[str]) -> None:
         self._database = database
+        self._types = (*types, UNREADABLE_TYPE)
 
-    async def record(self, walk: Walk, node: Node, transaction: AsyncConnection | None) -> None:
-        """Write down that a node waits for ``walk.next_step_id``; a second time changes nothing."""
-        row = {
-            **step_of(walk, walk.next_step_id)._asdict(),
-            "node_id": node.id,
-            # Written as ASCII: a text that UTF-8 cannot hold is kept, too.
-            "walk": json.dumps({name: getattr(walk, name) for name in WALK_FIELDS}),
-            "node": json.dumps({"id": node.id, "type": node.type, "config": dict(node.config)}),
-            "created_at": self._database.now(),
-            "holds": 0,
-        }
+    async def record(self, walk: Walk, node: Node, transaction: AsyncConnection | None) -> bool:
+        """Write down that a node waits for ``walk.next_step_id``; a second time changes nothing.
+
+        Returns:
+            Whether it waits; not so when the run was halted.
+        """
+        step = step_of(walk, walk.next_step_id)
+        row = {**columns_of(walk, node), "holds": 0}
+        values = [literal(value, deferred.c[name].type).label(name) for name, value in row.items()]
+        source = select(*values, self._database.now().label("created_at")).where(not_(_halted(step)))
+        added = self._database.insert_unless_there(deferred).from_select([*row, "created_at"], source)
         async with self._database.write(transaction) as connection:
-            await connection.execute(self._database.insert_unless_there(deferred).values(row))
+            if (await connection.execute(added)).rowcount == 1:
+                return True
+            # It waits already, or the run was halted.
+            return not (await connection.execute(select(_halted(step)))).scalar_one()
 
-    async def hold(self, step: Step, connection: AsyncConnection | None = None) -> Sequence[Record]:
+    async def hold(
+        self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
+    ) -> Lease:
         """Keep everybody else from running what waits for a step, for `HOLD_SECONDS`.
 
         Args:
             step: which.
-            connection: the host's own transaction, which then decides.
+            transaction: the host's own transaction, which then decides.
+            token: new for each call; by it the records can be released though the answer was lost.
 
         Returns:
-            What waits there and nobody else holds, in walk order; of any number of racing callers, one gets it.
+            What waits there and nobody else holds, up to the first one of a type that is not offered here; of any
+            number of racing callers, one gets it.
         """
-        now = self._database.now()
-        free = (
-            *_of(step),
-            or_(deferred.c.held_until.is_(None), deferred.c.held_until < now),
-        )
         # Looked for without a lock: before most steps nothing waits, and SQLite has one writer only.
-        async with self._database.read(connection) as reading:
-            first = (await reading.execute(select(func.min(deferred.c.id)).where(*free))).scalar_one()
-        if first is None:
-            return []
-        # Whoever has the first record has them all. Who comes second does not wait: they are being run.
-        gate = select(deferred.c.id).where(deferred.c.id == first, *free).with_for_update(skip_locked=True)
-        token = uuid4().hex
+        seen = await self._look(step, transaction)
+        if seen.state is not None and not seen.mark:
+            return Lease(seen.state)
+        async with self._database.write(transaction) as connection:
+            if seen.state is not None:
+                await self._mark(step, seen.first, connection)
+                return Lease(seen.state)
+            # Whoever has the first record has them all. Who comes second does not wait: they are being run.
+            gate = (
+                select(deferred.c.holds >= MAX_HOLDS)
+                .where(deferred.c.id == seen.first, not_(self._live()), not_(_halted(step)))
+                .with_for_update(skip_locked=True, of=deferred)
+            )
+            exhausted = (await connection.execute(gate)).scalar_one_or_none()
+            if exhausted is None:
+                return Lease("running")
+            if exhausted:
+                await self._give_up(step, seen.first, connection)
+            return await self._take_over(step, token or uuid4().hex, connection)
+
+    async def state(
+        self, step: Step, transaction: AsyncConnection | None = None
+    ) -> Literal["done", "running", "halted"]:
+        """Tell how a step stands whose records somebody else has taken."""
+        seen = await self._look(step, transaction)
+        return seen.state if seen.state == "done" or seen.state == "halted" else "running"  # noqa: PLR1714  narrows
+
+    async def _look(self, step: Step, transaction: AsyncConnection | None) -> _Seen:
+        waiting = select(
+            deferred.c.id,
+            cast(deferred.c.node_type.in_(self._types), Integer).label("offered"),
+            cast(self._live(), Integer).label("live"),
+            cast(deferred.c.held_until.is_not(None), Integer).label("reached"),
+        ).where(*_of(step))
+        halted = select(literal(0), literal(0), literal(0), literal(0)).where(*_run(halted_runs, step))
+        async with self._database.read(transaction) as connection:
+            rows = sorted((await connection.execute(union_all(waiting, halted))).all())
+        if rows and rows[0][0] == 0:
+            return _Seen("halted")
+        if not rows:
+            return _Seen("done")
+        if any(live for _, _, live, _ in rows):
+            return _Seen("running")
+        first, offered, _, reached = rows[0]
+        if offered:
+            return _Seen(None, first)
+        return _Seen("unavailable", first, mark=not reached or any(row[3] for row in rows[1:]))
+
+    async def _mark(self, step: Step, first: int, connection: AsyncConnection) -> None:
+        """Have a record that this process cannot run found by one that can; what is behind it waits for that."""
+        is_first = deferred.c.id == first
+        await connection.execute(
+            update(deferred)
+            .where(*_of(step), not_(self._live()), or_(is_first, deferred.c.held_until.is_not(None)))
+            .values(token=None, held_until=case((is_first, self._database.now()), else_=null()))
+        )
+
+    async def _give_up(self, step: Step, first: int, connection: AsyncConnection) -> None:
+        removed = delete(deferred).where(deferred.c.id == first).returning(self._raw(deferred.c.node_id))
+        node_id = stored_text((await connection.execute(removed)).scalar_one())
+        log.error("node %s of run %s is given up: each process that ran it was gone", node_id, step.run_id)
+
+    async def _take_over(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
+        now = self._database.now()
+        other = deferred.alias("other")
+        first = select(func.min(other.c.id)).where(*_of(step, other)).scalar_subquery()
+        # Of a type that is not offered here: it stays free, and is found by those who look after what was abandoned.
+        blocked = func.coalesce(
+            select(func.min(other.c.id))
+            .where(*_of(step, other), other.c.node_type.not_in(self._types))
+            .scalar_subquery(),
+            LAST_ID,
+        )
+        mine = deferred.c.id < blocked
         held = (
             update(deferred)
-            .where(*free)
-            .values(token=token, held_until=now + int(HOLD_SECONDS * 1000), holds=deferred.c.holds + 1)
-            .returning(deferred.c.id, deferred.c.walk, deferred.c.node)
+            .where(*_of(step), not_(self._live()))
+            .values(
+                token=case((mine, token), else_=null()),
+                held_until=case(
+                    (mine, now + int(HOLD_SECONDS * 1000)), (deferred.c.id == blocked, now), else_=null()
+                ),
+                # Only the first one's: should this process end, it is what may have ended it.
+                holds=case(
+                    (and_(mine, deferred.c.id == first, deferred.c.holds < MAX_HOLDS), deferred.c.holds + 1),
+                    else_=deferred.c.holds,
+                ),
+            )
+            .returning(
+                deferred.c.id,
+                deferred.c.token,
+                *(self._raw(deferred.c[name]) for name in KEPT),
+            )
         )
-        async with self._database.write(connection) as writing:
-            if (await writing.execute(gate)).first() is None:
-                return []
-            rows = sorted((await writing.execute(held)).all(), key=lambda row: row.id)
-            read = {row.id: _record(row, token) for row in rows}
-            broken = [row_id for row_id, record in read.items() if record is None]
-            if broken:
-                log.error("run %s: %s deferred nodes cannot be read and are dropped", step.run_id, len(broken))
-                await writing.execute(delete(deferred).where(deferred.c.id.in_(broken)))
-        return [record for record in read.values() if record is not None]
+        rows = sorted((await connection.execute(held)).all(), key=lambda row: row.id)
+        read = {
+            row.id: read_record(row.id, token, step, {name: getattr(row, name) for name in KEPT})
+            for row in rows
+            if row.token == token
+        }
+        broken = [row_id for row_id, record in read.items() if record is None]
+        for row_id in broken:
+            log.error("run %s: deferred record %s cannot be read and is dropped", step.run_id, row_id)
+        if broken:
+            await connection.execute(delete(deferred).where(deferred.c.id.in_(broken)))
+        records = [record for record in read.values() if record is not None]
+        is_blocked = len(read) < len(rows)
+        if not records:
+            return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
+        return Lease("held", records, is_blocked)
 
     async def go_on_holding(self, record: Record) -> bool:
         """Hold for another `HOLD_SECONDS`, this record and those after it.
@@ -114,11 +209,13 @@ class DeferredStore:
         Returns:
             Whether nobody else has taken over in the meantime.
         """
+        walk = record.walk
         held = (
             update(deferred)
             .where(
-                deferred.c.organization_id == record.walk.organization_id,
-                deferred.c.run_id == record.walk.run_id,
+                deferred.c.organization_id == walk.organization_id,
+                deferred.c.run_id == walk.run_id,
+                deferred.c.flow_id == walk.flow_id,
                 deferred.c.id >= record.id,
                 deferred.c.token == record.token,
             )
@@ -126,6 +223,20 @@ class DeferredStore:
         )
         async with self._database.write() as connection:
             return (await connection.execute(held)).rowcount > 0
+
+    async def release(self, step: Step, token: str, transaction: AsyncConnection | None = None) -> None:
+        """Let others run what is left of a lease whose holder lives and could not go on; it does not count."""
+        freed = (
+            update(deferred)
+            .where(*_of(step), deferred.c.token == token)
+            .values(
+                token=None,
+                held_until=self._database.now(),
+                holds=case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0),
+            )
+        )
+        async with self._database.write(transaction) as connection:
+            await connection.execute(freed)
 
     async def take(self, record: Record, connection: AsyncConnection) -> bool:
         """Remove a record that one holds.
@@ -138,69 +249,97 @@ class DeferredStore:
         )
         return removed.rowcount == 1
 
-    async def forget(self, walk: Walk, connection: AsyncConnection) -> None:
-        """Remove everything that still waits in this run."""
+    async def halt(self, walk: Walk, connection: AsyncConnection) -> None:
+        """Remember that a run was halted, and remove everything that still waits in it."""
+        step = step_of(walk, None)
         # In the order in which others lock them, so that nobody waits in a circle.
-        rest = (
-            select(deferred.c.id)
-            .where(deferred.c.organization_id == walk.organization_id, deferred.c.run_id == walk.run_id)
-            .order_by(deferred.c.id)
-            .with_for_update()
-        )
+        rest = select(deferred.c.id).where(*_run(deferred, step)).order_by(deferred.c.id).with_for_update()
         await connection.execute(delete(deferred).where(deferred.c.id.in_(rest)))
+        halted = {**step._asdict(), "halted_at": self._database.now()}
+        del halted["step_id"]
+        await connection.execute(self._database.insert_unless_there(halted_runs).values(halted))
 
     async def abandoned(self, limit: int) -> Sequence[Step]:
-        """List steps whose holder is gone, the longest abandoned first.
+        """List steps whose holder is gone and whose records this process can run, the longest abandoned first.
 
         Args:
             limit: how many at the most.
         """
+        other = deferred.alias("other")
+        key = [deferred.c[name] for name in Step._fields]
+        being_run = exists().where(
+            *(other.c[name] == deferred.c[name] for name in Step._fields), self._live(other)
+        )
         gone = (
-            select(deferred.c.organization_id, deferred.c.run_id, deferred.c.step_id)
-            .where(deferred.c.held_until < self._database.now())
-            .group_by(deferred.c.organization_id, deferred.c.run_id, deferred.c.step_id)
+            select(func.min(deferred.c.id).label("first"), *(self._raw(column) for column in key))
+            .where(
+                deferred.c.node_type.in_(self._types),
+                deferred.c.held_until < self._database.now(),
+                not_(being_run),
+            )
+            .group_by(*key)
             .order_by(func.min(deferred.c.held_until))
             .limit(limit)
         )
         async with self._database.read() as connection:
-            return [Step(*row) for row in (await connection.execute(gone)).all()]
-
-    async def give_up(self, step: Step) -> str | None:
-        """Remove the first record of an abandoned step when it was held `MAX_HOLDS` times: those after it never ran.
-
-        Returns:
-            Its node's id, ``None`` when there was nothing to remove.
-        """
-        first = select(func.min(deferred.c.id)).where(*_of(step)).scalar_subquery()
-        worn = (
-            delete(deferred)
-            .where(
-                deferred.c.id == first,
-                deferred.c.held_until < self._database.now(),
-                deferred.c.holds >= MAX_HOLDS,
-            )
-            .returning(deferred.c.node_id)
-        )
-        async with self._database.write() as connection:
-            node_id: str | None = (await connection.execute(worn)).scalar_one_or_none()
-        return node_id
+            rows = (await connection.execute(gone)).all()
+        steps = {row.first: [stored_text(part) for part in row[1:]] for row in rows}
+        broken = [first for first, parts in steps.items() if None in parts]
+        if broken:
+            log.error("deferred records %s cannot be read and are dropped", broken)
+            async with self._database.write() as connection:
+                await connection.execute(delete(deferred).where(deferred.c.id.in_(broken)))
+        return [Step(*parts) for parts in steps.values() if None not in parts]  # type: ignore[arg-type]
 
     async def prune(self, older_than_ms: int, limit: int) -> int:
         """Remove records of runs that were abandoned longer ago than this; give how many there were."""
         return await self._database.prune(deferred.c.created_at, older_than_ms, limit)
 
+    async def prune_halted(self, older_than_ms: int, limit: int) -> int:
+        """Forget runs that were halted longer ago than this; give how many there were."""
+        return await self._database.prune(halted_runs.c.halted_at, older_than_ms, limit)
 
-def _of(step: Step) -> Sequence[ColumnElement[bool]]:
+    def _live(self, table: Any = deferred) -> ColumnElement[bool]:
+        """Tell whether somebody holds a record. A time that no lease can have come to does not count."""
+        now = self._database.now()
+        return and_(
+            table.c.token.is_not(None),
+            table.c.held_until.is_not(None),
+            table.c.held_until.between(now, now + int(2 * HOLD_SECONDS * 1000)),
+        )
+
+    def _raw(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Select a text as it is stored: in SQLite, it may be none that the driver can decode."""
+        if self._database.dialect != "sqlite":
+            return column
+        return cast(column, LargeBinary).label(getattr(column, "name", None))
+
+
+class _Seen(NamedTuple):
+    """What a look at a step found.
+
+    Attributes:
+        state: why there is nothing to hold; ``None`` when there is.
+        first: the first record that waits.
+        mark: whether the rows do not say yet that the user got there and the first one waits for another process.
+    """
+
+    state: Literal["done", "running", "halted", "unavailable"] | None
+    first: int = 0
+    mark: bool = False
+
+
+def _run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
     return (
-        deferred.c.organization_id == step.organization_id,
-        deferred.c.run_id == step.run_id,
-        deferred.c.step_id == step.step_id,
+        table.c.organization_id == step.organization_id,
+        table.c.run_id == step.run_id,
+        table.c.flow_id == step.flow_id,
     )
 
 
-def _record(row: Row[Any], token: str) -> Record | None:
-    """Read a stored record; ``None`` when somebody has spoilt it."""
-    try:
-        return Record(row.id, Walk(**json.loads(row.walk)), Node(**json.loads(row.node)), token)
-    except (ValueError, TypeError, RecursionError):
-        return None
+def _of(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]:
+    return (*_run(table, step), table.c.step_id == step.step_id)
+
+
+def _halted(step: Step) -> ColumnElement[bool]:
+    return exists().where(*_run(halted_runs, step))

@@ -149,7 +149,14 @@ deferred: Final = Table(
 )
 Index("ix_flowactions_deferred_created", deferred.c.created_at)
 HELD: Final = text("held_until IS NOT NULL")
-Index("ix_flowactions_deferred_held", deferred.c.held_until, sqlite_where=HELD, postgresql_where=HELD)
+# By type: a process does not come by records that it cannot run.
+Index(
+    "ix_flowactions_deferred_held",
+    deferred.c.node_type,
+    deferred.c.held_until,
+    sqlite_where=HELD,
+    postgresql_where=HELD,
+)
 
 halted_runs: Final = Table(
     "flowactions_halted_runs",

@@ -29,7 +29,7 @@ from flowactions_hookspecs.logic import (
     Receipt,
 )
 from flowactions_hookspecs.markers import PROJECT, hookimpl, hookspec
-from flowactions_hookspecs.nodes import Node, NodeResult, NodeType, StepListener, Walk
+from flowactions_hookspecs.nodes import Advanced, Node, NodeResult, NodeType, StepListener, Walk
 from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS
 from flowactions_hookspecs.schema import config_schema
 from flowactions_hookspecs.tasks import BackgroundTask
@@ -37,6 +37,7 @@ from flowactions_hookspecs.tasks import BackgroundTask
 __all__ = [
     "OPENAPI_COMPONENTS",
     "PROJECT",
+    "Advanced",
     "Agent",
     "AlreadyStarted",
     "ApiPrincipal",

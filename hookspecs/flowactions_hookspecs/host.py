@@ -12,6 +12,7 @@ from msgspec import field
 
 from flowactions_hookspecs.base import ContractStruct
 from flowactions_hookspecs.logic import Delivery, LogicAction, LogicActionRef, Origin
+from flowactions_hookspecs.nodes import Advanced, Walk
 
 if TYPE_CHECKING:
     import httpx
@@ -136,6 +137,18 @@ class Host(ABC):
 
         Called after the outcome is written, once by the worker that wrote it; a worker that is killed in
         between does not call. What it raises is logged, and it may take five seconds.
+        """
+
+    async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:  # noqa: B027  as above
+        """Learn of deferred nodes that ran after the process that had begun to run them was gone. Does nothing by default.
+
+        The next `FlowActions.advance` of the run knows of a halt all the same. What this raises is logged, and it may
+        take five seconds; a worker that is killed in between does not call.
+
+        Args:
+            walk: the run, as it was recorded with the first of the nodes.
+            step_id: the content step that they waited for; ``None`` is the end of the flow.
+            advanced: what came of it.
         """
 
     def plugin_state(self, factory: Callable[[Host], State]) -> State:

@@ -17,7 +17,7 @@ from flowactions_hookspecs.errors import AlreadyStarted, NotStarted, StartFailed
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.ids import check_firing, check_node, check_run, check_step, check_walk
 from flowactions_hookspecs.logic import Firing, LogicActionRef, LogicActionType, Receipt
-from flowactions_hookspecs.nodes import Node, NodeResult, NodeType, Walk
+from flowactions_hookspecs.nodes import Advanced, AdvancedState, Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -162,10 +162,11 @@ class FlowActions:
 
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None
-    ) -> Sequence[NodeResult]:
+    ) -> Advanced:
         """Run what was recorded against the content step that the user advanced to, once (§3.2).
 
-        Call it on ``flow.next``. Stop the walk when any result says ``halt``.
+        Call it on ``flow.next``, before the walk moves, and do what the state says. Of the walk, only organization,
+        run and flow are used: nodes run with the walk as it was when they were recorded.
 
         Args:
             walk: the run, as it stands now.
@@ -180,18 +181,21 @@ class FlowActions:
         check_run(walk)
         check_step("step_id", step_id)
         results: list[NodeResult] = []
+        states: list[AdvancedState] = []
         for plugin, listener in self._step_listeners:
             try:
-                results += [
-                    registry.returned(result, NodeResult, "a step listener")
-                    for result in await listener(walk, step_id, transaction)
-                ]
+                given = await listener(walk, step_id, transaction)
+                advanced = registry.returned(given, Advanced, "a step listener")
             except TransactionInvalid:
                 raise
             except Exception:
                 log.exception("a step listener of plugin %s failed", plugin)
-                results.append(_failed(""))
-        return results
+                advanced = Advanced(state="unavailable", results=(_failed(""),))
+            results += advanced.results
+            states.append(advanced.state)
+            if advanced.state in {"halted", "running"}:
+                return Advanced(state=advanced.state, results=tuple(results))
+        return Advanced(state="unavailable" if "unavailable" in states else "done", results=tuple(results))
 
     async def dispatch(
         self,

@@ -16,6 +16,7 @@ else:
     AsyncConnection = Any
 
 Pacing: TypeAlias = Literal["eager", "deferred"]
+AdvancedState: TypeAlias = Literal["done", "running", "halted", "unavailable"]
 Status: TypeAlias = Literal["sent", "queued", "recorded", "skipped", "failed"]
 
 
@@ -87,10 +88,25 @@ class NodeResult(ContractStruct, frozen=True):
     delivery_id: str | None = None
 
 
+class Advanced(ContractStruct, frozen=True, kw_only=True):
+    """What came of advancing to a content step.
+
+    Args:
+        state: what the walk does now. ``done``: move on; everything that waited for the step has run. ``running``:
+            another call runs it; do not move, ask again. ``halted``: stop; a node halted the run, now or before.
+            ``unavailable``: move on, and call again for that step later; the database failed, or a node is of a type
+            that this process does not offer, so not everything has run.
+        results: of the nodes that this call has run, in walk order.
+    """
+
+    state: AdvancedState
+    results: Sequence[NodeResult] = ()
+
+
 Reach: TypeAlias = Callable[[Walk, Node, AsyncConnection | None], Awaitable[NodeResult]]
 """Called by `FlowActions.reach` with the walk, the node, and the host's transaction when there is one."""
 
-StepListener: TypeAlias = Callable[[Walk, str | None, AsyncConnection | None], Awaitable[Sequence[NodeResult]]]
+StepListener: TypeAlias = Callable[[Walk, str | None, AsyncConnection | None], Awaitable[Advanced]]
 """Called by `FlowActions.advance` with the walk, the content step that the user advanced to, and the transaction."""
 
 

@@ -32,8 +32,7 @@ def flowactions_step_listeners(host: Host) -> Sequence[StepListener]:  # type: i
     """Declare listeners for a client-paced flow's progress (§3.2).
 
     Called once per plugin at load. Each listener is awaited by `FlowActions.advance` with the walk and
-    the content step that the user advanced to (``None``: the end of the flow), and returns the results
-    of the nodes it ran, in walk order.
+    the content step that the user advanced to (``None``: the end of the flow), and returns what came of it.
     """
 
 

@@ -15,6 +15,7 @@ from litestar import get
 
 from flowactions_hookspecs import (
     PROJECT,
+    Advanced,
     AlreadyStarted,
     BackgroundTask,
     ExperienceTriggerRef,
@@ -91,15 +92,16 @@ class TestWhatIsCollected:
         """Results of all step listeners come back, and each listener gets the walk and the step."""
         seen: list[tuple[str, str | None]] = []
 
-        async def listener(walk: Walk, step_id: str | None, transaction: Any) -> list[NodeResult]:
+        async def listener(walk: Walk, step_id: str | None, transaction: Any) -> Advanced:
             seen.append((walk.run_id, step_id))
-            return [NodeResult(node_id=f"n{len(seen)}", status="sent")]
+            return Advanced(state="done", results=[NodeResult(node_id=f"n{len(seen)}", status="sent")])
 
         actions = load(plugin("one", step_listeners=[listener]), plugin("two", step_listeners=[listener]))
         walk = a_walk()
         async with actions.lifespan():
-            results = await actions.advance(walk, "step-2")
-        assert [result.node_id for result in results] == ["n1", "n2"]
+            advanced = await actions.advance(walk, "step-2")
+        assert advanced.state == "done"
+        assert [result.node_id for result in advanced.results] == ["n1", "n2"]
         assert seen == [(walk.run_id, "step-2")] * 2
 
     async def test_dispatch_goes_to_the_action_type_that_is_named(self) -> None:
@@ -304,7 +306,8 @@ class TestFailOpen:
             advanced = await actions.advance(a_walk(), None)
             receipt = await actions.dispatch(REF, **FIRING, action_type="broken")
         assert (result.status, result.reason, result.halt) == ("failed", "plugin_error", False)
-        assert [(item.status, item.halt) for item in advanced] == [("failed", False)]
+        assert [(item.status, item.halt) for item in advanced.results] == [("failed", False)]
+        assert advanced.state == "unavailable"
         assert (receipt.status, receipt.reason) == ("failed", "plugin_error")
         assert sum("ZeroDivisionError" in (record.exc_text or "") for record in caplog.records) == 3
 

@@ -40,11 +40,14 @@ class Fuse:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def advance(actions: FlowActions, ask: dict[str, Any]) -> list[str]:
-    """Advance so many times at once; give the ids of the nodes that ran."""
+async def advance(actions: FlowActions, ask: dict[str, Any]) -> dict[str, list[str]]:
+    """Advance so many times at once; give the ids of the nodes that ran, and each call's state."""
     walk = a_walk(**ask["walk"])
     found = await asyncio.gather(*(actions.advance(walk, ask["step"]) for _ in range(ask.get("times", 1))))
-    return [f"{result.node_id}:{result.status}" for results in found for result in results]
+    return {
+        "ran": [f"{result.node_id}:{result.status}" for advanced in found for result in advanced.results],
+        "states": [advanced.state for advanced in found],
+    }
 
 
 async def post(actions: FlowActions, ask: dict[str, Any]) -> list[int]:

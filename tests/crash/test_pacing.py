@@ -97,7 +97,7 @@ async def test_racing_processes_fire_once_and_in_order(field: Field) -> None:
             found = await asyncio.gather(
                 *(actor.ask(do="advance", walk=walk, step="s", times=13) for actor in processes)
             )
-            assert [result for results in found for result in results] == [
+            assert [result for one in found for result in one["ran"]] == [
                 "webhook-0:queued",
                 "chat_message-1:sent",
                 "webhook-2:queued",

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import Advanced, FlowActions, Node
 from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -197,9 +197,9 @@ class TestDeferred:
         """However many calls race, one message is posted (§3.2)."""
         walk = await self.record(run)
         found = await asyncio.gather(*(run.actions.advance(walk, "s") for _ in range(10)))
-        assert [result.status for results in found for result in results] == ["sent"]
+        assert [result.status for advanced in found for result in advanced.results] == ["sent"]
         assert run.texts == [("#orders", "hi")]
-        assert await run.actions.advance(walk, "s") == []
+        assert await run.actions.advance(walk, "s") == Advanced(state="done")
 
     async def test_a_message_that_was_interrupted_is_not_lost(self, run: Adopted, database_url: str) -> None:
         """A process that ends in the middle leaves the record; it is sent again, but not at once."""
@@ -209,14 +209,14 @@ class TestDeferred:
         await until(lambda: run.posts)
         interrupted.cancel()
         await asyncio.wait({interrupted})
-        assert await run.actions.advance(walk, "s") == []
+        assert await run.actions.advance(walk, "s") == Advanced(state="running")
         settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
         async with Database(settings.database_url) as database, database.write() as connection:
             await connection.execute(text("UPDATE flowactions_deferred SET held_until = 0"))
-        (result,) = await run.actions.advance(walk, "s")
+        (result,) = (await run.actions.advance(walk, "s")).results
         assert result.status == "sent"
         assert run.texts == [("#orders", "hi")]
-        assert await run.actions.advance(walk, "s") == []
+        assert await run.actions.advance(walk, "s") == Advanced(state="done")
 
 
 def test_every_code_is_either_passing_or_lasting_and_has_advice() -> None:

@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from flowactions_hookspecs import FlowActions, Node, NodeResult, Walk
+from flowactions_hookspecs import Advanced, FlowActions, Node, NodeResult, Walk
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
-from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore, step_of
+from flowactions_plugin.nodes.records import step_of
+from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
@@ -54,8 +55,8 @@ def before(walk: Walk, step_id: str | None) -> Walk:
     return a_walk(run_id=walk.run_id, pacing="deferred", next_step_id=step_id)
 
 
-def ids(results: Any) -> list[str]:
-    return [result.node_id for result in results]
+def ids(*advanced: Advanced) -> list[str]:
+    return [result.node_id for each in advanced for result in each.results]
 
 
 async def test_nothing_fires_until_its_step(actions: FlowActions, receiver: Recorder) -> None:
@@ -100,8 +101,9 @@ async def test_racing_advances_fire_once(actions: FlowActions, receiver: Recorde
     for name in ("a", "b", "c"):
         await actions.reach(before(walk, "s"), node(name, receiver.url))
     results = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(20)))
-    assert sorted(ids([result for found in results for result in found])) == ["a", "b", "c"]
-    assert {result.status for found in results for result in found} == {"queued"}
+    assert sorted(ids(*results)) == ["a", "b", "c"]
+    assert {result.status for each in results for result in each.results} == {"queued"}
+    assert {each.state for each in results} <= {"done", "running"}
 
 
 async def test_a_node_that_is_reached_twice_is_recorded_once(actions: FlowActions, receiver: Recorder) -> None:
@@ -120,7 +122,8 @@ async def test_a_halt_ends_the_run(actions: FlowActions, receiver: Recorder) -> 
     await actions.reach(before(walk, "s"), node("c", receiver.url))
     await actions.reach(before(walk, None), node("d", receiver.url))
     results = await actions.advance(walk, "s")
-    assert [(result.node_id, result.halt) for result in results] == [("a", False), ("b", True)]
+    assert [(result.node_id, result.halt) for result in results.results] == [("a", False), ("b", True)]
+    assert results.state == "halted"
     assert ids(await actions.advance(walk, "s")) == []
     assert ids(await actions.advance(walk, None)) == []
 
@@ -144,7 +147,7 @@ async def test_a_failed_message_is_told_at_its_step(
     config = {"chatMessageText": "hi", "chatContinueOnFailure": False}
     await actions.reach(before(walk, "s"), Node(id="m", type="chat_message", config=config))
     assert "not sent" not in caplog.text
-    (result,) = await actions.advance(walk, "s")
+    (result,) = (await actions.advance(walk, "s")).results
     assert (result.reason, result.halt) == ("not_connected", True)
     assert "chat_message node m not sent: not_connected" in caplog.text
 
@@ -166,7 +169,7 @@ async def test_a_halt_stops_those_that_race(actions: FlowActions, receiver: Reco
         await actions.reach(before(walk, "s"), node("stop", "ftp://x", webhookContinueOnFailure=False))
         await actions.reach(before(walk, "s"), node("late", receiver.url))
         found = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(10)))
-        assert ids([result for results in found for result in results]) == ["stop"]
+        assert ids(*found) == ["stop"]
         assert ids(await actions.advance(walk, "s")) == []
     await asyncio.sleep(0.2)
     assert receiver.requests == []
@@ -184,9 +187,15 @@ async def test_what_a_process_left_behind_is_taken_over(
             await first.reach(before(walk, "s"), node(name, receiver.url))
         await first.reach(before(walk, "t"), node("later", receiver.url))
         with monkeypatch.context() as patched:
+            begun = asyncio.Event()
+
+            async def never(*_: Any) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
             patched.setattr(Outbox, "prepare", never)
             killed = asyncio.create_task(first.advance(walk, "s"))
-            await asyncio.sleep(0.2)
+            await begun.wait()
             killed.cancel()
             await asyncio.wait({killed})
     async with running(database_url):
@@ -206,7 +215,7 @@ async def test_what_ends_every_process_is_given_up(
         for name in ("poison", "fine"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
         for _ in range(MAX_HOLDS):
-            assert len(await store.hold(step_of(walk, "s"))) == 2
+            assert len((await store.hold(step_of(walk, "s"))).records) == 2
             await expire(database_url)
         assert await pacing.recover() == 1
         assert await pacing.recover() == 0
@@ -225,16 +234,17 @@ async def test_a_holder_that_was_too_slow_changes_nothing(
         walk = a_walk()
         for name in ("a", "b"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
-        slow = await store.hold(step_of(walk, "s"))
-        assert await store.hold(step_of(walk, "s")) == []
+        step = step_of(walk, "s")
+        slow = await store.hold(step)
+        assert (await store.hold(step_of(walk, "s"))).state == "running"
         await expire(database_url)
         taken = await store.hold(step_of(walk, "s"))
-        assert [record.node.id for record in taken] == ["a", "b"]
-        assert not await store.go_on_holding(slow[0])
-        assert await pacing._run_all(slow, None) == []
+        assert [record.node.id for record in taken.records] == ["a", "b"]
+        assert not await store.go_on_holding(slow.records[0])
+        assert await pacing._run_all(step, slow, None) == Advanced(state="running")
         monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", -1)
-        assert await pacing._run_all(slow, None) == []
-        assert ids(await pacing._run_all(taken, None)) == ["a", "b"]
+        assert await pacing._run_all(step, slow, None) == Advanced(state="running")
+        assert ids(await pacing._run_all(step, taken, None)) == ["a", "b"]
 
 
 async def test_a_long_step_is_held_to_its_end(
@@ -303,8 +313,7 @@ async def test_without_the_database_an_advance_says_so(
 
     with monkeypatch.context() as patched:
         patched.setattr(DeferredStore, "hold", away)
-        (result,) = await actions.advance(walk, "s")
-    assert (result.status, result.reason, result.halt) == ("failed", "storage_unavailable", False)
+        assert await actions.advance(walk, "s") == Advanced(state="unavailable")
     assert ids(await actions.advance(walk, "s")) == ["a"]
 
 
@@ -347,10 +356,6 @@ async def test_a_record_that_was_spoilt_holds_up_nobody(
         async with database.read() as connection:
             left = await connection.execute(text("SELECT node_id FROM flowactions_deferred"))
             assert "b" not in left.scalars().all()
-
-
-async def never(*_: Any) -> None:
-    await asyncio.Event().wait()
 
 
 def services_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:

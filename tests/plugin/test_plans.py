@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import event
 
-from flowactions_plugin.nodes.store import DeferredStore, Step
+from flowactions_plugin.nodes.records import Step
+from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Completion, Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
@@ -32,9 +33,13 @@ async def complete_one(store: OutboxStore) -> None:
     assert await store.complete([completion]) == {claimed.id}
 
 
+def deferred(store: OutboxStore) -> DeferredStore:
+    return DeferredStore(store._database, ("webhook", "chat_message"))
+
+
 async def forget_one(store: OutboxStore) -> None:
     async with store._database.write() as connection:
-        await DeferredStore(store._database).forget(a_walk(run_id="run-8"), connection)
+        await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
 
 
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
@@ -55,14 +60,19 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
         "globex", status=None, wanted=Filter(), before=None, limit=50
     ),
     "detail": lambda store: store.detail(ROW, "acme"),
-    "hold of a step": lambda store: DeferredStore(store._database).hold(Step("acme", "run-7", "")),
-    "abandoned steps": lambda store: DeferredStore(store._database).abandoned(20),
-    "giving up": lambda store: DeferredStore(store._database).give_up(Step("acme", "run-1", "")),
+    "hold of a step": lambda store: deferred(store).hold(Step("acme", "run-7", "f", "")),
+    "abandoned steps": lambda store: deferred(store).abandoned(20),
+    "hold of a step that waits for another process": lambda store: deferred(store).hold(
+        Step("acme", "run-5", "f", "")
+    ),
+    "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),
+    "end of a lease": lambda store: deferred(store).state(Step("acme", "run-9", "f", "")),
     "end of a run": forget_one,
     "prune of inbound events": lambda store: inbound.prune(store._database, 0, 500),
     "prune of delivered rows": lambda store: store.prune("delivered", 0, 500),
     "prune of dead rows": lambda store: store.prune("dead", 0, 500),
-    "prune of records": lambda store: DeferredStore(store._database).prune(0, 500),
+    "prune of halted runs": lambda store: deferred(store).prune_halted(0, 500),
+    "prune of records": lambda store: deferred(store).prune(0, 500),
 }
 
 

@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from flowactions_conformance.reference_host import ReferenceApp, Sample, create_app
+from flowactions_conformance.reference_host.walker import Walker
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import (
+    Advanced,
     ExperienceTriggerRef,
     FlowNodeOrigin,
     Host,
@@ -42,6 +44,7 @@ class Probe:
     def __init__(self) -> None:
         self.reached: list[tuple[Walk, Node]] = []
         self.waiting: dict[tuple[str, str | None], list[Node]] = {}
+        self.states: list[Any] = []  # given instead of running what waits
 
     @hookimpl
     def flowactions_node_types(self, host: Host) -> list[NodeType]:
@@ -58,16 +61,22 @@ class Probe:
             return NodeResult(node_id=node.id, status="recorded")
         return NodeResult(node_id=node.id, status="sent", halt=node.config.get("halt", False))
 
-    async def advance(self, walk: Walk, step_id: str | None, transaction: Any) -> list[NodeResult]:
+    async def advance(self, walk: Walk, step_id: str | None, transaction: Any) -> Advanced:
         fired = self.waiting.pop((walk.run_id, step_id), [])
         await asyncio.sleep(0)
-        return [
+        if (state := self.states.pop(0) if self.states else None) is not None:
+            self.waiting[walk.run_id, step_id] = fired
+            return Advanced(state=state)
+        results = [
             NodeResult(node_id=node.id, status="sent", halt=node.config.get("halt", False)) for node in fired
         ]
+        halted = any(result.halt for result in results)
+        return Advanced(state="halted" if halted else "done", results=results)
 
 
 class Running:
     def __init__(self, made: ReferenceApp, probe: Probe, client: httpx.AsyncClient) -> None:
+        self.made = made
         self.host = made.host
         self.probe = probe
         self.client = client
@@ -195,6 +204,42 @@ class TestWalker:
         assert (ended["step"], ended["done"]) == (None, True)
         assert set(ended) == {"session", "step", "steps", "done"}
         assert (await run.next(turn))["done"]
+
+    async def test_while_another_request_runs_the_nodes_the_turn_stays(self, run: Running) -> None:
+        """The browser asks again, and nothing was skipped."""
+        flow_id = await run.make_flow("client_paced", step("s1"), action("a", halt=True), step("s2"))
+        turn = await run.open(flow_id)
+        run.probe.states = ["running", "running"]
+        assert await run.next(turn) == turn
+        assert await run.next(turn) == turn
+        assert (await run.next(turn))["done"]
+
+    @pytest.mark.parametrize("halts", [False, True])
+    async def test_what_could_not_be_run_holds_up_nobody_and_is_asked_for_again(
+        self, run: Running, halts: bool
+    ) -> None:
+        """The user goes on; a halt that is found later ends the run, at the end of the flow, too."""
+        flow_id = await run.make_flow(
+            "client_paced", step("s1"), action("a", halt=halts), step("s2"), action("b")
+        )
+        turn = await run.open(flow_id)
+        run.probe.states = ["unavailable"]
+        turn = await run.next(turn)
+        assert turn["step"]["id"] == "s2"
+        walker = Walker(run.host.store, run.made.actions)
+        run.probe.states = ["running", "unavailable"]
+        for _ in range(3):
+            assert ("a", "sent") not in await run.results(flow_id)
+            await walker.catch_up()
+        assert (await run.results(flow_id))[2:] == [("a", "sent")]
+        if halts:
+            assert (await run.next(turn))["done"]
+            return
+        run.probe.states = ["unavailable"]
+        assert (await run.next(turn))["done"]
+        await walker.catch_up()
+        await walker.catch_up()
+        assert (await run.results(flow_id))[2:] == [("a", "sent"), ("b", "sent")]
 
     async def test_a_session_survives_a_restart(self, tmp_path: Path) -> None:
         """A run goes on after the host has started again, from the step it was at."""

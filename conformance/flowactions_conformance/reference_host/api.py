@@ -235,7 +235,7 @@ async def widget(flow_id: FromPath[str]) -> File:  # noqa: ARG001  the page read
     return _page("run")
 
 
-def own_routes(host: ReferenceHost, actions: FlowActions) -> list[Router]:
+def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> list[Router]:
     """Make the host's own routers."""
 
     async def person(request: Request[Any, Any, Any]) -> DashboardPrincipal:
@@ -247,7 +247,6 @@ def own_routes(host: ReferenceHost, actions: FlowActions) -> list[Router]:
     def given(value: object) -> Provide:
         return Provide(lambda: value, sync_to_thread=False)
 
-    walker = Walker(host.store, actions)
     shared = {"store": given(host.store), "actions": given(actions), "walker": given(walker)}
     dashboard = [
         list_people,

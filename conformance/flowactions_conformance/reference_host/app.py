@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from flowactions_conformance.reference_host.api import own_routes
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.sample import Sample, load_sample
 from flowactions_conformance.reference_host.store import Store
+from flowactions_conformance.reference_host.walker import Walker
 from flowactions_hookspecs import OPENAPI_COMPONENTS, FlowActions
 
 
@@ -42,6 +44,7 @@ def create_app(
     """
     host = ReferenceHost(settings, Store(database))
     actions = FlowActions.load(host, plugins=plugins)
+    walker = Walker(host.store, actions)
 
     @asynccontextmanager
     async def own_lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -50,9 +53,18 @@ def create_app(
                 await load_sample(host.store, sample)
             yield
 
+    @asynccontextmanager
+    async def walking(_: Litestar) -> AsyncIterator[None]:
+        task = asyncio.create_task(walker.keep_catching_up())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
     app = Litestar(
-        route_handlers=[*own_routes(host, actions), *actions.route_handlers],
-        lifespan=[own_lifespan, actions.lifespan],
+        route_handlers=[*own_routes(host, actions, walker), *actions.route_handlers],
+        lifespan=[own_lifespan, actions.lifespan, walking],
         openapi_config=OpenAPIConfig(title="Reference host", version="1", components=OPENAPI_COMPONENTS),
         logging_config=None,
     )

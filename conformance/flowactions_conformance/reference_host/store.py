@@ -20,6 +20,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    delete,
     event,
     insert,
     select,
@@ -79,6 +80,7 @@ results = Table(
     Column("run_id", String, index=True),
     Column("result", JSON),
 )
+owed = _table("owed", Column("session", String), Column("step_id", String))
 auth_events = _table("auth_events", Column("event", JSON))
 
 
@@ -145,6 +147,11 @@ class Store:
             return
         async with self.engine.begin() as own:
             await own.execute(statement)
+
+    async def remove(self, table: Table, row_id: str) -> None:
+        """Delete a row."""
+        async with self.engine.begin() as connection:
+            await connection.execute(delete(table).where(table.c.id == row_id))
 
     async def find(self, table: Table, **equal: Any) -> Sequence[Mapping[str, Any]]:
         """Give the rows whose columns have these values."""

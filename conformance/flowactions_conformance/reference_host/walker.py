@@ -6,15 +6,22 @@ nodes are only recorded, each against the content step that follows it; they run
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import time
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
+from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.store import Flow, Run, Store
 from flowactions_hookspecs import FlowActions, Node, Walk
+
+log = logging.getLogger(__name__)
+
+CATCH_UP_SECONDS: Final = 10.0
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -94,11 +101,40 @@ class Walker:
         reached: str | None = steps[position]["id"] if position < len(steps) else None
         # First run what waits for the step, then move: after a crash in between, the user presses Next again,
         # and what has run does not run twice.
-        results = await self._actions.advance(_walk(run), reached)
-        await self._store.add_results(run.id, results)
-        halted = any(result.halt for result in results)
+        advanced = await self._actions.advance(_walk(run), reached)
+        await self._store.add_results(run.id, advanced.results)
+        if advanced.state == "running":
+            # Another request runs them (a doubled click), or did until its process was killed. Moving now could walk
+            # past a node that halts: the turn stays where it is, and the browser asks again.
+            return _turn(run)
+        if advanced.state == "unavailable":
+            # The user goes on, and `catch_up` asks for this step again.
+            await self._store.put(tables.owed, id=f"{run.id}/{position}", session=run.session, step_id=reached)
+        halted = advanced.state == "halted"
         await self._store.move(run, position=position, done=reached is None, halted=halted)
         return _turn(await self._store.run(run.session) or run)
+
+    async def catch_up(self) -> None:
+        """Ask again for the steps whose nodes could not be run when the user came by."""
+        for row in await self._store.find(tables.owed):
+            run = await self._store.run(row["session"])
+            if run is None:
+                continue
+            advanced = await self._actions.advance(_walk(run), row["step_id"])
+            await self._store.add_results(run.id, advanced.results)
+            if advanced.state == "halted":
+                await self._store.move(run, position=run.position, done=True, halted=True)
+            if advanced.state in {"done", "halted"}:
+                await self._store.remove(tables.owed, row["id"])
+
+    async def keep_catching_up(self) -> None:
+        """Do that every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(CATCH_UP_SECONDS)
+            try:
+                await self.catch_up()
+            except Exception:
+                log.exception("steps that were left behind could not be asked for; they are tried again")
 
 
 def _walk(run: Run) -> Walk:
@@ -109,6 +145,9 @@ def _walk(run: Run) -> Walk:
         run_id=run.id,
         user_id=run.user_id,
         content=run.content,
+        # The flows of this host have no loops, so a run comes by each node once. A host whose flows have them counts
+        # the passes, and gives each its own steps.
+        visit="1",
     )
 
 

@@ -5,6 +5,7 @@ import { $, h } from "./dom.js";
 
 const flowId = decodeURIComponent(location.pathname.split("/").pop());
 let turn = null;
+let asked = 0; // how often the same step was asked for
 
 const bubble = ({ title, text }) => h("div", { class: "bubble" }, h("h2", {}, title), h("p", {}, text));
 
@@ -36,5 +37,14 @@ $("#opening").addEventListener("submit", (event) => {
   event.preventDefault();
   ask(`/run/flows/${encodeURIComponent(flowId)}/open`, { userId: $("#user").value, content: $("#content").value }, $("#start"));
 });
-$("#next").addEventListener("click", () => ask(`/run/sessions/${turn.session}/next`, { from: turn.step?.id ?? null }, $("#next")));
+async function next() {
+  const from = turn.step?.id ?? null;
+  await ask(`/run/sessions/${turn.session}/next`, { from }, $("#next"));
+  // The turn stays while another request is running the nodes before the step.
+  const stays = !turn.done && (turn.step?.id ?? null) === from;
+  asked = stays ? asked + 1 : 0;
+  if (stays && asked < 40) setTimeout(next, 500);
+}
+
+$("#next").addEventListener("click", next);
 $("#again").addEventListener("click", () => location.reload());

@@ -66,6 +66,15 @@ def _deferred() -> None:
             "uq_flowactions_deferred_node",
             ["organization_id", "run_id", "flow_id", "step_id", "node_id", "visit"],
         )
+    op.drop_index("ix_flowactions_deferred_held", "flowactions_deferred")
+    op.create_index(
+        "ix_flowactions_deferred_held",
+        "flowactions_deferred",
+        ["node_type", "held_until"],
+        unique=False,
+        sqlite_where=sa.text("held_until IS NOT NULL"),
+        postgresql_where=sa.text("held_until IS NOT NULL"),
+    )
     op.create_table(
         "flowactions_halted_runs",
         sa.Column("organization_id", sa.Text(), nullable=False),

@@ -1,0 +1,105 @@
+"""What waits for a content step, as it is kept and as it is read again (§3.2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from flowactions_hookspecs import Node, Walk
+
+WALK_FIELDS: Final = ("agent_id", "user_id", "content")
+"""What a record keeps of the walk beside its own columns."""
+
+
+class Step(NamedTuple):
+    """A content step of one run of a flow; ``step_id`` is empty for the end of the flow."""
+
+    organization_id: str
+    run_id: str
+    flow_id: str
+    step_id: str
+
+
+class Record(NamedTuple):
+    """A node that waits, the walk as it was when the node was reached, and the token of who holds it."""
+
+    id: int
+    walk: Walk
+    node: Node
+    token: str
+
+
+class Lease(NamedTuple):
+    """What came of asking for a step's records.
+
+    Attributes:
+        state: ``held`` (the records are the caller's to run), or why there are none: ``done`` (nothing waits),
+            ``running`` (somebody else holds them), ``halted`` (the run was halted before), ``unavailable`` (the first
+            one is of a type that is not offered here).
+        records: those that the caller holds, in walk order.
+        blocked: whether behind them waits one of a type that is not offered here.
+    """
+
+    state: Literal["held", "done", "running", "halted", "unavailable"]
+    records: Sequence[Record] = ()
+    blocked: bool = False
+
+
+def step_of(walk: Walk, step_id: str | None) -> Step:
+    """Name the step of a walk's run; ``None`` is the end of the flow."""
+    return Step(walk.organization_id, walk.run_id, walk.flow_id, step_id or "")
+
+
+def columns_of(walk: Walk, node: Node) -> dict[str, str]:
+    """Give what is kept of a node that waits for ``walk.next_step_id``, column by column."""
+    return {
+        **step_of(walk, walk.next_step_id)._asdict(),
+        "node_id": node.id,
+        "visit": walk.visit,
+        "node_type": node.type,
+        # Written as ASCII: a text that UTF-8 cannot hold is kept, too.
+        "walk": json.dumps({name: getattr(walk, name) for name in WALK_FIELDS}),
+        "node": json.dumps({"id": node.id, "type": node.type, "config": dict(node.config)}),
+    }
+
+
+def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any]) -> Record | None:
+    """Read what was kept.
+
+    Args:
+        row_id: the record's.
+        token: of who holds it.
+        step: the step that it waits for; a record runs for no other run, whatever it says.
+        columns: ``node_id``, ``node_type``, ``visit``, ``walk`` and ``node`` as they are stored.
+
+    Returns:
+        The record; ``None`` when somebody has spoilt it.
+    """
+    texts = {name: stored_text(value) for name, value in columns.items()}
+    node_id, visit, walk_text, node_text = (texts[name] for name in ("node_id", "visit", "walk", "node"))
+    if node_id is None or visit is None or walk_text is None or node_text is None:
+        return None
+    try:
+        walk, node = json.loads(walk_text), json.loads(node_text)
+        kept = {name: walk[name] for name in WALK_FIELDS}
+        config = node["config"]
+        same = (node["id"], node["type"]) == (node_id, texts["node_type"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    if not same or not isinstance(config, dict) or not all(isinstance(value, str) for value in kept.values()):
+        return None
+    whole = Walk(
+        organization_id=step.organization_id, run_id=step.run_id, flow_id=step.flow_id, visit=visit, **kept
+    )
+    return Record(row_id, whole, Node(id=node_id, type=node["type"], config=config), token)
+
+
+def stored_text(stored: object) -> str | None:
+    """Read a stored text, given as text or as bytes; ``None`` when it is none."""
+    if not isinstance(stored, bytes):
+        return stored if isinstance(stored, str) else None
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return None
