@@ -16,6 +16,14 @@ Clock: TypeAlias = Callable[[], float]
 system_clock: Clock = time.time
 
 
+def lease_clock() -> float:
+    """Give seconds that pass whatever happens to the wall clock, and also while the machine is suspended."""
+    return time.clock_gettime(_LEASE_CLOCK) if _LEASE_CLOCK is not None else time.monotonic()
+
+
+_LEASE_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
 def to_iso(milliseconds: int) -> str:
     """Write a stored time (Unix milliseconds) as ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -5,9 +5,10 @@ FlowActionsError (of the contract)
 │   └── SchemaOutdated   its tables are of an earlier release; the message says what to run
 ├── SchemaNewer          the database's tables are of a later release; a command that changes them refuses
 ├── StorageMisplaced     there cannot be a database where the settings say; the message says why
+├── RowInvalid           a value of one row cannot be stored, which says nothing about other rows
 ├── EgressRefused        a rule forbids sending to this URL or address
 ├── SendFailed           a receiver gave no answer; the message says why
-├── HostFailed           a method of the host raised, or returned a wrong type; the message names it
+├── HostFailed           a method or object of the host failed or has the wrong type; the message names it
 │   └── HostAnswerInvalid  it returned a wrong type
 ├── BodyInvalid          a webhook body is no JSON
 ├── TooLarge             a webhook is larger than may be enqueued; the message says what of it
@@ -46,6 +47,10 @@ class StorageMisplaced(FlowActionsError):
     """The database cannot be where the settings say."""
 
 
+class RowInvalid(FlowActionsError):
+    """A value of a row cannot be stored."""
+
+
 class EgressRefused(FlowActionsError):
     """Requests may not be sent to this address."""
 
@@ -55,7 +60,7 @@ class SendFailed(FlowActionsError):
 
 
 class HostFailed(FlowActionsError):
-    """A method of the host's failed. It was logged."""
+    """A method or an object of the host does not do what the contract says."""
 
 
 class HostAnswerInvalid(HostFailed):

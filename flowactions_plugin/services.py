@@ -18,6 +18,7 @@ from flowactions_plugin.chat.picker_routes import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.logic.dispatch import Dispatcher
@@ -32,7 +33,8 @@ from flowactions_plugin.origins import origin_of
 from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import CLAIM_SECONDS
+from flowactions_plugin.outbox.deadline import StallMonitor
+from flowactions_plugin.outbox.delivery import Timing
 from flowactions_plugin.outbox.egress import EgressGuard, Resolve
 from flowactions_plugin.outbox.host_transport import HostTransport
 from flowactions_plugin.outbox.queue import Outbox
@@ -68,18 +70,20 @@ class Services:
 
     Args:
         host: the host. Its settings are read here.
+        timing: of the delivery task; others than the defaults only in tests.
 
     Raises:
         SettingsInvalid: the settings cannot be used.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, timing: Timing = Timing()) -> None:  # noqa: B008  immutable
         self._host = host
+        self._timing = timing
         self._settings = read_settings(host.settings)
         self._database = Database(self._settings.database_url, host.database)
         self._chat = build_chat(self._settings, self._database)
         self._guard = self._egress_guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self._store = OutboxStore(self._database)
+        self._store = OutboxStore(self._database, timing.lease_seconds)
         self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
         self._bell: Bell | None = None
         if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
@@ -162,7 +166,9 @@ class Services:
         """Give the delivery worker, what takes deferred nodes over from processes that are gone, and retention."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
-            BackgroundTask(name="flowactions delivery", run=self._deliver, drain_seconds=CLAIM_SECONDS),
+            BackgroundTask(
+                name="flowactions delivery", run=self._deliver, drain_seconds=self._timing.lease_seconds
+            ),
             BackgroundTask(name="flowactions pacing", run=partial(keep_recovering, self._pacing)),
             BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
         ]
@@ -194,7 +200,8 @@ class Services:
         # Our own transport checks every address that it dials. What another one dials, nobody here sees.
         looks_itself = self._host.transport is None and proxy is None
         look = guard.read if looks_itself else guard.require
-        sender = Sender(transport, look, self._database.clock, time.monotonic)
+        monitor = StallMonitor(lease_clock)
+        sender = Sender(transport, look, self._database.clock, time.monotonic, monitor, self._timing)
         listens = type(self._host).delivery_finished is not Host.delivery_finished
         courier = Courier(
             self._store,
@@ -207,7 +214,7 @@ class Services:
         if settings.delivery == "continuous":
             per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
             worker = continuous = ContinuousWorker(
-                self._store, courier, slots=at_once, per_destination=per_destination
+                self._store, courier, slots=at_once, per_destination=per_destination, timing=self._timing
             )
             self._outbox.call_on_commit(continuous.wake)
             if self._bell is not None:
@@ -220,15 +227,17 @@ class Services:
                 tick_seconds=settings.tick_seconds,
                 claim_limit=at_once,
                 per_destination=settings.destination_limit,
+                timing=self._timing,
             )
         try:
-            await worker.run()
+            with monitor:
+                await worker.run()
         finally:
             self._outbox.call_on_commit(self._bell.ring if self._bell is not None else None)
             if listening is not None:
                 listening.cancel()
                 await asyncio.wait({listening})
-            await transport.aclose()
+            await sender.aclose()
 
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)

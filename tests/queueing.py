@@ -10,12 +10,14 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
+from flowactions_plugin.outbox.deadline import StallMonitor
+from flowactions_plugin.outbox.delivery import CLAIM_SECONDS, NewDelivery, Outcome, Timing, Transition
 from flowactions_plugin.outbox.egress import Destination, parse_destination
 from flowactions_plugin.outbox.host_transport import HostTransport
 from flowactions_plugin.outbox.sender import Look, Sender, Transport
-from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, OutboxStore
+from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
 
@@ -43,9 +45,9 @@ def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
 class Queue:
     """A store with a database of its own, and shortcuts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
         self.database = database
-        self.store = OutboxStore(database)
+        self.store = OutboxStore(database, lease_seconds)
 
     async def put(self, **changes: Any) -> str:
         delivery = a_delivery(**changes)
@@ -56,6 +58,12 @@ class Queue:
     async def complete(self, claim: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
         """Write one outcome, and tell whether the claim held."""
         return await self.store.complete([Completion(claim, outcome, change)]) == {claim.id}
+
+    async def mark_dead(self, claim: ClaimedDelivery, reason: str) -> bool:
+        """End a claimed row without an attempt, and tell whether the claim held."""
+        outcome = Outcome(0, 0, error=reason)
+        completion = Completion(claim, outcome, Transition("dead"), attempted=False)
+        return await self.store.complete([completion]) == {claim.id}
 
     async def run(self, statement: str) -> None:
         async with self.database.write() as connection:
@@ -80,11 +88,41 @@ def as_transport(answer: Any) -> Transport:
     return answer if hasattr(answer, "post") else HostTransport(httpx.MockTransport(answer))
 
 
-def a_worker(queue: Queue, answer: Any, limit: int = 50, look: Look = look, **options: Any) -> Worker:
-    """Make a worker; ``answer`` is a transport, or what answers in place of one."""
-    sender = Sender(as_transport(answer), look, queue.database.clock, time.monotonic)
-    courier = Courier(queue.store, sender, no_secret, nobody_listens)
-    return Worker(queue.store, courier, tick_seconds=0.01, claim_limit=limit, **options)
+def a_courier(
+    queue: Queue,
+    answer: Any,
+    *,
+    look: Look = look,
+    signing_secret: Any = None,
+    delivery_finished: Any = None,
+    monitor: StallMonitor | None = None,
+    timing: Timing | None = None,
+) -> Courier:
+    """Make a courier; ``answer`` is a transport, or what answers in place of one."""
+    sender = Sender(
+        as_transport(answer), look, queue.database.clock, time.monotonic, monitor, timing or Timing()
+    )
+    return Courier(queue.store, sender, signing_secret or no_secret, delivery_finished or nobody_listens)
+
+
+def a_worker(
+    queue: Queue,
+    answer: Any,
+    limit: int = 50,
+    *,
+    per_destination: int | None = None,
+    timing: Timing | None = None,
+    **options: Any,
+) -> Worker:
+    """Make a worker that ticks."""
+    return Worker(
+        queue.store,
+        a_courier(queue, answer, timing=timing, **options),
+        tick_seconds=0.01,
+        claim_limit=limit,
+        per_destination=per_destination,
+        timing=timing or Timing(),
+    )
 
 
 async def no_secret(origin: object) -> None:

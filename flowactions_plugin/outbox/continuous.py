@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from flowactions_hookspecs import Origin
-from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.courier import Secret
+from flowactions_plugin.outbox.claimed import ClaimedDelivery
+from flowactions_plugin.outbox.courier import Secrets
 from flowactions_plugin.outbox.slots import Slots
-from flowactions_plugin.outbox.store import ClaimedDelivery
-from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.outbox.worker import FULL_CLAIM_BYTES, Worker
 
 log = logging.getLogger("flowactions.outbox")
 
-Secrets: TypeAlias = asyncio.Future[Mapping[Origin | None, Secret]]
+Asked: TypeAlias = asyncio.Future[Secrets]
 
 POLL_SECONDS: Final = 0.5
 """How often the queue is looked at when nobody says that there is something: the guarantee behind every wake."""
 
 PACE_SECONDS: Final = 0.005
 """How far apart claims are while anything is in flight, so that each brings more than a few rows."""
+
+
+HELD_BYTES: Final = 64 * 1024 * 1024
+"""With so much of bodies and headers in hand, nothing more is claimed."""
 
 
 class ContinuousWorker(Worker):
@@ -43,9 +43,10 @@ class ContinuousWorker(Worker):
         super().__init__(
             *arguments, tick_seconds=POLL_SECONDS, claim_limit=slots, per_destination=per_destination, **others
         )
-        self._slots: Slots[tuple[ClaimedDelivery, Secrets]] = Slots(slots, per_destination)
+        self._slots: Slots[tuple[ClaimedDelivery, Asked]] = Slots(slots, per_destination)
         self._share = per_destination
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._held_bytes = 0
         self._more = False
         self._claimed_at = 0.0
         self._woken = asyncio.Event()
@@ -58,17 +59,21 @@ class ContinuousWorker(Worker):
         await self._recall()
         if self._courier.behind:
             await self._courier.flush()
+        await self._quarantine()
         if self._in_flight:
             await asyncio.sleep(self._claimed_at + PACE_SECONDS - asyncio.get_running_loop().time())
         wish = self._slots.wish()
-        if not wish.limit:
+        if not wish.limit or self._held_bytes >= HELD_BYTES:
             self._more = True
             return POLL_SECONDS
         self._claimed_at = asyncio.get_running_loop().time()
         claimed = await self._store.claim(wish.limit, per_destination=self._share, busy=wish.busy)
-        self._more = len(claimed) == wish.limit
-        secrets = asyncio.ensure_future(self._courier.secrets(claimed))
-        self._slots.add(wish, [(delivery.destination, (delivery, secrets)) for delivery in claimed])
+        size = sum(each.size for each in claimed)
+        self._more = len(claimed) == wish.limit or size >= FULL_CLAIM_BYTES
+        admitted = await self._courier.admit(claimed)
+        self._held_bytes += sum(each.size for each in admitted)
+        secrets = asyncio.ensure_future(self._courier.secrets(admitted))
+        self._slots.add(wish, [(delivery.destination, (delivery, secrets)) for delivery in admitted])
         self._start()
         return 0.0 if self._more else POLL_SECONDS
 
@@ -78,14 +83,13 @@ class ContinuousWorker(Worker):
             self._in_flight.add(task)
             task.add_done_callback(self._in_flight.discard)
 
-    async def _one(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+    async def _one(self, delivery: ClaimedDelivery, secrets: Asked) -> None:
         try:
             await self._courier.deliver(delivery, await secrets)
-        except StorageUnavailable:
-            pass  # the next round says what is wrong
         except Exception:
             log.exception("delivery %s failed unexpectedly; it is claimed again later", delivery.id)
         finally:
+            self._held_bytes -= delivery.size
             limited = self._slots.finish(delivery.destination)
             self._start()
             if limited or self._more:
@@ -99,10 +103,10 @@ class ContinuousWorker(Worker):
             pass
         self._woken.clear()
 
-    async def _last_words(self) -> None:
-        self._courier.stopping = True
-        with suppress(StorageUnavailable):
-            await self._store.release([delivery for delivery, _ in self._slots.abandon()])
-        if self._in_flight:
+    async def _quiesce(self) -> None:
+        """Give back what waits for a slot, and wait for what has one."""
+        waiting = [delivery for delivery, _ in self._slots.abandon()]
+        self._held_bytes -= sum(each.size for each in waiting)
+        self._courier.abandon(waiting)
+        while self._in_flight:
             await asyncio.wait(self._in_flight)
-        await super()._last_words()

@@ -1,51 +1,59 @@
-"""What is done with claimed deliveries: ask for secrets, send, write the outcomes, tell the host."""
+"""What is done with claimed deliveries: ask for secrets, send, write what became of them, notify the host."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
-from flowactions_hookspecs import Delivery, Origin, OriginGone
-from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.delivery import FINISHED, MAX_TAKEOVERS, Outcome, Status, transition
+import msgspec
+
+from flowactions_hookspecs import Origin
+from flowactions_plugin.errors import RowInvalid, StorageUnavailable
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.outbox.delivery import (
+    FINISHED,
+    RETURN_SECONDS,
+    Aborted,
+    Outcome,
+    Transition,
+    failure_reason,
+    transition,
+)
+from flowactions_plugin.outbox.episodes import Episodes
+from flowactions_plugin.outbox.host_calls import (
+    DeliveryFinished,
+    HostNotifier,
+    Secret,
+    SecretSource,
+    SigningSecret,
+)
 from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, OutboxStore
+from flowactions_plugin.outbox.store import OutboxStore, log_dead
+from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS, Suspects
 
 log = logging.getLogger("flowactions.outbox")
 
-HOST_SECONDS: Final = 5.0
-"""How long the host may take over a signing secret, or over taking note; within the lease's margin."""
-
-HOST_RETRY_SECONDS: Final = 30.0
-"""How long a row waits when the host failed to say what its signing secret is."""
-
-GATHER_SECONDS: Final = 0.005
+LINGER_SECONDS: Final = 0.005
 """How long an outcome waits for others, so that one statement serves them all."""
 
 BATCH: Final = 500
 
-TELLING: Final = 10
-"""How many batches the host may be behind with taking note before the next is written."""
+LARGE_BYTES: Final = 64 * 1024
+"""A body of this size is not kept until the outcome is written."""
 
+SURPLUS_SECONDS: Final = 1.0
+"""When a delivery is due again of which too many are suspected at once."""
 
-class Secret(NamedTuple):
-    """What the host said of an origin's secret: the value, why it has none, or that it could not say."""
-
-    value: str | None = None
-    gone: str | None = None
-    unknown: bool = False
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
+Secrets: TypeAlias = Mapping[Origin | None, Secret]
 
 
 class Courier:
     """Carries claimed deliveries, for a worker that decides when to claim.
 
-    Outcomes are written together, many in a transaction. One that the database did not take is kept, and written
+    What became of them is written together, many in a transaction. What the database did not take is kept, and written
     before the worker claims anything else: while the database is away, for however long, nothing that was sent is
     sent again by this worker.
 
@@ -54,160 +62,244 @@ class Courier:
         sender: makes the attempts.
         signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
         delivery_finished: tells the host what has ended; ``None`` when it does not want to know.
+
+    Attributes:
+        stopping: set when what has not begun is to be given back.
     """
 
     def __init__(
         self,
         store: OutboxStore,
         sender: Sender,
-        signing_secret: Callable[[Origin], Awaitable[str | None]],
-        delivery_finished: Callable[[Delivery], Awaitable[None]] | None,
+        signing_secret: SigningSecret,
+        delivery_finished: DeliveryFinished | None,
     ) -> None:
         self._store = store
         self._sender = sender
-        self._signing_secret = signing_secret
-        self._delivery_finished = delivery_finished
-        self._unwritten: list[Completion] = []
+        self._source = SecretSource(signing_secret)
+        self._notifier = HostNotifier(delivery_finished)
+        self._suspects = Suspects()
+        self._episodes = Episodes()
+        self._completions: list[Completion] = []
+        self._returns: list[Return] = []
         self._writing = asyncio.Lock()
-        self._gathering: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._lingering: asyncio.Task[None] | None = None
         self._failed = False
         self.stopping = False
-        """Set when what has not begun is to be given back."""
 
     @property
     def unwritten(self) -> int:
-        """How many outcomes wait to be written."""
-        return len(self._unwritten)
+        """How many outcomes of attempts wait to be written."""
+        return sum(each.attempted for each in self._completions)
 
     @property
     def behind(self) -> bool:
-        """Whether outcomes are to be written before anything else is claimed."""
-        return self._failed or len(self._unwritten) > BATCH
+        """Whether something is to be written before anything else is claimed."""
+        return self._failed or len(self._completions) + len(self._returns) > BATCH
 
-    async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
-        """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
-        origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
-        answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
-        return dict(zip(origins, answers, strict=True))
+    async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Give what of a claim may be sent.
 
-    async def _secret(self, origin: Origin) -> Secret:
-        try:
-            async with asyncio.timeout(HOST_SECONDS):
-                # An empty secret is none: signing with it would only look safe.
-                return Secret(value=await self._signing_secret(origin) or None)
-        except OriginGone as exc:
-            return Secret(gone=str(exc))
-        except Exception:
-            log.exception("the host could not give a signing secret; its deliveries wait")
-            return Secret(unknown=True)
-
-    async def deliver(self, delivery: ClaimedDelivery, secrets: Mapping[Origin | None, Secret]) -> None:
-        """Make an attempt, or end or give back a delivery that gets none.
-
-        The outcome is written a moment later, together with those that come meanwhile; `flush` waits for it.
+        The rest, which was reclaimed too often for so many of them to be sent at once, is given back before: if this
+        process ends now, it counts against those only that were sent.
 
         Raises:
-            StorageUnavailable: it could not be ended or given back; it is claimed again later.
+            StorageUnavailable: it could not be given back, and so nothing of the claim may be sent.
+        """
+        admitted, surplus = self._suspects.admit(claimed)
+        if surplus:
+            self._returns += [Return(each, SURPLUS_SECONDS) for each in surplus]
+            try:
+                await self._write()
+            except BaseException:
+                self.abandon(admitted)
+                raise
+        return admitted
+
+    async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
+        """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
+        return await self._source.secrets(each for each in claimed if each.defect is None)
+
+    async def deliver(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+        """Make an attempt, or end or give back a delivery that gets none.
+
+        What became of it is written a moment later, together with what comes meanwhile; `flush` waits for it.
         """
         secret = secrets.get(delivery.origin, Secret())
-        if self.stopping or secret.unknown:
-            await self._store.release([delivery], 0.0 if self.stopping else HOST_RETRY_SECONDS)
-            return
-        ended = delivery.defect or secret.gone
-        if ended is None and delivery.takeovers >= MAX_TAKEOVERS:
-            ended = f"{delivery.takeovers} workers in a row did not finish this delivery"
-        if ended is not None:
-            if await self._store.bury(delivery, ended):
-                log.warning("delivery %s is dead: %s", delivery.id, ended)
-                await self._tell(delivery, "dead", delivery.attempts, Outcome(0, 0, error=ended))
-            return
-        outcome = await self._sender.send(delivery, secret.value)
-        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
-        self._unwritten.append(Completion(delivery, outcome, change))
-        if self._gathering is None:
-            self._gathering = asyncio.create_task(self._gather())
+        dead, waits_for = _obstacles(delivery, secret)
+        if self.stopping:
+            self.abandon([delivery])
+        elif dead is not None:
+            self._mark_dead(delivery, dead)
+        elif waits_for is not None:
+            if delivery.waits_for is not None and self._episodes.begin(waits_for):
+                log.warning("delivery %s waits for another release or a plugin: %s", delivery.id, waits_for)
+            self._give_back(Return(delivery, waits_for=waits_for))
+        elif self._sender.too_late(delivery):
+            # Another worker may have it by now. It stays here when this worker claims it again.
+            self._give_back(Return(delivery, answered=True))
+        else:
+            await self._attempt(delivery, secret)
 
-    async def _gather(self) -> None:
-        """Write outcomes while there are any; after a failure the worker decides when to try again."""
+    async def deliver_alone(self, delivery: ClaimedDelivery) -> None:
+        """Do the same with a delivery in quarantine, while nothing else is in flight.
+
+        That it was begun is written before its request leaves. So it is known of a delivery that kills its worker how
+        often it did, and a worker that ends earlier counts for nothing.
+
+        Raises:
+            StorageUnavailable: nothing was sent.
+        """
+        if delivery.defect is None and delivery.quarantine_rounds >= QUARANTINE_ROUNDS:
+            times = delivery.quarantine_rounds
+            self._mark_dead(delivery, f"its worker ended each of the {times} times that it was sent alone")
+            return
+        secrets = await self.secrets([delivery])
+        sends = _obstacles(delivery, secrets.get(delivery.origin, Secret())) == (None, None)
+        if sends and not self.stopping and not self._sender.too_late(delivery):
+            try:
+                if not await self._store.begin_quarantined(delivery):
+                    return
+            except BaseException:
+                self.abandon([delivery])
+                raise
+        await self.deliver(delivery, secrets)
+
+    async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         try:
-            while self._unwritten and not self._failed:
-                await asyncio.sleep(GATHER_SECONDS)
+            outcome = await self._sender.send(delivery, secret.value)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):
+                self.abandon([delivery])
+                raise
+            log.exception("delivery %s failed unexpectedly; it is tried again later", delivery.id)
+            outcome = Aborted("defect", f"it failed unexpectedly: {type(exc).__name__}", waits=True)
+        if isinstance(outcome, Aborted):
+            self._abort(delivery, outcome)
+            return
+        for cause in ("stall", "resources"):
+            if self._episodes.end(cause):
+                log.info("deliveries go on")
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
+        if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
+            delivery = msgspec.structs.replace(delivery, body=None)
+        self._completions.append(Completion(delivery, outcome, change))
+        self._write_soon()
+
+    def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
+        said = aborted.cause if aborted.cause in {"stall", "resources"} else aborted.reason
+        if aborted.cause != "stopped" and self._episodes.begin(said):
+            log.warning("deliveries are given back without an attempt: %s", aborted.reason)
+        if aborted.waits:
+            self._give_back(Return(delivery, waits_for=aborted.reason))
+        else:
+            delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
+            self._give_back(Return(delivery, delay, answered=True))
+
+    def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
+        outcome = Outcome(0, 0, error=reason)
+        self._completions.append(Completion(delivery, outcome, Transition("dead"), attempted=False))
+        self._write_soon()
+
+    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
+        """Give deliveries back that were not begun: they are due at once."""
+        self._returns += [Return(each) for each in deliveries]
+        self._write_soon()
+
+    def _give_back(self, each: Return) -> None:
+        self._returns.append(each)
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        if self._lingering is None:
+            self._lingering = asyncio.create_task(self._linger())
+
+    async def _linger(self) -> None:
+        """Write while there is anything; after a failure the worker decides when to try again."""
+        try:
+            while (self._completions or self._returns) and not self._failed:
+                await asyncio.sleep(LINGER_SECONDS)
                 with suppress(StorageUnavailable):
                     await self._write()
+        except Exception:
+            log.exception("what became of deliveries could not be written; it is tried again")
         finally:
-            self._gathering = None
+            self._lingering = None
 
     async def flush(self) -> None:
-        """Write every outcome that waits, and see the host take note.
+        """Write everything that waits, and see the host take note.
 
         Raises:
             StorageUnavailable: the rest is kept.
         """
         await self._write()
-        if self._telling:
-            await asyncio.wait(self._telling)
+        await self._notifier.drain()
 
     async def _write(self) -> None:
         async with self._writing:
-            while self._unwritten:
-                batch, self._unwritten = self._unwritten[:BATCH], self._unwritten[BATCH:]
+            while self._returns:
+                returns, self._returns = self._returns[:BATCH], self._returns[BATCH:]
                 try:
-                    held = await self._store.complete(batch)
-                except BaseException as exc:
-                    self._unwritten = batch + self._unwritten
-                    self._failed = isinstance(exc, StorageUnavailable)
+                    states = await self._store.give_back(returns)
+                except BaseException:
+                    self._returns = returns + self._returns
+                    self._failed = True
+                    raise
+                await self._note_returns(returns, states)
+            while self._completions:
+                batch, self._completions = self._completions[:BATCH], self._completions[BATCH:]
+                try:
+                    held = await self._complete(batch)
+                except BaseException:
+                    self._completions = batch + self._completions
+                    self._failed = True
                     raise
                 await self._note(batch, held)
             self._failed = False
 
+    async def _complete(self, batch: list[Completion]) -> set[str]:
+        """Write a batch; a row whose outcome cannot be stored is found by halves, and ended in its place."""
+        try:
+            return await self._store.complete(batch)
+        except RowInvalid as exc:
+            if len(batch) == 1:
+                outcome = Outcome(0, 0, error=str(exc))
+                batch[0] = Completion(batch[0].delivery, outcome, Transition("dead"), attempted=False)
+                return await self._store.complete(batch)
+            middle = len(batch) // 2
+            first, second = batch[:middle], batch[middle:]
+            held = await self._complete(first)
+            held |= await self._complete(second)
+            batch[:] = first + second
+            return held
+
     async def _note(self, batch: Sequence[Completion], held: set[str]) -> None:
+        ended = []
         for each in batch:
+            self._suspects.settle(each.delivery)
             if each.delivery.id not in held:
                 log.warning("delivery %s was taken over by another worker", each.delivery.id)
-        if self._delivery_finished is None:
-            return
-        ended = [each for each in batch if each.delivery.id in held and each.change.status in FINISHED]
-        while len(self._telling) >= TELLING:
-            await asyncio.wait(self._telling, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(self._tell_all(ended))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+            elif each.change.status in FINISHED:
+                ended.append(each)
+                if each.change.status == "dead":
+                    reason = failure_reason(each.outcome)
+                    log_dead(each.delivery.id, each.delivery.destination, reason)
+        await self._notifier.notify(ended)
 
-    async def _tell_all(self, ended: Sequence[Completion]) -> None:
-        await asyncio.gather(
-            *(
-                self._tell(each.delivery, each.change.status, each.delivery.attempts + 1, each.outcome)
-                for each in ended
-            )
-        )
+    async def _note_returns(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
+        ended = []
+        for each in returns:
+            self._suspects.settle(each.delivery)
+            if states.get(each.delivery.id) == "dead" and each.waits_for is not None:
+                reason = f"it has waited too long: {each.waits_for}"
+                log_dead(each.delivery.id, each.delivery.destination, reason)
+                outcome = Outcome(0, 0, error=reason)
+                ended.append(Completion(each.delivery, outcome, Transition("dead"), attempted=False))
+        await self._notifier.notify(ended)
 
-    async def _tell(
-        self,
-        delivery: ClaimedDelivery,
-        status: Status,
-        attempts: int,
-        outcome: Outcome,
-    ) -> None:
-        if delivery.origin is None or self._delivery_finished is None:
-            return  # an unreadable origin is nothing that a host could find it by
-        if status != "delivered" and status != "dead":  # noqa: PLR1714  narrows the type
-            return
-        finished = Delivery(
-            id=delivery.id,
-            organization_id=delivery.organization_id,
-            agent_id=delivery.agent_id,
-            origin=delivery.origin,
-            event_id=delivery.event_id,
-            event_type=delivery.event_type,
-            url=delivery.url,
-            status=status,
-            attempts=attempts,
-            status_code=outcome.status_code,
-            error=outcome.error,
-        )
-        try:
-            async with asyncio.timeout(HOST_SECONDS):
-                await self._delivery_finished(finished)
-        except Exception:
-            log.exception("the host failed to take note of delivery %s", delivery.id)
+
+def _obstacles(delivery: ClaimedDelivery, secret: Secret) -> tuple[str | None, str | None]:
+    """Tell why a delivery ends without an attempt, or what it waits for."""
+    dead = secret.gone if delivery.defect is None else delivery.defect
+    waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
+    return dead, waits_for

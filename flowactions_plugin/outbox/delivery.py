@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -19,8 +19,8 @@ FINISHED: Final = frozenset({"delivered", "dead"})
 
 DEFAULT_MAX_ATTEMPTS: Final = 5
 MAX_ATTEMPTS_CAP: Final = 10
-MAX_TAKEOVERS: Final = 3
-"""The takeover at which a row that kills its workers ends."""
+MAX_COUNT: Final = 1_000_000
+"""No counter of a row gets this far; one that stands higher was not written by this plugin."""
 
 DEADLINE_SECONDS: Final = 10.0
 """The total time of one attempt: resolve, connect, TLS, send, status and the kept part of the body (§8)."""
@@ -28,8 +28,19 @@ DEADLINE_SECONDS: Final = 10.0
 CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
 """How long a claim holds: a tick's sends run side by side under one deadline, the rest is margin."""
 
+START_MARGIN_SECONDS: Final = 2.0
+"""What is left of a lease when the attempt that was begun last has reached its deadline: time to write the outcome."""
+
+RETURN_SECONDS: Final = 5.0
+"""When a row is due again that was given back because this process had no time, descriptors or memory for it."""
+
+WAIT_FIRST_SECONDS: Final = 5
+WAIT_CAP_SECONDS: Final = 600
+WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
+"""How long a row waits for something on this side before it is dead."""
+
 BACKOFF_CAP_SECONDS: Final = 300
-LONGEST_WAIT_SECONDS: Final = BACKOFF_CAP_SECONDS + CLAIM_SECONDS
+LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
 """No rule makes a row wait longer than this."""
 
 REASON_LENGTH: Final = 1000
@@ -46,6 +57,8 @@ MAX_HEADERS_BYTES: Final = 64 << 10
 """Of all custom headers of a webhook, names and values."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NAMES = re.compile(r"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+\n)*")
+_BREAKS = re.compile(r"[\x00\r\n]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RESERVED: Final = frozenset(
     {
@@ -107,6 +120,40 @@ class Outcome(NamedTuple):
     final: bool = False
 
 
+class Aborted(NamedTuple):
+    """What came of a try that was no attempt: the destination and the network had no part in its end.
+
+    Attributes:
+        cause: what kind of reason it was, so that the log says it once while it lasts.
+        reason: what happened here.
+        waits: whether the row waits for the host to be mended, at a growing interval; otherwise it is due again after
+            `RETURN_SECONDS`.
+    """
+
+    cause: Literal["stall", "resources", "host", "stopped", "defect"]
+    reason: str
+    waits: bool = False
+
+
+class Timing(NamedTuple):
+    """The times by which deliveries are claimed and sent; others than these only in tests.
+
+    Attributes:
+        lease_seconds: how long a claim holds.
+        deadline_seconds: the total time of one attempt.
+        quarantine_seconds: from one round in quarantine to the next, and from a worker's start to its first.
+    """
+
+    lease_seconds: float = CLAIM_SECONDS
+    deadline_seconds: float = DEADLINE_SECONDS
+    quarantine_seconds: float = 10.0
+
+    @property
+    def margin_seconds(self) -> float:
+        """What is left of a lease after the deadline of an attempt that was begun last."""
+        return START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
+
+
 class Transition(NamedTuple):
     """The state a row goes to, and for ``retrying`` the seconds until it is due."""
 
@@ -133,6 +180,11 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
         return Transition("dead")
     asked = min(outcome.retry_after or 0.0, BACKOFF_CAP_SECONDS)
     return Transition("retrying", max(float(backoff(attempt)), asked))
+
+
+def failure_reason(outcome: Outcome) -> str:
+    """Say in a few words why an attempt failed."""
+    return outcome.error or f"it answered {outcome.status_code}"
 
 
 def retry_after(status_code: int, value: str | None, now: float) -> float | None:
@@ -224,11 +276,22 @@ def check_headers_size(size: int) -> None:
         raise HeadersTooLarge(f"The headers are larger than {MAX_HEADERS_BYTES} bytes in all.")
 
 
+def sendable_headers(headers: Sequence[tuple[str, str]]) -> bool:
+    """Tell whether headers can be sent: names are names, and no value breaks out of its line."""
+    names = "".join([f"{name}\n" for name, _ in headers])
+    return _NAMES.fullmatch(names) is not None and not _BREAKS.search("".join([value for _, value in headers]))
+
+
 def storable(text: str | None) -> str | None:
     """Put a reason into a form that any database can store: it may quote what a receiver sent."""
     if text is None:
         return None
     return _CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()
+
+
+def loggable(text: str) -> str:
+    """Put a text on one line of a log: it may quote what a receiver sent or what a row holds."""
+    return "".join(character if character.isprintable() else " " for character in text[:REASON_LENGTH])
 
 
 def method_name(text: str) -> str | None:

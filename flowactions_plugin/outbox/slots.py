@@ -40,7 +40,7 @@ class Slots(Generic[Item]):
         self._share = per_destination
         self._in_flight = 0
         self._begun: Counter[str] = Counter()  # in flight or ready
-        self._ready: deque[Item] = deque()
+        self._ready: deque[tuple[str, Item]] = deque()
         self._held: dict[str, deque[Item]] = {}
         self._holding = 0
         self._finished: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Slots(Generic[Item]):
             used[destination] += 1
             if self._begun[destination] < self._share:
                 self._begun[destination] += 1
-                self._ready.append(item)
+                self._ready.append((destination, item))
             else:
                 self._held.setdefault(destination, deque()).append(item)
                 self._holding += 1
@@ -82,7 +82,7 @@ class Slots(Generic[Item]):
         """Give what may start now, the oldest claim first."""
         while self._ready and self._in_flight < self.limit:
             self._in_flight += 1
-            yield self._ready.popleft()
+            yield self._ready.popleft()[1]
 
     def finish(self, destination: str) -> bool:
         """Take note that a delivery is over.
@@ -94,7 +94,7 @@ class Slots(Generic[Item]):
         self._finished[destination] += 1
         held = self._held.get(destination)
         if held:
-            self._ready.append(held.popleft())
+            self._ready.append((destination, held.popleft()))
             self._holding -= 1
             if not held:
                 del self._held[destination]
@@ -106,7 +106,9 @@ class Slots(Generic[Item]):
 
     def abandon(self) -> list[Item]:
         """Give what waits, and forget it."""
-        waiting = [*self._ready, *(item for held in self._held.values() for item in held)]
+        waiting = [item for _, item in self._ready]
+        waiting += [item for held in self._held.values() for item in held]
+        self._begun -= Counter(destination for destination, _ in self._ready)
         self._ready.clear()
         self._held.clear()
         self._holding = 0

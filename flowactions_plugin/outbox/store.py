@@ -1,118 +1,37 @@
-"""All SQL of the queue.
+"""The queue of one database: what goes in, what workers take and write, what operators see and do.
 
-The lease contract: `claim` gives each row to one claimant, with a token and for `CLAIM_SECONDS`. Only the
-holder of the row's present token can write its outcome; a claim that has expired is given to the next
-claimant under a new token, so a worker that wakes too late changes nothing. Taking over uses up no attempt,
-but is counted.
+The lease contract stands in `outbox.claims`, what is written of a claimed row in `outbox.outcomes`.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
-from uuid import uuid4
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Executable,
-    FromClause,
-    Integer,
-    Row,
-    Select,
-    String,
-    Text,
-    bindparam,
-    case,
-    delete,
-    func,
-    insert,
-    literal,
-    null,
-    select,
-    update,
-)
-from sqlalchemy.engine import Connection as SyncConnection
+from sqlalchemy import ColumnElement, Executable, case, delete, insert, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import NullType
 
-from flowactions_hookspecs import Origin
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.outbox.claims import Claims, inline
 from flowactions_plugin.outbox.delivery import (
     CLAIM_SECONDS,
-    FINISHED,
     LONGEST_WAIT_SECONDS,
+    MAX_COUNT,
     NewDelivery,
-    Outcome,
-    Transition,
+    loggable,
     storable,
 )
+from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
+from flowactions_plugin.outbox.presentable import presentable
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from flowactions_plugin.storage.text import is_text, read_all
 
-DESTINATIONS_A_CLAIM: Final = 50
-"""How many destinations a claim asks one by one, when others hold the head of the queue."""
-
-_ORIGIN = msgspec.json.Decoder(Origin)
-WHOLE_SECONDS: Final = 1.0
-"""How often a claim looks at the queue's whole index."""
-
-BEHIND_MS: Final = 1000
-"""How far behind the oldest row of the claim before the others begin to look.
-
-PostgreSQL keeps the index entries of rows that were claimed until it vacuums. Claims that began at the very oldest would
-walk over all of them."""
-
-_CLAIMED = (
-    *(
-        "id",
-        "claim_token",
-        "organization_id",
-        "agent_id",
-        "event_id",
-        "event_type",
-        "origin",
-        "url",
-        "destination",
-    ),
-    *("method", "headers", "body", "attempts", "earlier_attempts", "max_attempts", "takeovers"),
-)
-_HEADERS = msgspec.json.Decoder(list[tuple[str, str]])
-
-
-class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A row in the hands of one worker.
-
-    Attributes:
-        defect: why the row cannot be sent as it is stored, ``None`` when it can.
-    """
-
-    id: str
-    token: str
-    organization_id: str
-    agent_id: str
-    origin: Origin | None
-    event_id: str
-    event_type: str
-    url: str
-    destination: str
-    method: str
-    headers: list[tuple[str, str]]
-    body: bytes | None
-    attempts: int
-    earlier_attempts: int
-    max_attempts: int
-    takeovers: int
-    defect: str | None = None
-
-
-class Completion(NamedTuple):
-    """An attempt that was made, and what is to be written of it."""
-
-    delivery: ClaimedDelivery
-    outcome: Outcome
-    change: Transition
+log = logging.getLogger("flowactions.outbox")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,15 +72,13 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 class OutboxStore:
     """The queue of one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
         self._database = database
-        self._last_destination = ""
+        self._lease_seconds = lease_seconds
+        self._claims = Claims(database, lease_seconds)
+        self._outcomes = Outcomes(database)
         # Built once: building a statement costs more than running it.
         self._enqueued = _enqueued(database)
-        self._completed = _completed(database)
-        self._since = 0
-        self._whole_at = 0.0
-        self._claims: dict[tuple[int, int | None], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
@@ -189,81 +106,23 @@ class OutboxStore:
                 What is due elsewhere is then found behind any backlog, at a cost that does not grow with it.
             busy: how many are in flight to each destination.
         """
-        token = uuid4().hex
-        if per_destination is None:
-            rows = await self._claim((limit, None), {"token": token})
-        else:
-            # Of a few sizes only, so that the database has planned them before.
-            look = 1 << (2 * limit - 1).bit_length()
-            held = [{"destination": place, "number": number} for place, number in (busy or {}).items()]
-            given = {"token": token, "limit": limit, "busy": self._database.rows(held)}
-            rows = await self._claim((look, per_destination), given)
-            taken = Counter(busy or {})
-            taken.update(row.destination for row in rows)
-            if len(rows) <= limit // 2 and any(count >= per_destination for count in taken.values()):
-                rows += await self._claim_elsewhere(limit - len(rows), per_destination, taken, token)
-        return [_claimed(row) for row in sorted(rows, key=lambda row: row.id)]
+        return await self._claims.claim(limit, per_destination, busy or {})
 
-    async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
-        if kind not in self._claims:
-            self._claims[kind] = _taken(self._database, _eligible(self._database, *kind))
-        now = time.monotonic()
-        if now > self._whole_at:
-            self._since, self._whole_at = 0, now + WHOLE_SECONDS
-        statement, parameters = self._claims[kind], {**given, "since": self._since}
-        rows = await self._database.at_once(lambda connection: connection.execute(statement, parameters).all())
-        if rows and self._database.dialect == "postgresql":
-            self._since = min(row.due_at for row in rows) - BEHIND_MS
-        return list(rows)
+    async def any_quarantined(self) -> bool:
+        """Tell whether a row is due that may be sent in quarantine only."""
+        return await self._claims.any_quarantined()
 
-    async def _claim_elsewhere(
-        self, limit: int, per_destination: int, taken: Mapping[str, int], token: str
-    ) -> list[Row[Any]]:
-        """Claim behind destinations that have their share and hold the head of the queue.
+    async def claim_quarantined(self) -> ClaimedDelivery | None:
+        """Claim the oldest row that may be sent in quarantine only, if one is due."""
+        return await self._claims.claim_quarantined()
 
-        The next few destinations are asked one by one, going round, so that each of them has its turn.
+    async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
+        """Count a round in quarantine as begun, before its request leaves.
+
+        Returns:
+            Whether the claim still held.
         """
-        now = self._database.now()
-        async with self._database.write() as connection:
-            found: list[Row[Any]] = []
-            for place in await self._next_destinations(connection):
-                room = per_destination - taken.get(place, 0)
-                if room > 0:
-                    query = _due(now, room).where(outbox.c.destination == place)
-                    found += (await connection.execute(query)).all()
-            if not found:
-                return []
-            found.sort(key=lambda row: (row.next_attempt_at, row.id))
-            chosen = select(outbox.c.id, outbox.c.next_attempt_at).where(
-                outbox.c.id.in_([row.id for row in found[:limit]])
-            )
-            statement = _taken(self._database, chosen)
-            return list((await connection.execute(statement, {"token": token})).all())
-
-    async def _next_destinations(self, connection: AsyncConnection) -> Sequence[str]:
-        """Go round the destinations that have live rows, a few at a time, by looking each up behind the last."""
-
-        def after(place: Any) -> Any:
-            return (
-                select(outbox.c.destination)
-                .where(LIVE, outbox.c.destination > place)
-                .order_by(outbox.c.destination)
-                .limit(_inline(1))
-                .scalar_subquery()
-            )
-
-        first = select(after(self._last_destination).label("place"), literal(1).label("number"))
-        found = first.cte("places", recursive=True)
-        found = found.union_all(
-            select(after(found.c.place), found.c.number + 1).where(
-                found.c.place.is_not(None), found.c.number < _inline(DESTINATIONS_A_CLAIM)
-            )
-        )
-        query = select(found.c.place).where(found.c.place.is_not(None))
-        places = (await connection.execute(query)).scalars().all()
-        # Past the last one, the round begins anew.
-        self._last_destination = places[-1] if len(places) == DESTINATIONS_A_CLAIM else ""
-        return places
+        return await self._claims.begin_quarantined(delivery)
 
     async def recall(self) -> int:
         """Bring back rows that wait longer than any rule lets them: the clock was set back after they were due.
@@ -277,52 +136,34 @@ class OutboxStore:
             if (await connection.execute(select(outbox.c.id).where(*lost).limit(1))).first() is None:
                 return 0
         recalled = (
-            update(outbox).where(*lost).values(next_attempt_at=now + int(CLAIM_SECONDS * 1000), updated_at=now)
+            update(outbox)
+            .where(*lost)
+            .values(next_attempt_at=now + int(self._lease_seconds * 1000), updated_at=now)
         )
         async with self._database.write() as connection:
             return (await connection.execute(recalled)).rowcount
 
     async def complete(self, completions: Sequence[Completion]) -> set[str]:
-        """Write what came of attempts, of each if its claim still holds.
+        """Write what came of attempts, and what ends without one, of each if its claim still holds.
+
+        Repeating it after its answer was lost finds what the first try wrote.
 
         Returns:
             The ids of those whose claim held. The others are in other workers' hands, and nothing of them was
             written.
+
+        Raises:
+            RowInvalid: an outcome cannot be stored, and none was.
         """
-        given = {"done": self._database.rows([_written(each) for each in completions])}
+        return await self._outcomes.complete(completions)
 
-        def write(connection: SyncConnection) -> set[str]:
-            held = set(connection.execute(self._completed, given).scalars())
-            if self._database.dialect == "sqlite":
-                log = [_logged(each) for each in completions if each.delivery.id in held]
-                if log:
-                    # A log that holds this number already must not keep the outcome from being written.
-                    connection.execute(self._database.insert_unless_there(attempts), log)
-            return held
-
-        return await self._database.at_once(write)
-
-    async def bury(self, delivery: ClaimedDelivery, reason: str) -> bool:
-        """End a claimed row without an attempt.
+    async def give_back(self, returns: Sequence[Return]) -> dict[str, str]:
+        """Give claims back without an attempt, of each if its claim still holds.
 
         Returns:
-            Whether the claim still held.
+            The state of each row whose claim held: as it was, or ``dead`` for one that waited too long.
         """
-        now = self._database.now()
-        buried = (
-            update(outbox)
-            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
-            .values(
-                status="dead",
-                claim_token=None,
-                takeovers=0,
-                last_error=storable(reason),
-                updated_at=now,
-                finished_at=now,
-            )
-        )
-        async with self._database.write() as connection:
-            return (await connection.execute(buried)).rowcount == 1
+        return await self._outcomes.give_back(returns)
 
     async def release(self, deliveries: Sequence[ClaimedDelivery], delay_seconds: float = 0.0) -> int:
         """Give claims back without an attempt; the rows are due again after ``delay_seconds``.
@@ -330,20 +171,7 @@ class OutboxStore:
         Returns:
             How many claims still held.
         """
-        if not deliveries:
-            return 0
-        now = self._database.now()
-        given = self._database.table_of("given", id=String, token=String)
-        released = (
-            update(outbox)
-            .where(outbox.c.id == given.c.id, outbox.c.claim_token == given.c.token)
-            .values(claim_token=None, next_attempt_at=now + int(delay_seconds * 1000), updated_at=now)
-            .returning(outbox.c.id)
-        )
-        rows = self._database.rows([{"id": each.id, "token": each.token} for each in deliveries])
-        return await self._database.at_once(
-            lambda connection: len(connection.execute(released, {"given": rows}).all())
-        )
+        return len(await self.give_back([Return(each, delay_seconds) for each in deliveries]))
 
     async def retry(self, row_id: str, organization_id: str) -> bool:
         """Make a dead row of this organization due now (§4.3).
@@ -357,9 +185,9 @@ class OutboxStore:
             .where(
                 outbox.c.id == row_id,
                 outbox.c.organization_id == organization_id,
-                outbox.c.status == _inline("dead"),
+                outbox.c.status == inline("dead"),
             )
-            .values(status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
+            .values(**CLEARED, status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
         )
         async with self._database.write() as connection:
             return (await connection.execute(requeued)).rowcount == 1
@@ -384,23 +212,24 @@ class OutboxStore:
             select(outbox.c.id)
             .where(
                 outbox.c.organization_id == organization_id,
-                outbox.c.status == _inline("dead"),
+                outbox.c.status == inline("dead"),
                 *wanted.conditions(),
             )
             .order_by(outbox.c.id)
-            .limit(_inline(limit))
+            .limit(inline(limit))
             .with_for_update(skip_locked=True)
             .cte("dead")
         )
         requeued = (
             update(outbox)
-            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == _inline("dead"))
-            .values(status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
+            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == inline("dead"))
+            .values(**CLEARED, status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
         )
         if reset_attempts:
-            requeued = requeued.values(
-                attempts=0, earlier_attempts=outbox.c.earlier_attempts + outbox.c.attempts
-            )
+            counts = outbox.c.attempts.between(0, MAX_COUNT) & outbox.c.earlier_attempts.between(0, MAX_COUNT)
+            # A count that is out of all bounds would be an overflow, and end the replay of the others.
+            total = case((counts, outbox.c.earlier_attempts + outbox.c.attempts), else_=0)
+            requeued = requeued.values(attempts=0, earlier_attempts=total)
         async with self._database.write() as connection:
             # Counted, since SQLite's driver gives no row count for a statement that begins with WITH.
             return len((await connection.execute(requeued.returning(outbox.c.id))).all())
@@ -411,27 +240,30 @@ class OutboxStore:
         Args:
             status: ``delivered`` or ``dead``.
             older_than_ms: only rows that finished longer ago than this.
-            limit: how many at the most, so that nobody waits for the transaction.
+            limit: about how many at the most, so that nobody waits for the transaction; those that finished in one
+                millisecond go together.
 
         Returns:
             How many there were.
         """
         old = (
-            outbox.c.status == _inline(status),
+            outbox.c.status == inline(status),
             outbox.c.finished_at.is_not(None),
             outbox.c.finished_at < self._database.now() - older_than_ms,
         )
-        found = select(outbox.c.id).where(*old).order_by(outbox.c.finished_at).limit(_inline(limit))
+        times = select(outbox.c.finished_at).where(*old).order_by(outbox.c.finished_at).limit(inline(limit))
         # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
         async with self._database.read() as connection:
-            ids = (await connection.execute(found)).scalars().all()
-        if ids:
-            # A row that was retried meanwhile stays.
-            gone = delete(outbox).where(outbox.c.id.in_(ids), *old).returning(outbox.c.id)
-            async with self._database.write() as connection:
-                removed = (await connection.execute(gone)).scalars().all()
-                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(removed)))
-        return len(ids)
+            found = (await connection.execute(times)).scalars().all()
+        if not found:
+            return 0
+        # A row that was retried meanwhile stays.
+        gone = delete(outbox).where(*old, outbox.c.finished_at <= found[-1]).returning(outbox.c.id)
+        async with self._database.write() as connection:
+            removed = [row.id for row in await connection.run_sync(read_all, gone)]
+            named = [row_id for row_id in removed if is_text(row_id)]
+            await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(named)))
+        return len(removed)
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
         """End a row of this organization that waits for its next attempt.
@@ -448,10 +280,14 @@ class OutboxStore:
                 outbox.c.organization_id == organization_id,
                 outbox.c.claim_token.is_(None),
             )
-            .values(status="dead", last_error=storable(reason), updated_at=now, finished_at=now)
+            .values(**CLEARED, status="dead", last_error=storable(reason), updated_at=now, finished_at=now)
+            .returning(outbox.c.destination)
         )
         async with self._database.write() as connection:
-            return (await connection.execute(cancelled)).rowcount == 1
+            ended = await connection.run_sync(read_all, cancelled)
+        for row in ended:
+            log_dead(row_id, row.destination, reason)
+        return bool(ended)
 
     async def page(
         self,
@@ -461,7 +297,7 @@ class OutboxStore:
         wanted: Filter,
         before: str | None,
         limit: int,
-    ) -> Sequence[Row[Any]]:
+    ) -> Sequence[SimpleNamespace]:
         """List an organization's rows, newest first, without their bodies.
 
         Args:
@@ -473,21 +309,41 @@ class OutboxStore:
         """
         conditions = [outbox.c.organization_id == organization_id, *wanted.conditions()]
         if status is not None:
-            conditions.append(outbox.c.status == _inline(status))
+            conditions.append(outbox.c.status == inline(status))
         if before is not None:
             conditions.append(outbox.c.id < before)
         columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
-        query = select(*columns).where(*conditions).order_by(outbox.c.id.desc()).limit(_inline(limit))
+        query = select(*_raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
         async with self._database.read() as connection:
-            return (await connection.execute(query)).all()
+            rows = await connection.run_sync(read_all, query)
+        return [presentable(outbox, row) for row in rows]
 
-    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Row[Any]]] | None:
-        """Give a row of this organization with its attempts, ``None`` when there is none."""
-        one = select(outbox).where(outbox.c.id == row_id, outbox.c.organization_id == organization_id)
-        log = select(attempts).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
+    async def detail(
+        self, row_id: str, organization_id: str
+    ) -> tuple[SimpleNamespace, Sequence[SimpleNamespace]] | None:
+        """Give a row of this organization with its attempts, ``None`` when there is none.
+
+        Every value has its column's type, whatever is stored; what ``origin`` and ``headers`` say is for `read_origin`
+        and `read_headers` to find out.
+        """
+        one = select(*_raw(outbox.c)).where(outbox.c.id == row_id, outbox.c.organization_id == organization_id)
+        made = select(*_raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
         async with self._database.read() as connection:
-            row = (await connection.execute(one)).one_or_none()
-            return None if row is None else (row, (await connection.execute(log)).all())
+            rows = await connection.run_sync(read_all, one)
+            if not rows:
+                return None
+            tried = await connection.run_sync(read_all, made)
+        return presentable(outbox, rows[0]), [presentable(attempts, row) for row in tried]
+
+
+def log_dead(row_id: str, destination: str, reason: str) -> None:
+    """Say that a delivery is dead: one line for each."""
+    log.warning("delivery %s to %s is dead: %s", loggable(row_id), loggable(destination), loggable(reason))
+
+
+def _raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    """Select columns as the driver gives them: on SQLite there may be anything in any of them."""
+    return [type_coerce(column, NullType()).label(column.name) for column in columns]
 
 
 def _enqueued(database: Database) -> Executable:
@@ -500,174 +356,4 @@ def _enqueued(database: Database) -> Executable:
         next_attempt_at=now,
         created_at=now,
         updated_at=now,
-    )
-
-
-def _eligible(database: Database, look: int, per_destination: int | None) -> Select[Any]:
-    """Choose the oldest rows that are due, and no more for a destination than its share has room for.
-
-    Args:
-        database: where.
-        look: how many due rows are looked at.
-        per_destination: the share, of which the parameter ``busy`` says how much is used; ``None``: all there is.
-    """
-    due = _due(database.now(), look)
-    if per_destination is None:
-        return due
-    if database.dialect == "postgresql":
-        due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
-    head = due.cte("head")
-    busy = database.table_of("busy", destination=Text, number=Integer)
-    order = (head.c.next_attempt_at, head.c.id)
-    place = func.row_number().over(partition_by=head.c.destination, order_by=order)
-    used = func.coalesce(busy.c.number, 0)
-    ranked = (
-        select(head.c.id, head.c.next_attempt_at, (place + used).label("place"))
-        .join_from(head, busy, busy.c.destination == head.c.destination, isouter=True)
-        .cte("ranked")
-    )
-    return (
-        select(ranked.c.id, ranked.c.next_attempt_at)
-        .where(ranked.c.place <= per_destination)
-        .order_by(ranked.c.next_attempt_at, ranked.c.id)
-        .limit(bindparam("limit", type_=Integer))
-    )
-
-
-def _taken(database: Database, eligible: Select[Any]) -> Executable:
-    """Claim rows under the token of the parameter ``token``."""
-    now = database.now()
-    # Apart, so that no plan can run it twice and claim more than the limit.
-    chosen = eligible.cte("due")
-    given: list[ColumnElement[Any]] = [outbox.c[name] for name in _CLAIMED]
-    # SQLite can give nothing of the rows as they were.
-    given.append(chosen.c.next_attempt_at.label("due_at") if database.dialect == "postgresql" else null())
-    return (
-        update(outbox)
-        .where(outbox.c.id == chosen.c.id)
-        .values(
-            takeovers=outbox.c.takeovers + outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type),
-            claim_token=bindparam("token", type_=String),
-            next_attempt_at=now + int(CLAIM_SECONDS * 1000),
-            updated_at=now,
-        )
-        .returning(*given)
-    )
-
-
-def _completed(database: Database) -> Executable:
-    """Write the outcomes in the parameter ``done``, each if its claim still holds, and give the ids of those."""
-    now = database.now()
-    done: FromClause = database.table_of(
-        "done",
-        id=String,
-        token=String,
-        status=String,
-        attempts=Integer,
-        delay_ms=BigInteger,
-        status_code=Integer,
-        error=Text,
-        number=Integer,
-        started_at=BigInteger,
-        duration_ms=Integer,
-        response=Text,
-    )
-    postgresql = database.dialect == "postgresql"
-    if postgresql:
-        done = select(done).cte("outcomes")
-    completed = (
-        update(outbox)
-        .where(outbox.c.id == done.c.id, outbox.c.claim_token == done.c.token)
-        .values(
-            status=done.c.status,
-            attempts=done.c.attempts,
-            takeovers=0,
-            claim_token=None,
-            next_attempt_at=now + done.c.delay_ms,
-            last_status_code=done.c.status_code,
-            last_error=done.c.error,
-            updated_at=now,
-            finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=None),
-        )
-        .returning(outbox.c.id)
-    )
-    if not postgresql:
-        return completed
-    # Attempts are logged by the same statement, which SQLite has no way to say.
-    held = completed.cte("completed")
-    log = select(
-        done.c.id,
-        *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
-        func.decode(done.c.response, "hex"),
-    ).join_from(done, held, held.c.id == done.c.id)
-    logged = database.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
-    return select(held.c.id).add_cte(logged.cte("logged"))
-
-
-def _written(completion: Completion) -> dict[str, Any]:
-    delivery, outcome, change = completion
-    return {
-        **_logged(completion),
-        "id": delivery.id,
-        "token": delivery.token,
-        "status": change.status,
-        "attempts": delivery.attempts + 1,
-        "delay_ms": int(change.delay_seconds * 1000),
-        "response": outcome.response.hex(),
-    }
-
-
-def _logged(completion: Completion) -> dict[str, Any]:
-    delivery, outcome, _ = completion
-    return {
-        "delivery_id": delivery.id,
-        "number": delivery.earlier_attempts + delivery.attempts + 1,
-        "started_at": outcome.started_at,
-        "duration_ms": outcome.duration_ms,
-        "status_code": outcome.status_code,
-        "error": storable(outcome.error),
-        "response": outcome.response,
-    }
-
-
-def _due(now: ColumnElement[int], limit: int) -> Select[Any]:
-    """Choose and lock the oldest rows that are due."""
-    return (
-        select(outbox.c.id, outbox.c.destination, outbox.c.next_attempt_at)
-        .where(LIVE, outbox.c.next_attempt_at <= now)
-        .order_by(outbox.c.next_attempt_at, outbox.c.id)
-        .limit(_inline(limit))
-        .with_for_update(skip_locked=True)
-    )
-
-
-def _inline(value: Any) -> ColumnElement[Any]:
-    """Write a value into the statement itself: PostgreSQL's plan for a statement depends on it."""
-    return literal(value, literal_execute=True)
-
-
-def _claimed(row: Row[Any]) -> ClaimedDelivery:
-    origin, headers, defect = None, [], None
-    try:
-        origin, headers = _ORIGIN.decode(row.origin), _HEADERS.decode(row.headers)
-    except msgspec.DecodeError as exc:
-        defect = f"the stored row cannot be read: {exc}"
-    return ClaimedDelivery(
-        id=row.id,
-        token=row.claim_token,
-        organization_id=row.organization_id,
-        agent_id=row.agent_id,
-        event_id=row.event_id,
-        event_type=row.event_type,
-        origin=origin,
-        url=row.url,
-        destination=row.destination,
-        method=row.method,
-        headers=headers,
-        body=row.body,
-        attempts=row.attempts,
-        earlier_attempts=row.earlier_attempts,
-        max_attempts=row.max_attempts,
-        takeovers=row.takeovers,
-        defect=defect,
     )

@@ -24,6 +24,7 @@ from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.outbox.delivery import RESPONSE_KEPT_BYTES
 from flowactions_plugin.outbox.egress import Destination, EgressGuard
 from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.resources import SHORTAGES
 from flowactions_plugin.outbox.sender import Answer, Request
 from flowactions_plugin.settings_urls import parse_url
 
@@ -47,6 +48,27 @@ class _Attempt:
 
     reused = False
     fresh = False
+    lack: OSError | None = None
+    socket: socket.socket | None = None
+    connection: Any = None
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.progress = request.progress
+        self.progress.phase = "connecting"
+        request.progress.refine = self.phase
+
+    def phase(self) -> str:
+        """Tell exactly how far the request has got; the steps in between are not told one by one."""
+        if self.progress.answer is not None:
+            return "reading the body"
+        if self.connection is not None:
+            transport = self.connection.transport
+            sending = transport is not None and transport.get_write_buffer_size() > 0
+            return "sending the request" if sending else "waiting for the answer"
+        if self._request.destination.scheme == "https" and _is_connected(self.socket):
+            return "making the TLS handshake"
+        return self.progress.phase
 
 
 _attempt: ContextVar[_Attempt] = ContextVar("_attempt")
@@ -96,7 +118,7 @@ class OutboundTransport:
             EgressRefused: the guard forbids an address.
             SendFailed: there is no answer; the message says why.
         """
-        attempt = _Attempt()
+        attempt = _Attempt(request)
         _attempt.set(attempt)
         try:
             try:
@@ -104,15 +126,17 @@ class OutboundTransport:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
                 if not attempt.reused or _has_begun(exc):
                     raise
-                attempt.fresh = True
+                attempt.fresh, attempt.connection = True, None
                 response = await self._send(request)
+            request.progress.answer = Answer(response.status, response.headers, b"")
             try:
                 start = await _first_bytes(response.content)
             finally:
                 # A connection that was read to the end is back in the pool by now; any other is closed.
                 response.close()
         except (aiohttp.ClientError, OSError) as exc:
-            raise SendFailed(_in_words(exc, request.destination)) from exc
+            # aiohttp tells several failures to connect in one text, without their cause.
+            raise SendFailed(_in_words(exc, request.destination)) from (attempt.lack or exc)
         return Answer(response.status, response.headers, start)
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:
@@ -148,6 +172,7 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109  aiohttp's signature
         attempt = _attempt.get()
         while True:
+            attempt.socket = None
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
             attempt.reused = protocol in self._known
@@ -155,6 +180,7 @@ class _Connector(aiohttp.TCPConnector):
                 connection.close()
                 continue
             self._known.add(protocol)
+            attempt.connection = connection
             return connection
 
 
@@ -189,6 +215,10 @@ class _GuardedResolver(AbstractResolver):
         port: int = 0,
         family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002  all of them
     ) -> list[ResolveResult]:
+        progress = _attempt.get().progress
+        progress.phase = "resolving the name"
+        found = await self._guard.addresses(host, port)
+        progress.phase = "connecting"
         return [
             ResolveResult(
                 hostname=host,
@@ -198,7 +228,7 @@ class _GuardedResolver(AbstractResolver):
                 proto=0,
                 flags=socket.AI_NUMERICHOST,
             )
-            for address in await self._guard.addresses(host, port)
+            for address in found
         ]
 
     async def close(self) -> None:
@@ -209,7 +239,14 @@ def _guarded_socket(guard: EgressGuard) -> Any:
     def make(address: Any) -> socket.socket:
         family, kind, protocol, _, sockaddr = address
         guard.check_address(sockaddr[0])
-        return socket.socket(family=family, type=kind, proto=protocol)
+        attempt = _attempt.get()
+        try:
+            attempt.socket = socket.socket(family=family, type=kind, proto=protocol)
+        except OSError as exc:
+            if exc.errno in SHORTAGES:
+                attempt.lack = exc
+            raise
+        return attempt.socket
 
     return make
 
@@ -254,6 +291,13 @@ async def _first_bytes(content: aiohttp.StreamReader) -> bytes:
     while len(start) < RESPONSE_KEPT_BYTES and (chunk := await content.readany()):
         start += chunk
     return start[:RESPONSE_KEPT_BYTES]
+
+
+def _is_connected(connection: socket.socket | None) -> bool:
+    try:
+        return connection is not None and connection.getpeername() is not None
+    except OSError:
+        return False
 
 
 def _has_begun(exc: Exception) -> bool:

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from flowactions_plugin.outbox.egress import EgressGuard, parse_destination
 from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.sender import Request
+from flowactions_plugin.outbox.sender import Progress, Request
 from flowactions_plugin.outbox.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.settings import read_settings
@@ -32,7 +32,13 @@ async def measure() -> float:
     # All that a request is made of is made before: the signature too.
     signed = [(TIMESTAMP_HEADER, "1"), (SIGNATURE_HEADER, sign(SECRET, 1, rows[0].body))]
     prepared = [
-        Request("POST", parse_destination(row.url), [*msgspec.json.decode(row.headers), *signed], row.body)
+        Request(
+            "POST",
+            parse_destination(row.url),
+            [*msgspec.json.decode(row.headers), *signed],
+            row.body,
+            Progress(),
+        )
         for row in rows
     ]
     left = iter(prepared)

@@ -254,7 +254,7 @@ async def test_a_row_that_is_due_since_long_is_found_within_a_second(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
-    monkeypatch.setattr("flowactions_plugin.outbox.store.WHOLE_SECONDS", 0.3)
+    monkeypatch.setattr("flowactions_plugin.outbox.claims.WHOLE_SECONDS", 0.3)
     first = await queue.put()
     assert [each.id for each in await queue.store.claim(10, per_destination=10)] == [first]
     old = await queue.put()

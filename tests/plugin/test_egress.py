@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.outbox.delivery import Outcome
 from flowactions_plugin.outbox.egress import EgressGuard, Resolve, parse_destination
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.sender import Sender
@@ -433,6 +434,7 @@ async def test_path_and_query_are_sent_as_authored(url: str, target: str) -> Non
             outcome = await sender.send(claimed(url=here), None)
         finally:
             await transport.aclose()
+        assert isinstance(outcome, Outcome)
         assert (outcome.status_code, outcome.error) == (200, None)
         assert receiver.requests[0].line == f"POST {target} HTTP/1.1"
 

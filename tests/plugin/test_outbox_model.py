@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
 from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import ClaimedDelivery, Completion, Filter, OutboxStore
+from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -29,6 +30,8 @@ from tests.queueing import as_transport, look, no_secret, nobody_listens
 T = TypeVar("T")
 
 LEASE_MS = 30_000
+SURPLUS_MS = 1000
+DAY_MS = 86_400_000
 DELAYS = {1: 5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128, 8: 256, 9: 300, 10: 300, 11: 300}
 AGENTS = ["a", "b"]
 
@@ -43,6 +46,10 @@ class Row:
     attempts: int = 0
     claim: str | None = None
     takeovers: int = 0
+    rounds: int = 0
+    waiting: int | None = None
+    settled: str | None = field(default=None, compare=False)
+    """The token of the last write, where it is one of the model's own claims."""
     finished: int | None = None
     log: tuple[int, ...] = ()
 
@@ -132,9 +139,10 @@ class Outbox(RuleBasedStateMachine):
             0, 0, status_code=status, error=None if status else "down", final=final and not delivered
         )
         written = self.run(self.store.complete([Completion(claim, outcome, change)]))
-        assert written == ({claim.id} if holds else set())
+        assert written == ({claim.id} if holds or self._repeats(claim) else set())
         if row is not None and holds:
-            self.rows[claim.id] = self._attempted(row, change.status, int(change.delay_seconds))
+            attempted = self._attempted(row, change.status, int(change.delay_seconds))
+            self.rows[claim.id] = replace(attempted, settled=claim.token)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), delay=st.sampled_from([0, 30]))
@@ -142,9 +150,67 @@ class Outbox(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.claims))
         row = self.rows.get(claim.id)
         holds = row is not None and row.claim == claim.token
-        assert self.run(self.store.release([claim], delay)) == int(holds)
+        assert self.run(self.store.release([claim], delay)) == int(holds or self._repeats(claim))
         if row is not None and holds:
-            self.rows[claim.id] = replace(row, claim=None, due=self.now + delay * 1000)
+            self.rows[claim.id] = replace(
+                row,
+                claim=None,
+                due=self.now + delay * 1000,
+                rounds=claim.quarantine_rounds,
+                settled=claim.token,
+            )
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def wait(self, data: st.DataObject) -> None:
+        """What the host cannot be asked for is waited for as long again as before, and not for ever."""
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.rows.get(claim.id)
+        holds = row is not None and row.claim == claim.token
+        states = self.run(self.store.give_back([Return(claim, waits_for="the host")]))
+        since = self.now if row is None or row.waiting is None else row.waiting
+        ends = self.now - since >= 90 * DAY_MS
+        if not holds or row is None:
+            assert states == ({claim.id: row.status} if row is not None and row.settled == claim.token else {})
+        elif ends:
+            assert states == {claim.id: "dead"}
+            self.rows[claim.id] = replace(
+                row,
+                status="dead",
+                claim=None,
+                finished=self.now,
+                due=-1,
+                takeovers=0,
+                rounds=0,
+                waiting=None,
+                settled=claim.token,
+            )
+        else:
+            assert states == {claim.id: row.status}
+            pause = min(600_000, max(5000, self.now - since))
+            self.rows[claim.id] = replace(
+                row,
+                claim=None,
+                due=self.now + pause,
+                waiting=since,
+                rounds=claim.quarantine_rounds,
+                settled=claim.token,
+            )
+
+    @rule(begins=st.booleans())
+    def claim_quarantined(self, begins: bool) -> None:
+        """The oldest row that was reclaimed five times, one at a time; what is begun is counted."""
+        due = self._due(1, quarantined=True)
+        assert self.run(self.store.any_quarantined()) == bool(due)
+        claimed = self.run(self.store.claim_quarantined())
+        assert ([] if claimed is None else [claimed.id]) == due
+        if claimed is not None:
+            row = replace(self.rows[claimed.id], claim=claimed.token, due=self.now + LEASE_MS)
+            if begins:
+                assert self.run(self.store.begin_quarantined(claimed))
+                row = replace(row, rounds=row.rounds + 1)
+            self.rows[claimed.id] = row
+            self.claims.append(claimed)
 
     @rule(limit=st.integers(1, 4), answers=st.lists(st.sampled_from([200, 500, 503]), min_size=4, max_size=4))
     def tick(self, limit: int, answers: list[int]) -> None:
@@ -157,7 +223,7 @@ class Outbox(RuleBasedStateMachine):
             return httpx.Response(answered[-1])
 
         ids = self._due(limit)
-        sent = [row_id for row_id in ids if self._takeovers(self.rows[row_id]) < 3]
+        sent = self._admitted(ids)
         sender = Sender(as_transport(answer), look, self.database.clock, lambda: 0.0)
         courier = Courier(self.store, sender, no_secret, nobody_listens)
         worker = Worker(self.store, courier, tick_seconds=1, claim_limit=limit)
@@ -167,7 +233,11 @@ class Outbox(RuleBasedStateMachine):
             row = self.rows[row_id]
             if row_id not in sent:
                 self.rows[row_id] = replace(
-                    row, status="dead", claim=None, takeovers=0, finished=self.now, due=-1
+                    row,
+                    claim=None,
+                    takeovers=self._takeovers(row),
+                    due=self.now + SURPLUS_MS,
+                    settled=None,
                 )
                 continue
             code = self.run(self._last_status(row_id))
@@ -181,7 +251,7 @@ class Outbox(RuleBasedStateMachine):
 
     # Time
 
-    @rule(seconds=st.sampled_from([1, 5, 8, 30, 31, 300, 86_400]))
+    @rule(seconds=st.sampled_from([1, 5, 8, 30, 31, 300, 86_400, 90 * 86_400]))
     def time_passes(self, seconds: int) -> None:
         self.database.milliseconds += seconds * 1000
 
@@ -193,12 +263,12 @@ class Outbox(RuleBasedStateMachine):
     def recall(self) -> None:
         """What the clock left behind is due after a lease at the latest."""
         lost = [
-            row_id for row_id, row in self.rows.items() if self._is_live(row) and row.due > self.now + 330_000
+            row_id for row_id, row in self.rows.items() if self._is_live(row) and row.due > self.now + 630_000
         ]
         assert self.run(self.store.recall()) == len(lost)
         for row_id in lost:
             self.rows[row_id] = replace(self.rows[row_id], due=self.now + LEASE_MS)
-        assert all(row.due <= self.now + 330_000 for row in self.rows.values() if self._is_live(row))
+        assert all(row.due <= self.now + 630_000 for row in self.rows.values() if self._is_live(row))
 
     # Operators
 
@@ -228,7 +298,9 @@ class Outbox(RuleBasedStateMachine):
         waits = self._is_live(row) and row.claim is None
         assert self.run(self.store.cancel(row_id, "acme", "no more")) == waits
         if waits:
-            self.rows[row_id] = replace(row, status="dead", finished=self.now, due=-1)
+            self.rows[row_id] = replace(
+                row, status="dead", finished=self.now, due=-1, takeovers=0, rounds=0, waiting=None
+            )
 
     @rule(status=st.sampled_from(["delivered", "dead"]), seconds=st.sampled_from([0, 60, 86_400]))
     def prune(self, status: Literal["delivered", "dead"], seconds: int) -> None:
@@ -254,15 +326,35 @@ class Outbox(RuleBasedStateMachine):
     def _is_live(row: Row) -> bool:
         return row.status in {"pending", "retrying"}
 
+    def _repeats(self, claim: ClaimedDelivery) -> bool:
+        """Tell whether a claim's last write was the row's last: repeated, it finds itself."""
+        row = self.rows.get(claim.id)
+        return row is not None and row.settled == claim.token
+
     @staticmethod
     def _takeovers(row: Row) -> int:
         return row.takeovers + (row.claim is not None)
 
-    def _due(self, limit: int) -> list[str]:
+    def _due(self, limit: int, *, quarantined: bool = False) -> list[str]:
         due = [
-            (row.due, row_id) for row_id, row in self.rows.items() if self._is_live(row) and row.due <= self.now
+            (row.due, row_id)
+            for row_id, row in self.rows.items()
+            if self._is_live(row) and row.due <= self.now and (row.takeovers >= 5) == quarantined
         ]
         return [row_id for _, row_id in sorted(due)[:limit]]
+
+    def _admitted(self, ids: list[str]) -> list[str]:
+        """Of what was reclaimed 2, 3 or 4 times, 16, 4 or 1 are sent at once, and of the rest none but in quarantine."""
+        room = {2: 16, 3: 4, 4: 1, 5: 0}
+        admitted = []
+        for row_id in sorted(ids):
+            level = self._takeovers(self.rows[row_id])
+            if level >= 2 and room[level] == 0:
+                continue
+            if level >= 2:
+                room[level] -= 1
+            admitted.append(row_id)
+        return admitted
 
     def _claimed(self, limit: int, tokens: list[str]) -> list[str]:
         ids = self._due(limit)
@@ -281,6 +373,9 @@ class Outbox(RuleBasedStateMachine):
             attempts=row.attempts + 1,
             claim=None,
             takeovers=0,
+            rounds=0,
+            waiting=None,
+            settled=None,
             due=-1 if finished else self.now + delay * 1000,
             finished=self.now if finished else None,
             log=(*row.log, len(row.log) + 1),
@@ -289,7 +384,14 @@ class Outbox(RuleBasedStateMachine):
     def _requeue(self, row_id: str, *, reset: bool) -> None:
         row = self.rows[row_id]
         self.rows[row_id] = replace(
-            row, status="pending", due=self.now, finished=None, attempts=0 if reset else row.attempts
+            row,
+            status="pending",
+            due=self.now,
+            finished=None,
+            attempts=0 if reset else row.attempts,
+            takeovers=0,
+            rounds=0,
+            waiting=None,
         )
 
     # What the database holds
@@ -306,6 +408,8 @@ class Outbox(RuleBasedStateMachine):
                 attempts=row.attempts,
                 claim=row.claim_token,
                 takeovers=row.takeovers,
+                rounds=row.quarantine_rounds,
+                waiting=row.waiting_since,
                 finished=row.finished_at,
                 log=tuple(each.number for each in log if each.delivery_id == row.id),
             )

@@ -12,8 +12,9 @@ from sqlalchemy import event
 
 from flowactions_plugin.nodes.records import Step
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.outbox.claimed import Completion
 from flowactions_plugin.outbox.delivery import Outcome, Transition
-from flowactions_plugin.outbox.store import Completion, Filter, OutboxStore
+from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Database

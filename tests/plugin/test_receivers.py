@@ -92,16 +92,20 @@ ENDLESS = 10**9
 
 MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
     # name: (what it does, the row's state, what is said of it)
-    "drips headers": (answering(HEAD, b"x: 1\r\n", pause=0.12, times=100), "retrying", "timed out after 10 s"),
+    "drips headers": (
+        answering(HEAD, b"x: 1\r\n", pause=0.12, times=100),
+        "retrying",
+        "timed out after 10 s while waiting for the answer",
+    ),
     "drips one header": (
         answering(HEAD + b"x: ", b"y", pause=0.05, times=ENDLESS),
         "retrying",
-        "timed out after 10 s",
+        "timed out after 10 s while waiting for the answer",
     ),
     "drips a body": (
         answering(HEAD + b"content-length: 1000\r\n\r\n", b"y", pause=0.05, times=ENDLESS),
         "retrying",
-        "timed out after 10 s",
+        "timed out after 10 s while reading the body",
     ),
     "body without end": (
         answering(
@@ -127,12 +131,12 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
     "100-continue flood": (
         answering(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50, pause=0.01, times=ENDLESS),
         "retrying",
-        "timed out after 10 s",
+        "timed out after 10 s while waiting for the answer",
     ),
     "103 flood": (
         answering(b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", pause=0.01, times=ENDLESS),
         "retrying",
-        "timed out after 10 s",
+        "timed out after 10 s while waiting for the answer",
     ),
     "101 unasked": (
         answering(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"),
@@ -167,7 +171,7 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
         "is not HTTP",
     ),
     "a chunk that lies": (answering(HEAD + b"transfer-encoding: chunked\r\n\r\nZZ\r\nx"), "retrying", ""),
-    "accepts and never answers": (never, "retrying", "timed out after 10 s"),
+    "accepts and never answers": (never, "retrying", "timed out after 10 s while waiting for the answer"),
     "sets cookies": (answering(status(200, "set-cookie: a=b")), "delivered", ""),
     "early answer": (answering(OK), "delivered", ""),
 }
@@ -261,7 +265,10 @@ async def test_a_receiver_that_does_not_read_is_given_up_in_time(queue: Queue) -
         found = await queue.store.detail(row_id, "acme")
         assert found is not None
         row, (attempt,) = found
-        assert (row.status, row.last_error) == ("retrying", "timed out after 10 s")
+        assert (row.status, row.last_error) == (
+            "retrying",
+            "timed out after 10 s while sending the request",
+        )
         assert attempt.duration_ms <= 10_500
 
 

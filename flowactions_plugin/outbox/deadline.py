@@ -1,0 +1,133 @@
+"""The deadline of an attempt, which does not run while this process stands still.
+
+A blocked event loop, a stopped process or a suspended machine makes the answer late, not the receiver. So a monitor
+measures how late its own timer is, and a deadline moves by as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+TICK_SECONDS: Final = 0.25
+LEAST_SECONDS: Final = 0.1
+"""A timer that is this late stands for a stall; less is the loop's ordinary work."""
+
+GRACE_SECONDS: Final = 0.5
+"""How long an attempt whose time was up at the end of a stall goes on: what has arrived meanwhile is read."""
+
+
+class StallMonitor:
+    """Adds up for how long the event loop stood still; a context manager, to be entered in the loop.
+
+    Outside the context nothing is lost.
+
+    Args:
+        clock: seconds that pass also while the process is stopped.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lost = 0.0
+        self._due = math.inf
+        self._ended = -math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._tick()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = math.inf
+
+    def now(self) -> float:
+        """Give the time by the monitor's clock."""
+        return self._clock()
+
+    def lost(self) -> float:
+        """Give the seconds that were lost so far, those of a stall that has just ended among them."""
+        now = self._clock()
+        if now - self._due >= LEAST_SECONDS:
+            self._lost += now - self._due
+            self._due = self._ended = now
+        return self._lost
+
+    def ended(self) -> float:
+        """Tell when the last stall was over."""
+        self.lost()
+        return self._ended
+
+    def _tick(self) -> None:
+        self.lost()
+        self._due = self._clock() + TICK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+
+class Deadline:
+    """Ends its block with ``TimeoutError``, as `asyncio.timeout` does, when the time is up; time that was lost is added.
+
+    Args:
+        monitor: knows what was lost.
+        seconds: how long the block may take.
+        latest: a time of the monitor's clock that it does not go beyond, whatever was lost.
+        at_end: called when the time is up, before the block is interrupted.
+
+    Attributes:
+        expired: whether the time was up.
+    """
+
+    def __init__(
+        self, monitor: StallMonitor, seconds: float, latest: float, at_end: Callable[[], None]
+    ) -> None:
+        self._monitor = monitor
+        self._seconds = seconds
+        self._latest = latest
+        self._at_end = at_end
+        self.expired = False
+        self._graced = False
+
+    @property
+    def lost(self) -> float:
+        """The seconds that were lost since the block began."""
+        return self._monitor.lost() - self._lost_before
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the block began, without those that were lost."""
+        return self._monitor.now() - self._started - self.lost
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  a coroutine runs in a task
+        self._task, self._cancelling = task, task.cancelling()
+        self._lost_before = self._monitor.lost()
+        self._started = self._monitor.now()
+        self._arm(self._seconds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handle.cancel()
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def _arm(self, seconds: float) -> None:
+        self._handle = asyncio.get_running_loop().call_later(seconds, self._check)
+
+    def _check(self) -> None:
+        left = min(self._started + self._seconds + self.lost, self._latest) - self._monitor.now()
+        if left <= 0 and not self._graced and self._monitor.now() - self._monitor.ended() < GRACE_SECONDS:
+            # In the loop's turn after a stall, timers come before the readers of what has arrived meanwhile.
+            self._graced, left = True, GRACE_SECONDS
+        if left > 0:
+            self._arm(left)
+            return
+        self.expired = True
+        self._at_end()
+        self._task.cancel()

@@ -1,0 +1,180 @@
+"""What the delivery task asks of the host and tells it; every answer is checked where it enters."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from flowactions_hookspecs import Delivery, Origin, OriginGone
+from flowactions_plugin.errors import HostFailed
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.outbox.delivery import loggable
+from flowactions_plugin.outbox.episodes import Episodes
+
+log = logging.getLogger("flowactions.outbox")
+
+HOST_SECONDS: Final = 5.0
+"""How long the host may take over a signing secret, or over being notified; within the lease's margin."""
+
+MAX_PENDING_CALLBACKS: Final = 10
+"""How many batches the host may be behind with being notified before the next is written."""
+
+SigningSecret: TypeAlias = Callable[[Origin], Awaitable[str | None]]
+DeliveryFinished: TypeAlias = Callable[[Delivery], Awaitable[None]]
+
+
+class Secret(NamedTuple):
+    """What the host said of an origin's secret: the value, why it has none, or why it could not say."""
+
+    value: str | None = None
+    gone: str | None = None
+    failed: str | None = None
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
+async def call_host(method: Callable[[Any], Any], argument: object) -> Any:
+    """Call a host's method, and give what it answers.
+
+    Raises:
+        HostFailed: it took too long, did not answer asynchronously, or was cancelled from within; the message names it.
+        Exception: what the method raised.
+    """
+    answer = method(argument)
+    if not inspect.isawaitable(answer):
+        raise HostFailed(f"{name_of(method)} returned {type(answer).__name__}: it has to be async")
+    scope = asyncio.timeout(HOST_SECONDS)
+    try:
+        async with scope:
+            return await answer
+    except TimeoutError as exc:
+        if not scope.expired():
+            raise
+        raise HostFailed(f"{name_of(method)} did not answer within {HOST_SECONDS:g} s") from exc
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise HostFailed(f"{name_of(method)} was cancelled from within") from exc
+
+
+def name_of(method: Callable[[Any], Any]) -> str:
+    """Name a host's method for people: as the contract calls it, and whose it is."""
+    owner = getattr(method, "__self__", None)
+    name = f"Host.{getattr(method, '__name__', 'method')}"
+    return name if owner is None else f"{name} of {type(owner).__name__}"
+
+
+class SecretSource:
+    """Asks the host for signing secrets (§5.3.6).
+
+    Args:
+        signing_secret: the host's method.
+    """
+
+    def __init__(self, signing_secret: SigningSecret) -> None:
+        self._signing_secret = signing_secret
+        self._episodes = Episodes()
+
+    async def secrets(self, claimed: Iterable[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
+        """Ask for the secrets of claimed deliveries, once for each origin."""
+        origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
+        answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
+        return dict(zip(origins, answers, strict=True))
+
+    async def _secret(self, origin: Origin) -> Secret:
+        try:
+            value = self._checked(await call_host(self._signing_secret, origin))
+        except OriginGone as exc:
+            secret = Secret(gone=str(exc))
+        except HostFailed as exc:
+            return self._failed(origin, str(exc), None)
+        except Exception as exc:  # noqa: BLE001  whatever a host raises
+            reason = f"{name_of(self._signing_secret)} raised {type(exc).__name__}"
+            return self._failed(origin, reason, exc)
+        else:
+            secret = Secret(value=value)
+        if self._episodes.end(origin):
+            log.info("%s answers again for %r", name_of(self._signing_secret), origin)
+        return secret
+
+    def _checked(self, answer: object) -> str | None:
+        if not isinstance(answer, str | None):
+            name = name_of(self._signing_secret)
+            raise HostFailed(f"{name} returned {type(answer).__name__}, which is neither str nor None")
+        try:
+            (answer or "").encode()
+        except UnicodeEncodeError:
+            # Not told further: the error holds the secret.
+            raise HostFailed(
+                f"{name_of(self._signing_secret)} returned text that is not valid Unicode"
+            ) from None
+        # An empty secret is none: signing with it would only look safe.
+        return answer or None
+
+    def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
+        if self._episodes.begin(origin):
+            # The traceback once, however many origins it happens to.
+            shown = error if self._episodes.begin(reason) else None
+            log.error("deliveries of %r wait: %s", origin, reason, exc_info=shown)
+        return Secret(failed=reason)
+
+
+class HostNotifier:
+    """Tells the host which deliveries have ended; never waits for it, and never fails because of it.
+
+    Args:
+        delivery_finished: the host's method; ``None`` when it does not want to know.
+    """
+
+    def __init__(self, delivery_finished: DeliveryFinished | None) -> None:
+        self._delivery_finished = delivery_finished
+        self._pending: set[asyncio.Task[None]] = set()
+
+    async def notify(self, ended: Sequence[Completion]) -> None:
+        """Tell of deliveries that have ended, beside what goes on; wait only while too many batches are pending."""
+        if self._delivery_finished is None or not ended:
+            return
+        while len(self._pending) >= MAX_PENDING_CALLBACKS:
+            await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(self._notify_of(self._delivery_finished, ended))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def drain(self) -> None:
+        """Wait until the host has taken note of everything."""
+        if self._pending:
+            await asyncio.wait(self._pending)
+
+    @staticmethod
+    async def _notify_of(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
+        await asyncio.gather(*(_notify(method, each) for each in ended))
+
+
+async def _notify(method: DeliveryFinished, completion: Completion) -> None:
+    delivery, outcome, change, attempted = completion
+    if delivery.origin is None:
+        return  # an unreadable origin is nothing that a host could find it by
+    if change.status != "delivered" and change.status != "dead":  # noqa: PLR1714  narrows the type
+        return
+    finished = Delivery(
+        id=delivery.id,
+        organization_id=delivery.organization_id,
+        agent_id=delivery.agent_id,
+        origin=delivery.origin,
+        event_id=delivery.event_id,
+        event_type=delivery.event_type,
+        url=delivery.url,
+        status=change.status,
+        attempts=delivery.attempts + attempted,
+        status_code=outcome.status_code,
+        error=outcome.error,
+    )
+    try:
+        await call_host(method, finished)
+    except Exception:
+        log.exception("the host failed to take note of delivery %s", loggable(delivery.id))

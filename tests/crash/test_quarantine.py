@@ -1,0 +1,105 @@
+"""Deliveries whose workers die: what kills them ends dead, and nothing else does. Real processes, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.workers import Field, field_on
+from tests.recorder import OK
+from tests.support import until
+
+HOST = "tests.crash.timed_hosts:make"
+SOON = "2 0.5 0.3"
+"""A lease of two seconds, a deadline of half a second, and rounds in quarantine 0.3 seconds apart."""
+
+
+@pytest.fixture
+async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
+    async with field_on(database_url, tmp_path) as made:
+        made.settings.update(FLOWACTIONS_CLAIM_LIMIT="50", FLOWACTIONS_CONCURRENCY="100")
+        yield made
+
+
+async def until_drained(field: Field, timing: str, seconds: float, **environment: str) -> int:
+    """Start a worker again whenever one has died, until nothing is left to deliver; tell how many died."""
+    died = 0
+    async with asyncio.timeout(seconds):
+        while True:
+            process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=timing, **environment)
+            field.receiver.worker = process.pid  # type: ignore[attr-defined]
+            ended = asyncio.create_task(process.wait())
+            drained = asyncio.create_task(until(field.drained, seconds))
+            await asyncio.wait({ended, drained}, return_when=asyncio.FIRST_COMPLETED)
+            if drained.done() and not ended.done():
+                await drained
+                process.terminate()
+                await ended
+                return died
+            drained.cancel()
+            assert process.returncode == -signal.SIGKILL, field.logs()
+            died += 1
+
+
+@pytest.mark.parametrize(
+    ("delivery", "timing"),
+    [
+        pytest.param("scheduled", SOON, id="scheduled"),
+        pytest.param("continuous", SOON, id="continuous"),
+        pytest.param("continuous", "", id="continuous-soak", marks=pytest.mark.soak),
+        pytest.param("scheduled", "", id="scheduled-soak", marks=pytest.mark.soak),
+    ],
+)
+async def test_what_kills_its_worker_ends_and_its_neighbours_are_delivered(
+    field: Field, delivery: str, timing: str
+) -> None:
+    """One row in 150 kills the worker that sends it, each time: it is dead in the end, and 149 are delivered."""
+    field.settings.update(FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="100")
+    await field.enqueue(75)
+    await field.enqueue(1, webhookBody='{"poison": true}')
+    await field.enqueue(74)
+    killed = 0
+
+    def answer(number: int) -> bytes:
+        nonlocal killed
+        if b"poison" in field.receiver.requests[-1].body:
+            killed += 1
+            os.kill(field.receiver.worker, signal.SIGKILL)  # type: ignore[attr-defined]
+        return OK
+
+    field.receiver.answer = answer
+    died = await until_drained(field, timing, 120 if timing else 900)
+    rows = await field.query("SELECT status, last_error, takeovers, body FROM flowactions_outbox")
+    assert Counter(row.status for row in rows) == {"delivered": 149, "dead": 1}
+    (dead,) = [row for row in rows if row.status == "dead"]
+    assert b"poison" in bytes(dead.body)
+    assert "its worker ended each of the 3 times that it was sent alone" in dead.last_error
+    assert dead.takeovers == 0
+    # Three groups, each smaller than the one before, and three rounds alone; the first two deaths are anybody's.
+    assert killed == died == 8
+    said = [line for line in field.logs().splitlines() if "is dead" in line]
+    assert len(said) == 1
+    assert "127.0.0.1" in said[0]
+
+
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_a_process_that_dies_before_it_sends_kills_nothing(field: Field, delivery: str) -> None:
+    """Ten processes in a row end while they ask for a signing secret: nothing was sent, and nothing is dead."""
+    field.settings.update(FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="100")
+    await field.enqueue(20)
+    for _ in range(10):
+        process = await field.start(
+            host=HOST, FLOWACTIONS_TEST_TIMING=SOON, FLOWACTIONS_TEST_DIES="signing_secret"
+        )
+        async with asyncio.timeout(60):
+            assert await process.wait() == -signal.SIGKILL, field.logs()
+    assert field.receiver.requests == []
+    assert set(await field.states()) == {"pending"}
+    assert await until_drained(field, SOON, 120) == 0
+    assert await field.states() == {"delivered": 20}

@@ -1,0 +1,43 @@
+"""Hosts for worker processes whose claims expire soon: ``FLOWACTIONS_TEST_TIMING`` gives lease, deadline and quarantine.
+
+``FLOWACTIONS_TEST_DIES=signing_secret`` has the process end when it is asked for a signing secret, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from flowactions_hookspecs import Host, Origin
+from flowactions_plugin.outbox.delivery import Timing
+from flowactions_plugin.services import Services
+from tests.support import SmallHost
+
+State = TypeVar("State")
+
+
+def timed_services(host: Host) -> Services:
+    """Make the services of a host with the times of the environment."""
+    given = os.environ.get("FLOWACTIONS_TEST_TIMING", "")
+    return Services(host, Timing(*map(float, given.split())) if given else Timing())
+
+
+class TimedHost(SmallHost):
+    """A host whose deliveries have other times."""
+
+    def plugin_state(self, factory: Callable[[Host], State]) -> State:
+        if factory is Services:
+            return cast("State", super().plugin_state(timed_services))
+        return super().plugin_state(factory)
+
+    async def signing_secret(self, origin: Origin) -> str | None:
+        if os.environ.get("FLOWACTIONS_TEST_DIES") == "signing_secret":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().signing_secret(origin)
+
+
+def make() -> TimedHost:
+    """Make the host of a worker, with the plugin's own transport."""
+    return TimedHost(os.environ)

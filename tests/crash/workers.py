@@ -1,0 +1,146 @@
+"""A queue, a receiver, and real worker processes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.outbox.signature import sign
+from flowactions_plugin.settings import read_settings
+from tests.crash.hosts import SECRET, WORKER
+from tests.recorder import Recorder, recorder
+from tests.support import SmallHost, a_walk, development
+
+ROOT = Path(__file__).parents[2]
+CLAIM_LIMIT = 20
+SIGNING = {"x-service-webhook-timestamp", "x-service-webhook-signature", WORKER}
+
+
+class Field:
+    """A queue, a receiver, and the worker processes between them."""
+
+    def __init__(self, url: str, receiver: Recorder, directory: Path) -> None:
+        self.url = url
+        self.receiver = receiver
+        self.settings = development(
+            url,
+            FLOWACTIONS_HOST_WORKER="off",
+            FLOWACTIONS_CLAIM_LIMIT=str(CLAIM_LIMIT),
+            FLOWACTIONS_CONCURRENCY=str(CLAIM_LIMIT),
+        )
+        self.engine: AsyncEngine = create_async_engine(
+            read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+        )
+        self._directory = directory
+        self._running: list[asyncio.subprocess.Process] = []
+
+    async def enqueue(self, count: int, **config: Any) -> None:
+        """Reach a webhook node so often, in runs of their own."""
+        actions = FlowActions.load(SmallHost(self.settings))
+        config = {"webhookUrl": self.receiver.url, "webhookBody": '{"user": "{{userId}}"}', **config}
+        async with actions.lifespan():
+            for number in range(count):
+                result = await actions.reach(
+                    a_walk(user_id=str(number)), Node(id="n", type="webhook", config=config)
+                )
+                assert result.status == "queued"
+
+    async def start(
+        self, kill: str = "", *, host: str = "tests.crash.hosts:make", **environment: str
+    ) -> asyncio.subprocess.Process:
+        """Start a worker process, with a point at which it dies."""
+        with (self._directory / f"worker-{len(self._running)}-{kill.replace(':', '-')}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "flowactions_plugin.cli",
+                "worker",
+                "--host",
+                host,
+                cwd=ROOT,
+                env={**os.environ, **self.settings, "FLOWACTIONS_TEST_KILL": kill, **environment},
+                stdout=log,
+                stderr=log,
+            )
+        self._running.append(process)
+        return process
+
+    async def stop(self) -> None:
+        """End all workers that run, the orderly way."""
+        for process in self._running:
+            if process.returncode is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        async with asyncio.timeout(120):
+            await asyncio.gather(*(process.wait() for process in self._running))
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self._directory.glob("*.log")))
+
+    async def query(self, statement: str) -> list[Any]:
+        async with self.engine.connect() as connection:
+            return list((await connection.execute(text(statement))).all())
+
+    async def run(self, statement: str) -> None:
+        async with self.engine.begin() as connection:
+            await connection.execute(text(statement))
+
+    async def in_flight(self) -> list[str]:
+        """Give the event ids of all rows that are claimed just now."""
+        return [
+            row[0]
+            for row in await self.query("SELECT event_id FROM flowactions_outbox WHERE claim_token IS NOT NULL")
+        ]
+
+    async def drained(self) -> bool:
+        (row,) = await self.query(
+            "SELECT count(*) FROM flowactions_outbox WHERE status IN ('pending', 'retrying')"
+        )
+        return bool(row[0] == 0)
+
+    async def states(self) -> Counter[str]:
+        """Count the rows by their status."""
+        rows = await self.query("SELECT status, count(*) AS n FROM flowactions_outbox GROUP BY status")
+        return Counter({row.status: row.n for row in rows})
+
+    def arrivals(self) -> Counter[str]:
+        return Counter(request.header("x-service-webhook-id") for request in self.receiver.requests)
+
+    async def check_nothing_lost(self, count: int) -> None:
+        """Every row is delivered at its first attempt, and every arrival is one of them, the same at each time."""
+        rows = await self.query("SELECT event_id, status, attempts FROM flowactions_outbox")
+        assert Counter(row.status for row in rows) == {"delivered": count}
+        assert {row.attempts for row in rows} == {1}
+        assert set(self.arrivals()) == {row.event_id for row in rows}
+        assert len(self.arrivals()) == count
+        logged = await self.query("SELECT number, status_code FROM flowactions_attempts")
+        assert [tuple(row) for row in logged] == [(1, 200)] * count
+        seen: dict[str, Any] = {}
+        for request in self.receiver.requests:
+            frozen = [header for header in request.headers if header[0] not in SIGNING]
+            first = seen.setdefault(request.header("x-service-webhook-id"), (frozen, request.body))
+            assert first == (frozen, request.body)
+            stamp = int(request.header("x-service-webhook-timestamp"))
+            assert request.header("x-service-webhook-signature") == sign(SECRET, stamp, request.body)
+
+
+@asynccontextmanager
+async def field_on(url: str, directory: Path) -> AsyncIterator[Field]:
+    async with recorder() as receiver:
+        field = Field(url, receiver, directory)
+        try:
+            yield field
+        finally:
+            await field.stop()
+            await field.engine.dispose()
