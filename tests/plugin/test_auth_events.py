@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -20,9 +21,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions, SettingsInvalid
-from flowactions_plugin.auth_events.verify import NotAuthentic, Verifier
+from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.http.events import EventInvalid
+from flowactions_plugin.http.events import EventInvalid, NotAuthentic
+from flowactions_plugin.http.refusals import RefusalLog
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.chatting import chat_host
@@ -196,6 +198,10 @@ class TestVerifying:
             b'{"type":"user.created"}',
             b'{"type":"user.created","data":[]}',
             b"[" * 100_000,
+            b'{"type":"user.created","type":"user.deleted","data":{}}',
+            b'{"type":"user.created","data":{"x":NaN}}',
+            b'{"type":"user.created","data":{"x":"\\ud800"}}',
+            b'\xef\xbb\xbf{"type":"user.created","data":{}}',
             json.dumps({"type": "x" * 201, "data": {}}).encode(),
         ],
     )
@@ -240,6 +246,78 @@ class TestVerifying:
         message = "these settings cannot be used: AUTH_WEBHOOK_SIGNING_SECRET must be secrets such as whsec_…"
         with pytest.raises(SettingsInvalid, match=message):
             read_settings({"AUTH_WEBHOOK_SIGNING_SECRET": secret})
+
+
+class TestRefusals:
+    """The log says why a request was refused; the answer does not."""
+
+    @pytest.mark.parametrize(
+        ("change", "at", "secret", "said"),
+        [
+            ({"svix-id": None, "svix-signature": None}, 0, NEW, "svix-id and svix-signature missing"),
+            ({"svix-timestamp": "now"}, 0, NEW, "the id or the timestamp does not have the scheme's form"),
+            ({"svix-id": "é"}, 0, NEW, "the id or the timestamp does not have the scheme's form"),
+            (
+                {},
+                -4000,
+                OLD,
+                "s in the past, more than five minutes; the signature fits: compare this machine's clock",
+            ),
+            (
+                {},
+                4000,
+                NEW,
+                "s in the future, more than five minutes; the signature fits: compare this machine's clock",
+            ),
+            ({}, -4000, OTHER, "s in the past, more than five minutes; the signature does not fit either"),
+            ({}, 0, OTHER, "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET"),
+            ({"svix-signature": "v1,é"}, 0, NEW, "the signature does not fit any of the 2 secrets"),
+        ],
+    )
+    async def test_each_cause_is_logged_and_none_is_told(
+        self,
+        run: Running,
+        change: dict[str, str | None],
+        at: int,
+        secret: str,
+        said: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """A wrong secret and a clock that is off are told apart, and no secret or signature is written."""
+        body = json.dumps(CREATED).encode()
+        headers = {**signed(body, secret, at=time.time() + at), **change}
+        signature = str(headers["svix-signature"])
+        sent = [(name, value.encode("latin-1")) for name, value in headers.items() if value is not None]
+        answer = await run.client.post("/webhooks/auth", content=body, headers=sent)  # type: ignore[arg-type]
+        assert answer.json()["detail"] == "The signature is missing, wrong or too old."
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "flowactions.auth_events"]
+        assert line.startswith("POST /webhooks/auth refused: ")
+        assert said in line
+        seconds = re.search(r"(\d+) s in", line)
+        assert seconds is None or abs(int(seconds[1]) - 4000) < 60
+        for value in (signature, NEW, OLD, OTHER):
+            assert value not in line
+            assert value.removeprefix("whsec_") not in line
+
+    async def test_strangers_cannot_fill_the_log(self, run: Running, caplog: pytest.LogCaptureFixture) -> None:
+        """Of a hundred refusals for one cause, one is a line; another cause is another."""
+        for _ in range(100):
+            assert (await run.send(headers={})).status_code == 401
+        assert (await run.send(secret=OTHER)).status_code == 401
+        assert len([record for record in caplog.records if record.name == "flowactions.auth_events"]) == 2
+
+    def test_what_was_not_said_is_counted(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A minute later, the next line says how many there were."""
+        times = [0.0, 1.0, 59.9, 60.0, 61.0, 500.0, 600.0]
+        log = RefusalLog("flowactions.auth_events", "POST /x", iter(times).__next__)
+        for _ in times:
+            log.note(NotAuthentic("signature", "no fit"))
+        assert [record.getMessage() for record in caplog.records] == [
+            "POST /x refused: no fit",
+            "POST /x refused: no fit (2 more for this cause since the last line)",
+            "POST /x refused: no fit (1 more for this cause since the last line)",
+            "POST /x refused: no fit",
+        ]
 
 
 class TestOnce:

@@ -78,6 +78,40 @@ async def status(run: ChatHost, organization: str) -> tuple[str, str | None]:
     return card["status"], card["statusReason"]
 
 
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("at", "secret", "said"),
+        [
+            (0, "another secret", "the signature does not fit CHAT_SIGNING_SECRET"),
+            (-4000, SIGNING_SECRET, "s in the past, more than five minutes; the signature fits: compare this"),
+            (4000, SIGNING_SECRET, "s in the future, more than five minutes; the signature fits: compare this"),
+            (
+                -4000,
+                "another secret",
+                "s in the past, more than five minutes; the signature does not fit either",
+            ),
+            (None, SIGNING_SECRET, "X-Slack-Request-Timestamp or X-Slack-Signature is missing"),
+        ],
+    )
+    async def test_each_cause_is_logged_once_a_minute_and_none_is_told(
+        self, run: ChatHost, at: int | None, secret: str, said: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A wrong secret and a clock that is off are told apart, and neither secret nor signature is written."""
+        stamp = int(time.time()) + (at or 0)
+        signed = signature(secret, stamp, b"{}")
+        headers = {"x-slack-signature": signed}
+        if at is not None:
+            headers["x-slack-request-timestamp"] = str(stamp)
+        for _ in range(5):
+            answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
+            assert answer.json()["detail"] == "The signature is missing, wrong or too old."
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "flowactions.chat"]
+        assert line.startswith("POST /integrations/chat/events refused: ")
+        assert said in line
+        assert signed not in line
+        assert SIGNING_SECRET not in line
+
+
 class TestVerifying:
     def test_the_published_example_verifies(self) -> None:
         """The provider's own documentation has this secret, body and signature."""

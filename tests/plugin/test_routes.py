@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from litestar import Litestar, get
+from sqlalchemy import event, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.services import Services
 from tests.recorder import Recorder, recorder, status
 from tests.support import SmallHost, a_walk, development, until
 
@@ -205,6 +210,92 @@ async def test_a_wrong_query_names_its_field(run: Running, path: str, named: str
     answer = await run.client.get(path)
     assert answer.status_code == 400
     assert [error["path"] for error in answer.json()["errors"]] == [named]
+
+
+async def test_credentials_are_masked_in_what_is_shown(run: Running) -> None:
+    """Values of credential-like headers and query parameters; what is sent keeps them."""
+    config = {
+        "webhookUrl": f"{run.receiver.url}?token=hush-hush&x=1",
+        "webhookHeaders": [
+            {"key": "Authorization", "value": "Bearer hush-hush"},
+            {"key": "X-Api-Key", "value": "hush-hush"},
+            {"key": "X-User", "value": "u"},
+        ],
+    }
+    result = await run.actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
+    await until(lambda: _ended(run, str(result.delivery_id), "delivered"))
+    answer = await run.client.get(f"/v1/webhooks/outbox/{result.delivery_id}")
+    shown = answer.json()["data"]
+    headers = {header["key"].lower(): header["value"] for header in shown["headers"]}
+    assert headers["user-agent"] == "Service-Webhooks/1"
+    assert (headers["authorization"], headers["x-api-key"], headers["x-user"]) == ("…", "…", "u")
+    assert shown["url"] == f"{run.receiver.url}?token=…&x=1"
+    assert "hush-hush" not in answer.text + (await run.client.get("/v1/webhooks/outbox")).text
+    (request,) = run.receiver.requests
+    assert (request.header("authorization"), request.header("x-api-key")) == ("Bearer hush-hush", "hush-hush")
+    assert "token=hush-hush" in request.line
+
+
+CORRUPT = {
+    "created_at": "9000000000000000000",
+    "next_attempt_at": "-9000000000000000000",
+    "updated_at": "9000000000000000000",
+    "finished_at": "9000000000000000000",
+    "attempts": "2147483647",
+    "max_attempts": "-2147483648",
+    "last_status_code": "2147483647",
+    "origin": '\'{"kind":"later"}\'',
+    "headers": "'[[[['",
+    "body": "NULL",
+    "last_error": "''",
+}
+
+
+async def test_a_corrupt_row_is_shown_and_hides_no_other(run: Running) -> None:
+    """Each column alone and all at once: 200, with a note where origin or headers cannot be read."""
+    spoilt, sound = await run.enqueue(), await run.enqueue()
+    await until(lambda: _ended(run, spoilt, "delivered"))
+    await until(lambda: _ended(run, sound, "delivered"))
+    database = run.host.plugin_state(Services)._database
+    for columns in ([name] for name in CORRUPT), [list(CORRUPT)]:
+        for names in columns:
+            changes = ", ".join(f"{name} = {CORRUPT[name]}" for name in names)
+            async with database.write() as connection:
+                await connection.execute(
+                    text(f"UPDATE flowactions_outbox SET {changes} WHERE id = :id"),  # noqa: S608  our own words
+                    {"id": spoilt},
+                )
+            answer = await run.client.get(f"/v1/webhooks/outbox/{spoilt}")
+            assert (answer.status_code, answer.json()["data"]["id"]) == (200, spoilt), names
+            for name in {"origin", "headers"}.intersection(names):
+                assert name in answer.json()["data"]["defect"]
+            listed = await run.rows()
+            assert [row["id"] for row in listed] == sorted([spoilt, sound], reverse=True), names
+
+
+@pytest.mark.parametrize(
+    "column", ["event_type", "agent_id", "url", "method", "headers", "origin", "last_error"]
+)
+async def test_text_that_is_not_utf8_is_shown(tmp_path: Path, column: str) -> None:
+    """SQLite stores any bytes as text; a row that holds such is shown beside the others."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'f.db'}")
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def read_any(connection: Any, _: object) -> None:
+        connection.driver_connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+
+    host = SmallHost(development("sqlite:///unused.db", FLOWACTIONS_HOST_WORKER="off"), database=engine)
+    actions = FlowActions.load(host)
+    async with actions.lifespan(), recorder() as receiver:
+        running = Running(host, actions, receiver)
+        spoilt, sound = await running.enqueue(), await running.enqueue()
+        async with engine.begin() as connection:
+            update = f"UPDATE flowactions_outbox SET {column} = CAST(X'22FF41' AS TEXT) WHERE id = :id"  # noqa: S608
+            await connection.execute(text(update), {"id": spoilt})
+        answer = await running.client.get(f"/v1/webhooks/outbox/{spoilt}")
+        assert (answer.status_code, answer.json()["data"]["id"]) == (200, spoilt)
+        assert [row["id"] for row in await running.rows()] == sorted([spoilt, sound], reverse=True)
+    await engine.dispose()
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "é", "%00", "'; DROP TABLE x", "9" * 3000])

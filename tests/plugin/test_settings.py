@@ -30,6 +30,12 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ),
         ("FLOWACTIONS_ENCRYPTION_KEYS", f"{KEY},{KEY}", "encryption_keys", (b"k" * 32, b"k" * 32)),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/admin/connections", "connections_path", "/admin/connections"),
+        (
+            "FLOWACTIONS_DASHBOARD_ORIGINS",
+            "https://App.example.com:443, http://localhost:3000,http://[::1]:8080",
+            "dashboard_origins",
+            ("https://app.example.com", "http://localhost:3000", "http://[::1]:8080"),
+        ),
         ("BACKEND_PUBLIC_URL", "https://example.com/api/", "public_url", "https://example.com/api"),
         ("CHAT_API_URL", "http://127.0.0.1:9/api", "chat_api_url", "http://127.0.0.1:9/api/"),
         (
@@ -74,6 +80,22 @@ def test_every_setting_is_documented_and_named_once() -> None:
         ("FLOWACTIONS_ENCRYPTION_KEYS", "not base64!"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "//evil.example"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "https://evil.example"),
+        *(
+            ("FLOWACTIONS_DASHBOARD_ORIGINS", text)
+            for text in (
+                "dash.example.org",
+                "https://app.example.com/",
+                "https://app.example.com/path",
+                "https://user:hush@app.example.com",
+                "https://app.example.com?a=b",
+                "https://app.example.com:99999",
+                "https://app.example.com:x",
+                "https://*.example.com",
+                "https://ok.example.com,null",
+                "*",
+                "ftp://app.example.com",
+            )
+        ),
         ("BACKEND_PUBLIC_URL", "example.com"),
         ("BACKEND_PUBLIC_URL", "https://example.com/?a=b"),
         ("CHAT_API_URL", "ftp://example.com"),
