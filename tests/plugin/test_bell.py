@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
@@ -15,29 +15,60 @@ from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
 
 
-async def test_many_rings_are_few_notifications() -> None:
+class Pauses:
+    """Stands in for the bell's pauses: each lasts until the test ends it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self._end = asyncio.Semaphore(0)
+        stand_in = SimpleNamespace(**{**vars(asyncio), "sleep": self._pause})
+        monkeypatch.setattr(bell, "asyncio", stand_in)
+
+    async def _pause(self, seconds: float) -> None:
+        assert seconds == DEBOUNCE_SECONDS
+        self.begun += 1
+        await self._end.acquire()
+
+    async def end(self, number: int) -> None:
+        """Wait until so many pauses were begun, and end the last of them."""
+        await until(lambda: self.begun == number)
+        self._end.release()
+
+
+async def turns() -> None:
+    """Let the event loop do what is there to be done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_many_rings_are_few_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first goes out at once; those of a moment go together; the last is never swallowed."""
-    times: list[float] = []
+    pauses, notified = Pauses(monkeypatch), 0
 
     async def notify() -> None:
-        times.append(time.monotonic())
+        nonlocal notified
+        notified += 1
 
     ringing = Bell(notify)
     async with ringing:
-        started = time.monotonic()
-        for _ in range(100):
-            ringing.ring()
-            await asyncio.sleep(0.001)
-        rang = time.monotonic()
-        await asyncio.sleep(3 * DEBOUNCE_SECONDS)
-    assert times[0] - started < DEBOUNCE_SECONDS
-    assert 2 <= len(times) <= (rang - started) / DEBOUNCE_SECONDS + 2
-    assert times[-1] > rang - DEBOUNCE_SECONDS
+        for round_ in (1, 2, 3):
+            for _ in range(100):
+                ringing.ring()
+                await turns()
+            # The first round's first ring, and then one for all that came during each pause.
+            assert (notified, pauses.begun) == (round_, round_)
+            await pauses.end(round_)
+            await until(lambda round_=round_: notified == round_ + 1)  # type: ignore[misc]
+        await pauses.end(4)
+        await turns()
+        assert notified == 4
+        ringing.ring()
+        await until(lambda: notified == 5)
 
 
-async def test_a_notification_that_fails_harms_nobody() -> None:
+async def test_a_notification_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is sent all the same."""
-    tried = 0
+    pauses, tried = Pauses(monkeypatch), 0
 
     async def notify() -> None:
         nonlocal tried
@@ -49,26 +80,28 @@ async def test_a_notification_that_fails_harms_nobody() -> None:
         for expected in (1, 2):
             ringing.ring()
             await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
-            await asyncio.sleep(2 * DEBOUNCE_SECONDS)
+            await pauses.end(expected)
+            await turns()
 
 
 async def test_after_its_end_it_does_not_ring() -> None:
     """A commit that is heard of too late opens no connection that nobody would close."""
-    times: list[float] = []
+    notified = 0
 
     async def notify() -> None:
-        times.append(time.monotonic())
+        nonlocal notified
+        notified += 1
 
     ringing = Bell(notify)
     ringing.ring()
     async with ringing:
         pass
     ringing.ring()
-    await asyncio.sleep(2 * DEBOUNCE_SECONDS)
-    assert times == []
+    await turns()
+    assert notified == 0
     async with ringing:
         ringing.ring()
-        await until(lambda: times)
+        await until(lambda: notified)
 
 
 async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +143,7 @@ async def test_a_worker_elsewhere_is_woken(postgres_url: str, monkeypatch: pytes
 
         await until(listeners)
         assert (await sending.reach(a_walk(), node)).status == "queued"
-        await until(lambda: len(receiver.requests) == 1, seconds=2)
+        await until(lambda: len(receiver.requests) == 1)
         async with database.read() as connection:
             await connection.execute(
                 text(
@@ -119,5 +152,5 @@ async def test_a_worker_elsewhere_is_woken(postgres_url: str, monkeypatch: pytes
                 )
             )
         assert (await sending.reach(a_walk(), node)).status == "queued"  # nobody listens, perhaps
-        await until(lambda: len(receiver.requests) == 2, seconds=5)
+        await until(lambda: len(receiver.requests) == 2)
         await until(listeners)

@@ -250,14 +250,17 @@ async def test_a_holder_that_was_too_slow_changes_nothing(
 async def test_a_long_step_is_held_to_its_end(
     database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many slow nodes take longer than one hold; nobody takes them over meanwhile."""
-    monkeypatch.setattr("flowactions_plugin.nodes.store.HOLD_SECONDS", 0.6)
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", 0.1)
+    """Each of many slow nodes begins with a hold that was made longer; nobody takes them over meanwhile."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", -1)
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
     prepare = Outbox.prepare
+    held: list[int] = []
 
     async def slowly(self: Outbox, webhook: Any) -> Any:
-        await asyncio.sleep(0.2)
+        async with one.host.plugin_state(Services)._database.read() as connection:
+            query = "SELECT held_until FROM flowactions_deferred ORDER BY id"
+            held.append((await connection.exec_driver_sql(query)).scalars().all()[-1])
+        await asyncio.sleep(0.1)
         return await prepare(self, webhook)
 
     monkeypatch.setattr(Outbox, "prepare", slowly)
@@ -268,6 +271,8 @@ async def test_a_long_step_is_held_to_its_end(
             await one.reach(before(walk, "s"), node(name, receiver.url))
         assert ids(await one.advance(walk, "s")) == names
         await until(lambda: len(receiver.requests) == len(names))
+    assert len(held) == len(names)
+    assert held == sorted(set(held))
 
 
 async def test_in_the_hosts_transaction_everything_belongs_to_it(tmp_path: Path, postgres_url: str) -> None:
