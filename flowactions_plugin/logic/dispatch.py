@@ -104,6 +104,7 @@ class Dispatcher:
 
     async def dispatch(self, walk: Walk, ref: LogicActionRef) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when the walk has one."""
+        self._outbox.check_transaction(walk.connection)
         try:
             delivery = await self.prepare(ref)
             await self._outbox.write(delivery, walk.connection)
