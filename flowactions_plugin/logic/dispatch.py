@@ -78,6 +78,7 @@ class Dispatcher:
 
     async def dispatch(self, firing: Firing, transaction: Connection | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
+        self._outbox.check_transaction(transaction)
         try:
             delivery = await self.prepare(firing.ref, firing.occurred_at, Occasion("firing", firing.firing_id))
             await self._outbox.write(delivery, transaction)

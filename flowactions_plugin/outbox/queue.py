@@ -143,6 +143,14 @@ class Outbox:
         else:
             self._store.after_commit(connection, self._wake)
 
+    def check_transaction(self, transaction: Connection | None) -> None:
+        """See that `write` can join a host's transaction, before anything is done for it.
+
+        Raises:
+            TransactionInvalid: it cannot.
+        """
+        self._store.check_transaction(transaction)
+
     def call_on_commit(self, wake: Callable[[], None] | None) -> None:
         """Have a worker of this process woken whenever something was written and committed; ``None``: no more."""
         self._wake = wake

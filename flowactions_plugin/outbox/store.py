@@ -91,6 +91,10 @@ class OutboxStore:
             async with self._database.write(connection) as joined:
                 await joined.execute(self._enqueued, row)
 
+    def check_transaction(self, transaction: AsyncConnection | None) -> None:
+        """Raise `TransactionInvalid` unless a host's transaction can be joined."""
+        self._database.check_transaction(transaction)
+
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
         """Have something called when what was enqueued on a connection is there for others."""
         self._database.after_commit(connection, call)

@@ -44,12 +44,10 @@ class _Call(NamedTuple):
     Attributes:
         call: what is called.
         nested: whether a SAVEPOINT of the host was around what it follows.
-        later: the names of those that the host has set since.
     """
 
     call: Callable[[], None]
     nested: bool
-    later: set[str]
 
 
 class _Calls:
@@ -63,11 +61,10 @@ class _Calls:
         self._waiting: list[_Call] = []
         event.listen(connection, "commit", self._committing)
         event.listen(connection, "rollback", self._rolled_back)
-        event.listen(connection, "savepoint", self._savepoint)
         event.listen(connection, "rollback_savepoint", self._savepoint_rolled_back)
 
     def add(self, connection: SyncConnection, call: Callable[[], None]) -> None:
-        self._waiting.append(_Call(call, connection.in_nested_transaction(), set()))
+        self._waiting.append(_Call(call, connection.in_nested_transaction()))
 
     def _committing(self, connection: SyncConnection) -> None:
         calls, self._waiting = self._waiting, []
@@ -85,10 +82,6 @@ class _Calls:
     def _rolled_back(self, _connection: SyncConnection) -> None:
         self._waiting = []
 
-    def _savepoint(self, _connection: SyncConnection, name: str | None) -> None:
-        for each in self._waiting:
-            each.later.add(name or "")
-
-    def _savepoint_rolled_back(self, _connection: SyncConnection, name: str, _context: None) -> None:
-        # To drop a call too many costs a worker's next look, and no more.
-        self._waiting = [each for each in self._waiting if not each.nested or name in each.later]
+    def _savepoint_rolled_back(self, _connection: SyncConnection, _name: str, _context: None) -> None:
+        # It may be another one, within: to drop a call too many costs a worker's next look, and no more.
+        self._waiting = [each for each in self._waiting if not each.nested]

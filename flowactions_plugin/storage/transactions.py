@@ -226,9 +226,7 @@ class _Savepoint:
             await connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
             await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
         except Exception as exc:  # noqa: BLE001  whatever it is, the transaction is not what it was
-            log.error(
-                "a host's transaction is lost: its next statement or commit fails: %s", type(exc).__name__
-            )
+            log.error("a host's transaction is lost, and its commit will fail: %s", type(exc).__name__)  # noqa: TRY400
             await _give_up(connection)
 
 

@@ -180,7 +180,7 @@ class Outage:
 def outage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outage:
     if request.param in {"refused", "read-only server"}:
         return Outage(request.getfixturevalue("postgres_url"), request.param)
-    monkeypatch.setattr("flowactions_plugin.storage.database.BUSY_TIMEOUT_MS", 100)
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0.1)
     return Outage(f"sqlite:///{tmp_path / 'f.db'}", request.param)
 
 
