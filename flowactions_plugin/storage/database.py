@@ -43,7 +43,6 @@ from sqlalchemy.exc import (
     DisconnectionError,
     IntegrityError,
     NotSupportedError,
-    ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -79,8 +78,8 @@ IDLE_SECONDS: Final = 1
 SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 """PostgreSQL's advisory lock for making and changing tables."""
 
-MISTAKE_CLASSES: Final = ("22", "23", "42")
-"""SQLSTATE classes that say that a statement is wrong (data, constraint, syntax), not that the database is away."""
+MISTAKE_CLASSES: Final = ("22", "23")
+"""SQLSTATE classes that say that a value is wrong (data, constraint), not that the database is away."""
 
 
 class Database:
@@ -529,7 +528,7 @@ def _translated() -> Iterator[None]:
     """Turn a failing database into `StorageUnavailable`, and let mistakes in our own SQL be seen as such."""
     try:
         yield
-    except (DataError, IntegrityError, NotSupportedError, ProgrammingError):
+    except (DataError, IntegrityError, NotSupportedError):
         raise
     except (DBAPIError, PoolTimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         reason = exc.orig if isinstance(exc, DBAPIError) else exc
