@@ -44,11 +44,11 @@ async def call_host(method: Callable[[Any], Any], argument: object) -> Any:
         HostFailed: it took too long, did not answer asynchronously, or was cancelled from within; the message names it.
         Exception: what the method raised.
     """
-    answer = method(argument)
-    if not inspect.isawaitable(answer):
-        raise HostFailed(f"{name_of(method)} returned {type(answer).__name__}: it has to be async")
     scope = asyncio.timeout(HOST_SECONDS)
     try:
+        answer = method(argument)
+        if not inspect.isawaitable(answer):
+            raise HostFailed(f"{name_of(method)} returned {type(answer).__name__}: it has to be async")
         async with scope:
             return await answer
     except TimeoutError as exc:

@@ -29,7 +29,7 @@ from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
 from flowactions_plugin.outbox.presentable import presentable
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
-from flowactions_plugin.storage.text import is_text, read_all
+from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -340,9 +340,10 @@ class OutboxStore:
         return presentable(outbox, rows[0]), [presentable(attempts, row) for row in tried]
 
 
-def log_dead(row_id: str, destination: str, reason: str) -> None:
-    """Say that a delivery is dead: one line for each."""
-    log.warning("delivery %s to %s is dead: %s", loggable(row_id), loggable(destination), loggable(reason))
+def log_dead(row_id: object, destination: object, reason: str) -> None:
+    """Say that a delivery is dead: one line for each, whatever stands in its row."""
+    name, where = loggable(as_text(row_id)), loggable(as_text(destination))
+    log.warning("delivery %s to %s is dead: %s", name, where, loggable(reason))
 
 
 def _raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:

@@ -1,0 +1,431 @@
+"""Faults of this side: what is lost, lacking or cut here uses up no attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.outbox.continuous import ContinuousWorker
+from flowactions_plugin.outbox.deadline import GRACE_SECONDS, Deadline, StallMonitor
+from flowactions_plugin.outbox.delivery import Aborted, Timing
+from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.resources import SHORTAGES, shortage
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.services import Services
+from flowactions_plugin.storage.database import Database
+from tests.loopback import listening
+from tests.queueing import Queue, a_courier, a_worker, claimed, look
+from tests.recorder import OK, recorder
+from tests.support import SmallHost, a_walk, development, until
+
+TIMING = Timing(lease_seconds=4.0, deadline_seconds=0.6)
+
+
+@contextmanager
+def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve in a thread, so that the receiver answers while this event loop stands still."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.settimeout(30)
+                    read = b""
+                    while b"\r\n\r\n" not in read:
+                        read += connection.recv(65536)
+                    answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+
+
+@asynccontextmanager
+async def own_transport() -> AsyncIterator[OutboundTransport]:
+    made = OutboundTransport(EgressGuard(development=True, resolve=Resolver(8)), 1000)
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+class TestLostTime:
+    """The receiver answers in time; the event loop stands still meanwhile."""
+
+    @pytest.mark.parametrize("seconds", [1.5, 5.0])
+    async def test_an_answer_that_is_read_late_counts_as_what_it_says(
+        self, queue: Queue, seconds: float
+    ) -> None:
+        """A block longer than the deadline, and one longer than the lease: 200 is delivered, at the first attempt."""
+        loop = asyncio.get_running_loop()
+
+        def answer(connection: socket.socket) -> None:
+            loop.call_soon_threadsafe(time.sleep, seconds)
+            time.sleep(0.2)
+            connection.sendall(OK)
+
+        with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
+            async with own_transport() as transport:
+                queue.store = type(queue.store)(queue.database, TIMING.lease_seconds)
+                row_id = await queue.put(url=url, max_attempts=1)
+                await a_worker(queue, transport, monitor=monitor, timing=TIMING).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, row.last_error) == ("delivered", 1, None)
+
+    async def test_a_failure_in_lost_time_is_no_attempt(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The receiver gives up while this process stands still: the row is given back, and the log says why once."""
+        loop = asyncio.get_running_loop()
+
+        def answer(connection: socket.socket) -> None:
+            loop.call_soon_threadsafe(time.sleep, 1.0)
+            time.sleep(0.3)
+
+        with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
+            async with own_transport() as transport:
+                row_id = await queue.put(url=url, max_attempts=1)
+                worker = a_worker(queue, transport, monitor=monitor, timing=TIMING)
+                for _ in range(2):
+                    await worker.tick()
+                    row = await queue.row(row_id)
+                    assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+                    await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
+        assert caplog.text.count("this process stood still") == 1
+
+    async def test_a_receiver_that_had_its_time_has_failed(self, queue: Queue) -> None:
+        """What was lost is added to the deadline; when the receiver is silent all the same, that is its failure."""
+        loop = asyncio.get_running_loop()
+        end = threading.Event()
+
+        def answer(connection: socket.socket) -> None:
+            loop.call_soon_threadsafe(time.sleep, 0.8)
+            end.wait(20)
+
+        with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
+            async with own_transport() as transport:
+                row_id = await queue.put(url=url, max_attempts=2)
+                await a_worker(queue, transport, monitor=monitor, timing=TIMING).tick()
+                end.set()
+        found = await queue.store.detail(row_id, "acme")
+        assert found is not None
+        row, (attempt,) = found
+        assert row.last_error == "timed out after 0.6 s while waiting for the answer"
+        assert attempt.duration_ms >= 1400
+
+    async def test_a_worker_that_wakes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
+        """What is left of the lease does not cover an attempt: the rows are given back, and sent with the next claim."""
+        queue.store = type(queue.store)(queue.database, 1.5)
+        block = True
+
+        async def secret(origin: object) -> str | None:
+            if block:
+                time.sleep(1.2)  # noqa: ASYNC251  that is the fault
+            return None
+
+        ids = [await queue.put() for _ in range(3)]
+        sent: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            return httpx.Response(200)
+
+        worker = a_worker(queue, answer, signing_secret=secret, timing=Timing(1.5, 0.6))
+        await worker.tick()
+        assert sent == []
+        rows = [await queue.row(row_id) for row_id in ids]
+        assert {(row.status, row.attempts, row.claim_token, row.takeovers) for row in rows} == {
+            ("pending", 0, None, 0)
+        }
+        block = False
+        await worker.tick()
+        assert len(sent) == 3
+
+    async def test_the_lease_begins_before_the_claim_is_asked_for(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However long the claim's answer is on the way, the row is not held longer than the database holds it."""
+        await queue.put()
+        at_once = queue.database.at_once
+
+        async def slow(work: Any) -> Any:
+            answer = await at_once(work)
+            await asyncio.sleep(0.3)
+            return answer
+
+        monkeypatch.setattr(queue.database, "at_once", slow)
+        (row,) = await queue.store.claim(1)
+        assert row.lease_end <= lease_clock() + 30 - 0.3
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_deadline_moves_by_what_was_lost_and_not_beyond_the_lease() -> None:
+    """The monitor counts stalls, not the loop's ordinary work; without a stall nothing moves."""
+    clock = FakeClock()
+    monitor = StallMonitor(clock)
+    with monitor:
+        clock.now += 0.3  # 0.05 late
+        assert monitor.lost() == 0
+        clock.now += 5
+        assert monitor.lost() == pytest.approx(5.05)
+        assert monitor.lost() == pytest.approx(5.05)
+        assert monitor.ended() == clock.now
+    clock.now += 100
+    assert monitor.lost() == pytest.approx(5.05)
+
+
+async def test_a_deadline_interrupts_its_own_block_only() -> None:
+    """Expired, it raises TimeoutError once; a cancellation from outside stays one."""
+    ended: list[int] = []
+    monitor = StallMonitor(time.monotonic)
+    with pytest.raises(TimeoutError):
+        async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(1)):
+            await asyncio.sleep(10)
+    assert ended == [1]
+    async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(2)) as unused:
+        pass
+    await asyncio.sleep(GRACE_SECONDS / 10)
+    assert not unused.expired
+
+    async def block() -> None:
+        async with Deadline(monitor, 10, float("inf"), lambda: ended.append(3)):
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(block())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1]
+
+
+class TestShortages:
+    @pytest.mark.parametrize("number", sorted(SHORTAGES))
+    async def test_a_lack_of_anything_here_is_found_wherever_it_is_told(self, number: int) -> None:
+        """As the error itself, as a cause, a context, an argument, an attribute, in a group."""
+        lack = OSError(number, os.strerror(number))
+        wrapped = RuntimeError("outer")
+        wrapped.__cause__ = ExceptionGroup("all", [ValueError("x"), lack])
+        assert shortage(lack) == os.strerror(number)
+        assert shortage(RuntimeError("x", lack)) == os.strerror(number)
+        assert shortage(wrapped) == os.strerror(number)
+
+    def test_memory_and_threads(self) -> None:
+        """Python tells these in its own way."""
+        assert shortage(MemoryError()) == "memory"
+        assert shortage(RuntimeError("can't start new thread")) == "threads"
+
+    def test_a_lookup_that_fails_for_want_of_descriptors_is_told_apart(self) -> None:
+        """Without descriptors a lookup fails as if there were no such name."""
+        failed = OSError()
+        failed.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        lack = OSError(errno.EMFILE, "Too many open files")
+        assert shortage(failed, lambda: lack) == "Too many open files"
+        assert shortage(failed, lambda: None) is None
+        assert shortage(failed) is None
+
+    @pytest.mark.parametrize(
+        "number", [errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL]
+    )
+    def test_what_the_network_says_is_an_attempt(self, number: int) -> None:
+        """Only this side's lacks are meant."""
+        assert shortage(OSError(number, os.strerror(number))) is None
+
+    async def test_a_row_is_given_back_and_said_once(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No attempt is used up, and when it is over that is said as well."""
+        caplog.set_level(logging.INFO)
+        ids = [await queue.put(max_attempts=1) for _ in range(4)]
+        lacking = True
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            if lacking:
+                raise httpx.ConnectError("All connection attempts failed") from OSError(
+                    errno.EMFILE, "Too many open files"
+                )
+            return httpx.Response(200)
+
+        worker = a_worker(queue, answer)
+        await worker.tick()
+        for row_id in ids:
+            row = await queue.row(row_id)
+            assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+            assert row.next_attempt_at > row.updated_at + 4000
+        lacking = False
+        await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
+        await worker.tick()
+        assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * 4
+        assert caplog.text.count("given back without an attempt") == 1
+        assert caplog.text.count("deliveries go on") == 1
+
+
+@pytest.mark.parametrize("broken", ["claim", "complete", "give_back"])
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_a_crash_of_the_delivery_task_costs_no_attempt(
+    database_url: str, delivery: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 requests are in flight when the task crashes, and each is answered 200: all are delivered, none twice."""
+    count = 600
+    settings = development(
+        database_url,
+        FLOWACTIONS_DELIVERY=delivery,
+        FLOWACTIONS_CONCURRENCY=str(count + 50),
+        FLOWACTIONS_CLAIM_LIMIT=str(count),
+        FLOWACTIONS_DESTINATION_LIMIT=str(count),
+    )
+    arrived = 0
+    answer = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n")
+        arrived += 1
+        await answer.wait()
+        writer.write(OK)
+        await writer.drain()
+
+    async with listening(serve) as port:
+        host = SmallHost(settings)
+        services = host.plugin_state(Services)
+        actions = FlowActions.load(host)
+        node = Node(id="n", type="webhook", config={"webhookUrl": f"http://127.0.0.1:{port}/"})
+        before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
+        async with before.lifespan():
+            for _ in range(count):
+                await before.reach(a_walk(), node)
+        method, failures = getattr(services._store, broken), 0
+
+        async def fail_in_flight(*arguments: Any, **others: Any) -> Any:
+            nonlocal failures
+            if arrived == count and not failures:
+                failures += 1
+                raise LookupError("a defect")
+            return await method(*arguments, **others)
+
+        monkeypatch.setattr(services._store, broken, fail_in_flight)
+        async with actions.lifespan():
+            await until(lambda: arrived == count, 60)
+            if delivery == "continuous" and broken == "claim":
+                await until(lambda: failures)
+            answer.set()
+
+            async def all_ended() -> bool:
+                async with services._database.read() as connection:
+                    query = "SELECT count(*) FROM flowactions_outbox WHERE status = 'delivered'"
+                    return bool((await connection.exec_driver_sql(query)).scalar_one() == count)
+
+            await until(all_ended, 60)
+        assert arrived == count
+        assert len(host.finished) == count
+
+
+async def test_what_we_cut_ourselves_is_no_attempt() -> None:
+    """A request under way when the transport is closed comes to nothing that counts."""
+    arrived = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        await reader.read()
+
+    async with listening(serve) as port, own_transport() as transport:
+        sender = Sender(transport, look, time.time, time.monotonic)
+        sending = asyncio.create_task(sender.send(claimed(url=f"http://127.0.0.1:{port}/"), None))
+        await arrived.wait()
+        await sender.aclose()
+        outcome = await sending
+    assert isinstance(outcome, Aborted)
+    assert (outcome.cause, outcome.waits) == ("stopped", False)
+
+
+async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(queue: Queue) -> None:
+    """Crashed in the middle of an outage, it still writes what it has read before it ends."""
+    answered, crash = asyncio.Event(), LookupError("a defect")
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        answered.set()
+        return httpx.Response(200)
+
+    row_id = await queue.put()
+    worker = ContinuousWorker(queue.store, a_courier(queue, answer), slots=5, per_destination=5)
+    database = queue.database
+    opened = database._engine, database._thread
+    claim = queue.store.claim
+
+    async def fail(*arguments: Any, **others: Any) -> Any:
+        if answered.is_set():
+            raise crash
+        found = await claim(*arguments, **others)
+        if found:
+            database._engine = database._thread = None
+        return found
+
+    queue.store.claim = fail  # type: ignore[method-assign]
+    flush = worker._courier.flush
+
+    async def tell(*_: Any) -> None:
+        if answered.is_set():
+            asyncio.get_running_loop().call_later(0.2, setattr, database, "_engine", opened[0])
+            asyncio.get_running_loop().call_later(0.2, setattr, database, "_thread", opened[1])
+            worker._courier.flush = flush  # type: ignore[method-assign]
+            if worker._courier.behind:
+                raise crash
+        await flush()
+
+    worker._courier.flush = tell  # type: ignore[method-assign]
+    with pytest.raises(LookupError):
+        await asyncio.wait_for(worker.run(), 30)
+    assert (await queue.row(row_id)).status == "delivered"
+
+
+async def test_missing_rights_are_an_outage(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is not there: said once, tried again with backoff, and delivered when it is back."""
+    caplog.set_level(logging.INFO)
+    host = SmallHost(development(database_url))
+    actions = FlowActions.load(host)
+    database: Database = host.plugin_state(Services)._database
+    async with recorder() as receiver, actions.lifespan():
+
+        async def rename(old: str, new: str) -> None:
+            async with database.write() as connection:
+                await connection.exec_driver_sql(f"ALTER TABLE {old} RENAME TO {new}")
+
+        await rename("flowactions_outbox", "flowactions_elsewhere")
+        await until(lambda: "out of reach" in caplog.text)
+        await asyncio.sleep(1)
+        await rename("flowactions_elsewhere", "flowactions_outbox")
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        assert (await actions.reach(a_walk(), node)).status == "queued"
+        await until(lambda: len(receiver.requests) == 1)
+    said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
+    assert sum("out of reach" in message for message in said) == 1
+    assert "crashed" not in caplog.text
