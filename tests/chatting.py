@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Workspace, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
@@ -147,12 +148,16 @@ def adopting_settings(database_url: str, provider_url: str, token: str) -> dict[
 
 
 @asynccontextmanager
-async def adopted(database_url: str) -> AsyncIterator[Adopted]:
-    """Run a host that has adopted a static token of a fake workspace."""
+async def adopted(database_url: str, database: AsyncEngine | None = None) -> AsyncIterator[Adopted]:
+    """Run a host that has adopted a static token of a fake workspace; with its own database when it shares one."""
     provider = FakeChatProvider()
     token = provider.state.add_token(provider.state.workspaces[0])
     async with serve(provider.app) as url:
-        actions = FlowActions.load(SmallHost(adopting_settings(database_url, url, token.value)))
+        settings = adopting_settings(database_url, url, token.value)
+        if database is not None:
+            settings["FLOWACTIONS_HOST_WORKER"] = "off"  # so that nobody else waits for a lock of the test's
+        host = SmallHost(settings, database=database)
+        actions = FlowActions.load(host)
         async with actions.lifespan():
             assert await adopt(actions) == "http://host/connections?chat=connected"
             provider.calls.clear()

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,11 +18,12 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, until
 
 
 @pytest.fixture
@@ -28,6 +31,9 @@ async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     async with chat_host(database_url) as running:
         yield running
+
+
+JSON = ("content-type", "application/json;charset=utf-8")
 
 
 async def age_flows(database_url: str, seconds: int) -> None:
@@ -252,6 +258,165 @@ class TestInstall:
         assert token.value.encode() not in files
 
 
+class TestScopes:
+    """What is said to be missing: the callback's end and the card agree, whatever the provider says."""
+
+    FULL, PART = SCOPES, "chat:write,channels:read"
+
+    def says(self, run: ChatHost, header: str | None, field: str | None) -> None:
+        """Have the provider name the scopes in the header of the test, and in the exchange's answer, or not at all."""
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0]) or [
+            run.provider.state.add_token(run.provider.state.workspaces[0])
+        ]
+        exchanged = {"ok": True, "access_token": token.value, "app_id": "A0FAKE"}
+        if field is not None:
+            exchanged["scope"] = field
+        tested = {"ok": True, "team": "Acme", "team_id": "T0ACME", "user_id": "UBOTACME"}
+        headers = (JSON,) if header is None else (JSON, ("x-oauth-scopes", header))
+        run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(exchanged).encode(), (JSON,)))
+        run.provider.faults["auth.test"].extend([Fault(200, json.dumps(tested).encode(), headers)] * 2)
+
+    async def test_callback_and_card_say_the_same(self, run: ChatHost) -> None:
+        """The header tells what a token may do; without it, the exchange's answer; without both, nobody knows."""
+        headers = (None, "", self.PART, self.FULL, self.FULL.replace(",", ", "))
+        for header, field in itertools.product(headers, (None, "", self.PART, self.FULL)):
+            self.says(run, header, field)
+            end = await run.connect()
+            card = await run.card()
+            granted = (header or field or "").replace(" ", "")
+            missing = ["groups:read", "users:read", "im:write"] if granted == self.PART else []
+            assert card["missingScopes"] == missing
+            assert card["scopes"] == (granted.split(",") if granted else [])
+            assert (card["status"], card["advice"] is not None) == ("active", bool(missing))
+            assert end == ({"chat": "error", "reason": "missing_scope"} if missing else {"chat": "connected"})
+
+    async def test_a_scope_that_turns_out_to_be_missing_shows_on_the_card(self, run: ChatHost) -> None:
+        """A refusal of the provider's is noted; the connection stays active, and the note goes when it works again."""
+        await run.connect()
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
+        direct = {"chatActionType": "dm", "chatUserId": "U0GRACE"}
+        token.scopes = ("channels:read", "groups:read")
+        assert "Reconnect" in ((await run.message()).message or "")
+        assert (await run.message(**direct)).reason == "send_failed"
+        assert (await run.browser.get("/integrations/chat/members")).status_code == 502
+        card = await run.card()
+        assert (card["status"], card["statusReason"]) == ("active", None)
+        assert card["missingScopes"] == ["chat:write", "users:read", "im:write"]
+        assert card["scopes"] == ["channels:read", "groups:read"]
+        assert "Reconnect" in card["advice"]
+        token.scopes = tuple(SCOPES.split(","))
+        assert (await run.message(**direct)).status == "sent"
+
+        async def only_users() -> bool:
+            return bool((await run.card())["missingScopes"] == ["users:read"])
+
+        await until(only_users)
+        await run.connect()
+        card = await run.card()
+        assert (card["missingScopes"], card["advice"], card["scopes"]) == ([], None, SCOPES.split(","))
+
+    @pytest.mark.parametrize(
+        ("more", "missing"),
+        [
+            ({}, ["chat:write"]),
+            ({"needed": None}, ["chat:write"]),
+            ({"needed": 7, "provided": ["chat:write"]}, ["chat:write"]),
+            ({"needed": "chat:write,im:write", "provided": "im:write,users:read"}, ["chat:write"]),
+            ({"needed": "chat:write.public, chat:write"}, ["chat:write", "chat:write.public"]),
+            ({"needed": "\ud800,<script>,a b\u0000,chat:write," + "x" * 101}, ["chat:write", "a"]),
+            ({"needed": ",".join(f"s{at}" for at in range(5000))}, [f"s{at}" for at in range(100)]),
+        ],
+    )
+    async def test_what_the_provider_calls_missing_is_cleaned(
+        self, run: ChatHost, more: dict[str, Any], missing: list[str]
+    ) -> None:
+        """Only what can be a scope is kept, and the call's own when the provider names none."""
+        await run.connect()
+        body = json.dumps({"ok": False, "error": "missing_scope", **more}).encode()
+        run.provider.faults["chat.postMessage"].append(Fault(200, body, (JSON,)))
+        assert (await run.message()).reason == "send_failed"
+        assert (await run.card())["missingScopes"] == missing
+        assert (await run.message()).status == "sent"
+
+        async def cleared() -> bool:
+            left = (await run.card())["missingScopes"]
+            return not any(scope.startswith("chat:write") for scope in left)
+
+        await until(cleared)
+
+    async def test_what_is_known_is_not_written_again(
+        self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A flow that goes on failing costs the database one write, and one that works none."""
+        await run.connect()
+        change, writes = ConnectionStore.change_missing_scopes, 0
+
+        async def counted(self: ConnectionStore, *given: Any) -> None:
+            nonlocal writes
+            writes += 1
+            await change(self, *given)
+
+        monkeypatch.setattr(ConnectionStore, "change_missing_scopes", counted)
+        for _ in range(3):
+            assert (await run.message()).status == "sent"
+        assert writes == 0
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
+        token.scopes = ("im:write",)
+        for _ in range(3):
+            assert (await run.message()).reason == "send_failed"
+        assert writes == 1
+
+    async def test_a_connection_of_an_earlier_release_shows_what_was_granted(
+        self, run: ChatHost, database_url: str
+    ) -> None:
+        """It noted nothing: what is missing follows from what was granted, and what is refused comes to it."""
+        await run.connect(scope=self.PART)
+        settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
+        async with Database(settings.database_url) as database, database.write() as connection:
+            query = "UPDATE flowactions_chat_connections SET install_id = '', missing_scopes = ''"
+            await connection.execute(text(query))
+        assert (await run.card())["missingScopes"] == ["groups:read", "users:read", "im:write"]
+        body = json.dumps({"ok": False, "error": "missing_scope", "needed": "chat:write"}).encode()
+        run.provider.faults["chat.postMessage"].append(Fault(200, body, (JSON,)))
+        await run.message()
+        assert (await run.card())["missingScopes"] == ["chat:write", "groups:read", "users:read", "im:write"]
+
+
+class TestStaticToken:
+    @pytest.mark.parametrize("environment", ["production", ""])
+    @pytest.mark.parametrize("with_app", [True, False])
+    async def test_outside_development_chat_is_unavailable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, with_app: bool
+    ) -> None:
+        """Node and routes say which setting it is, with an app configured or not; nothing else breaks (§5.5)."""
+        monkeypatch.chdir(tmp_path)
+        settings = chat_settings(
+            f"sqlite:///{tmp_path / 'f.db'}",
+            "http://127.0.0.1:1",
+            CHAT_BOT_TOKEN="xoxb-hush",
+            FLOWACTIONS_ENVIRONMENT=environment,
+            FLOWACTIONS_ENCRYPTION_KEYS=base64.b64encode(b"k" * 32).decode(),
+        )
+        if not with_app:
+            del settings["CHAT_CLIENT_ID"], settings["CHAT_CLIENT_SECRET"]
+        actions = FlowActions.load(SmallHost(settings))
+        reason = actions.node_types["chat_message"].unavailable_reason or ""
+        assert not actions.node_types["chat_message"].available
+        assert "CHAT_BOT_TOKEN" in reason
+        assert "FLOWACTIONS_ENVIRONMENT=development" in reason
+        assert actions.node_types["webhook"].available
+        async with actions.lifespan():
+            run = ChatHost(SmallHost(), actions, FakeChatProvider())
+            for path in ("install", "connection", "callback", "channels", "members"):
+                answer = await run.browser.get(f"/integrations/chat/{path}")
+                assert (answer.status_code, answer.json()["code"]) == (503, "not_configured")
+                assert answer.json()["detail"] == reason
+                assert "xoxb-hush" not in answer.text
+            result = await run.message()
+            assert (result.reason, result.halt) == ("not_connected", False)
+            assert (await run.browser.get("/v1/webhooks/outbox")).status_code == 200
+
+
 class TestTenancy:
     async def test_two_organizations_do_not_cross(self, run: ChatHost) -> None:
         """Each organization sends with its own workspace, and sees its own card."""
@@ -442,7 +607,24 @@ class TestTestSend:
             answer = await run.browser.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
-    @pytest.mark.parametrize("channel", ["", "\u0000", "C" * 101, "a b", "é"])
+    @pytest.mark.parametrize(
+        "channel",
+        [
+            "",
+            "\u0000",
+            "C" * 101,
+            "a b",
+            "é",
+            "C0GENERAL\n",
+            "C0GENERAL\r\n",
+            "\nC0GENERAL",
+            "C0\nGENERAL",
+            "C0GENERAL\n\n",
+            "C0GENERAL\u2028",
+            "C" * 100 + "\n",
+            "\n",
+        ],
+    )
     async def test_a_default_channel_is_an_id(self, run: ChatHost, channel: str) -> None:
         """Only what looks like an id is taken."""
         await run.connect()

@@ -9,7 +9,7 @@ import pytest
 
 from flowactions_conformance.chat_provider import Channel, Fault, Member, Workspace
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
-from flowactions_plugin.chat.pickers import CACHED_CHOICES, FRESH_SECONDS, Choice, Page, PageCache
+from flowactions_plugin.chat.pickers import CACHED_CHOICES, FRESH_SECONDS, PAUSED, Choice, Page, PageCache
 from tests.chatting import ChatHost, chat_host
 
 CHANNELS = "/integrations/chat/channels"
@@ -107,6 +107,24 @@ async def test_a_name_is_found_among_thousands_in_one_answer(big: ChatHost) -> N
     for text in ("c-499", "c-49", "c-4", "C-4998"):
         assert (await page(big, CHANNELS, search=text))["data"]
     assert big.provider.calls.count("conversations.list") == calls
+
+
+async def test_pages_too_long_to_be_read_are_asked_for_in_parts(
+    big: ChatHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where 999 names are more than is read of an answer, fewer are asked for, from then on."""
+    for module in ("answers", "provider"):
+        monkeypatch.setattr(f"flowactions_plugin.chat.{module}.MOST_BYTES", 40_000)
+    found = await page(big, CHANNELS, search="c-0999")
+    assert [choice["id"] for choice in found["data"]] == ["C0999"]
+    calls = big.provider.calls.count("conversations.list")
+    assert calls < 40  # three empty pages, a page of 999, and 25 of 200
+    assert await everything(big, CHANNELS) == [f"C{number:04}" for number in range(5000)]
+    monkeypatch.setattr("flowactions_plugin.chat.answers.MOST_BYTES", 4_000)
+    monkeypatch.setattr("flowactions_plugin.chat.provider.MOST_BYTES", 4_000)
+    monkeypatch.setattr("flowactions_plugin.chat.pickers.FRESH_SECONDS", -1.0)
+    found = await page(big, CHANNELS, search="c-0998")
+    assert (found["data"], found["notice"]) == ([], PAUSED)
 
 
 async def test_a_short_wait_is_waited_for(big: ChatHost) -> None:

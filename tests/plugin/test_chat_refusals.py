@@ -4,10 +4,13 @@ import asyncio
 import base64
 import gc
 import json
+import logging
 import resource
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from sqlalchemy import text
@@ -17,10 +20,15 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node, NodeResult
-from flowactions_plugin.chat.attempts import SEND_SECONDS
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.attempts import SEND_SECONDS, with_retries
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.watch import Watch
 from flowactions_plugin.errors import StorageUnavailable
-from tests.chatting import Adopted, adopt, adopted, adopting_settings
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.services import Services
+from tests.chatting import Adopted, adopt, adopted, adopting_settings, chat_host
 from tests.support import SmallHost, a_walk, until
 
 DOWN = Fault(503, b"<html>down</html>")
@@ -255,6 +263,81 @@ class TestBounds:
                 await until(noted)
         await engine.dispose()
 
+    @pytest.mark.parametrize("proceed", [True, False])
+    async def test_a_database_that_hangs_is_waited_for_as_long_as_the_provider(
+        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proceed: bool
+    ) -> None:
+        """With the table locked: eager, deferred, and in the host's own transaction, which stays usable."""
+        monkeypatch.chdir(tmp_path)
+        engine = create_async_engine(postgres_url.replace("postgresql:", "postgresql+asyncpg:", 1))
+        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
+        node = Node(id="n", type="chat_message", config=config)
+        failed = ("send_failed", not proceed)
+        async with adopted("", database=engine) as run:
+            deferred = a_walk(pacing="deferred", next_step_id="s")
+            await run.actions.reach(deferred, node)
+            async with engine.connect() as locking:
+                await locking.exec_driver_sql(
+                    "LOCK TABLE flowactions_chat_connections IN ACCESS EXCLUSIVE MODE"
+                )
+                async with held_for_six_seconds():
+                    eager, joined, (later,) = await asyncio.gather(
+                        run.actions.reach(a_walk(), node),
+                        run.actions.reach(a_walk(connection=locking), node),
+                        run.actions.advance(deferred, "s"),
+                    )
+                for result in (eager, joined, later):
+                    assert (result.reason, result.halt) == failed
+                    assert "database" in (result.message or "")
+                assert (await locking.exec_driver_sql("SELECT 1")).scalar_one() == 1
+                await locking.rollback()
+            assert await run.actions.advance(deferred, "s") == []
+            assert run.posts == 0
+            assert (await run.actions.reach(a_walk(), node)).status == "sent"
+        await engine.dispose()
+
+    async def test_a_locked_file_is_waited_for_as_long_as_the_provider(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On SQLite without WAL, as a host may have it, a writer keeps readers out."""
+        monkeypatch.chdir(tmp_path)
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
+        )
+        async with adopted("", database=engine) as run:
+            async with engine.connect() as locking:
+                await locking.exec_driver_sql("PRAGMA journal_mode = DELETE")
+                await locking.exec_driver_sql("BEGIN EXCLUSIVE")
+                async with held_for_six_seconds():
+                    result = await run.to_channel(chatContinueOnFailure=False)
+                assert (result.reason, result.halt) == ("send_failed", True)
+                await locking.rollback()
+            assert (await run.to_channel()).status == "sent"
+        await engine.dispose()
+
+    async def test_nobody_waits_past_the_end_for_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a refusal says of the connection is written behind the walk's back when its time is up."""
+        monkeypatch.setattr("flowactions_plugin.chat.watch.NOTE_SECONDS", 3600.0)
+        may_write, written = asyncio.Event(), asyncio.Event()
+
+        class Store:
+            async def revoke(self, *_: object) -> None:
+                await may_write.wait()
+                written.set()
+
+        async def refuse() -> None:
+            raise ChatRefused("invalid_auth")
+
+        watch = Watch(cast("ConnectionStore", Store()))
+        until_soon = asyncio.get_running_loop().time() + 0.2
+        async with asyncio.timeout(60):
+            with pytest.raises(ChatRefused, match="no longer accepts"):
+                await watch.call(cast("StoredConnection", None), until_soon, refuse(), ())
+        assert not written.is_set()
+        may_write.set()
+        await watch.aclose()
+        assert written.is_set()
+
     async def test_a_database_that_is_away_is_a_failed_send(
         self, run: Adopted, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -268,6 +351,181 @@ class TestBounds:
             result = await run.to_channel(chatContinueOnFailure=False)
         assert (result.status, result.reason, result.halt) == ("failed", "send_failed", True)
         assert "chat_message node n1 not sent: send_failed" in caplog.messages
+
+    @pytest.mark.parametrize("halts", [True, False])
+    async def test_whatever_goes_wrong_is_a_failed_send(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture, halts: bool
+    ) -> None:
+        """Also what nobody has thought of; the log names its type and place, and nothing of what it held."""
+
+        async def break_(self: ConnectionStore, organization_id: str) -> None:
+            raise LookupError("xoxb-hush")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ConnectionStore, "get", break_)
+            result = await run.to_channel(chatContinueOnFailure=not halts)
+        assert (result.status, result.reason, result.halt) == ("failed", "send_failed", halts)
+        assert "chat_message node n1 not sent: send_failed" in caplog.messages
+        assert "LookupError at test_chat_refusals.py:" in caplog.text
+        assert "xoxb-hush" not in caplog.text + str(result)
+
+
+class TestWaiting:
+    """How long a provider that throttles is waited for."""
+
+    @pytest.mark.parametrize(
+        ("asked", "waits"),
+        [
+            (None, [0.25, 0.5, 1.0]),
+            (0.0, [0.25, 0.5, 1.0]),
+            (1.0, [1.0, 1.0, 1.0]),
+            (2.0, [2.0, 2.0, 2.0]),
+            (3.0, [3.0, 3.0, 3.0]),
+            (3.1, []),
+            (86400.0, []),
+            (float("inf"), []),
+        ],
+    )
+    async def test_what_it_asks_for_is_waited_for_up_to_three_seconds(
+        self, asked: float | None, waits: list[float]
+    ) -> None:
+        """Exactly that long, or the delays of our own; whoever asks for more is not asked again."""
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async def refuse() -> str:
+            raise ChatRefused("ratelimited", asked)
+
+        with pytest.raises(ChatRefused):
+            await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 3600)
+        assert slept == waits
+
+    async def test_no_attempt_is_waited_for_that_there_is_no_time_for(self) -> None:
+        """A wait that ends after the end of the message does not begin."""
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async def refuse() -> str:
+            raise ChatRefused("ratelimited", 2.0)
+
+        with pytest.raises(ChatRefused):
+            await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 1.9)
+        assert slept == []
+
+    @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
+    async def test_the_header_of_an_answer_is_what_it_asks_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        """Two seconds in the provider's answer are two seconds of waiting, then the message is sent."""
+        monkeypatch.chdir(tmp_path)
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            await run.connect()
+            connections = cast("Chat", run.host.plugin_state(Services)._chat).connections
+            monkeypatch.setattr(connections, "_sleep", sleep)
+            throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
+            run.provider.faults[method].append(throttled)
+            result = await run.message(chatActionType="dm", chatUserId="U0GRACE", chatRetryOnFailure=True)
+            assert (result.status, slept) == ("sent", [2.0])
+
+
+class TestLog:
+    """What an operator finds beside the exact lines of §6.3."""
+
+    async def test_code_and_advice_stand_in_a_line_of_their_own(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With the organization; the exact line stays as it is."""
+        run.provider.faults["chat.postMessage"].extend(
+            [refusal("not_in_channel"), DOWN, Fault(200, b"[1]", JSON)]
+        )
+        for said in (
+            "not_in_channel: Invite the app to the channel first.",
+            "unreachable (HTTP status 503): The chat provider did not answer: try again later.",
+            "unreachable (the answer is no JSON object): The chat provider did not answer: try again later.",
+        ):
+            caplog.clear()
+            await run.to_channel()
+            assert caplog.messages == [
+                "chat_message node n1 not sent: send_failed",
+                f"chat_message node n1 of organization acme: {said}",
+            ]
+
+    async def test_a_failure_on_this_side_is_told_apart(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The other reasons of §6.3 have their advice in the log, too."""
+        await run.to_channel(chatChannelId=" ")
+        await run.to_channel(chatMessageText=" ")
+        assert caplog.messages[1::2] == [
+            "chat_message node n1 of organization acme: missing_target: Choose a channel.",
+            "chat_message node n1 of organization acme: empty_message: The message is empty: write a text.",
+        ]
+
+    @pytest.mark.parametrize(
+        "forged",
+        ["n\nchat_message node m sent", "n\r\n", "n\u2028m", "n\x1b[2J", "n\u202em", "n\x00", "n\ud800"],
+    )
+    async def test_an_id_cannot_forge_a_line(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture, forged: str
+    ) -> None:
+        """Whatever a node is called, its lines are one line each, and say which one it is."""
+        caplog.set_level(logging.INFO, "flowactions")
+        node = Node(
+            id=forged, type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+        )
+        result = await run.actions.reach(a_walk(), node)
+        assert (result.node_id, result.status) == (forged, "sent")
+        run.provider.faults["chat.postMessage"].append(refusal("is_archived"))
+        await run.actions.reach(a_walk(), node)
+        escaped = forged.encode("unicode_escape").decode()
+        ours = [record.getMessage() for record in caplog.records if record.name == "flowactions"]
+        assert ours[:2] == [
+            f"chat_message node {escaped} sent",
+            f"chat_message node {escaped} not sent: send_failed",
+        ]
+        assert all(message.isprintable() for message in ours)
+
+    async def test_an_organization_cannot_forge_a_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Connecting, sending, being revoked, disconnecting and failing to connect are one line each."""
+        monkeypatch.chdir(tmp_path)
+        caplog.set_level(logging.DEBUG, "flowactions")
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            run.sign_in("acme\nforged")
+            await run.connect()
+            await run.message("acme\nforged", chatChannelId="C0RANDOM")
+            run.provider.faults["auth.revoke"].append(DOWN)
+            await run.browser.delete("/integrations/chat/connection")
+            run.provider.faults["oauth.v2.access"].append(DOWN)
+            await run.connect()
+        ours = [record.getMessage() for record in caplog.records if record.name.startswith("flowactions")]
+        assert len([message for message in ours if "acme\\nforged" in message]) >= 4
+        assert all(message.isprintable() for message in ours)
+
+    def test_what_is_written_is_printable_and_bounded(self) -> None:
+        """Every character of Unicode, and much of it."""
+        everything = "".join(map(chr, range(0x11000)))
+        assert all(printable(everything[at : at + 50]).isprintable() for at in range(0, 0x11000, 50))
+        assert printable("Zoë-1 👩") == "Zoë-1 👩"
+        assert len(printable("\n" * 100_000)) < 500
+
+
+@asynccontextmanager
+async def held_for_six_seconds() -> AsyncIterator[None]:
+    """Check that what is done within takes as long as a message may; who waits for the lock takes 30 s and more."""
+    started = time.monotonic()
+    yield
+    assert SEND_SECONDS - 0.1 < time.monotonic() - started < 2 * SEND_SECONDS
 
 
 def memory() -> int:

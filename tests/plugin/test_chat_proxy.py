@@ -1,0 +1,260 @@
+"""Which way chat calls leave: through the proxy of the settings or none, and never to where they are redirected."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+import ipaddress
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from flowactions_conformance.chat_provider import FakeChatProvider, Fault
+from flowactions_conformance.chat_provider.app import CLIENT_SECRET
+from flowactions_conformance.serving import serve
+from flowactions_hookspecs import FlowActions
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.provider import SlackProvider
+from tests.chatting import ChatHost, chat_settings
+from tests.loopback import listening
+from tests.support import SmallHost
+
+ENVIRONMENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+
+
+class Proxy:
+    """A forward proxy, with tunnels for TLS.
+
+    Attributes:
+        heads: the head of each request, as it came.
+        url: where it is, with a user name and a password.
+    """
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+        self.url = ""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        line, *rest = head.removesuffix("\r\n\r\n").split("\r\n")
+        expected = base64.b64encode(b"ada:s3c/r@t").decode()
+        if f"proxy-authorization: basic {expected}".lower() not in head.lower():
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
+            return
+        method, target, version = line.split(" ")
+        if method == "CONNECT":
+            host, _, port = target.rpartition(":")
+            there, back = await asyncio.open_connection(host, int(port))
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            parts = urlsplit(target)
+            there, back = await asyncio.open_connection(parts.hostname, parts.port)
+            kept = [each for each in rest if not each.lower().startswith(("proxy-", "connection:"))]
+            path = parts.path + (f"?{parts.query}" if parts.query else "")
+            lines = [f"{method} {path} {version}", *kept, "connection: close"]
+            back.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+        await asyncio.gather(self.relay(reader, back), self.relay(there, writer))
+
+    async def relay(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                target.write(data)
+                await target.drain()
+        finally:
+            target.close()
+
+
+@asynccontextmanager
+async def a_proxy() -> AsyncIterator[Proxy]:
+    proxy = Proxy()
+    async with listening(proxy.handle) as port:
+        proxy.url = f"http://ada:s3c%2Fr%40t@127.0.0.1:{port}"
+        yield proxy
+
+
+@pytest.fixture
+async def trap(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[bytes]]:
+    """Have the environment name a proxy that keeps whatever comes; gives that."""
+    caught: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caught.append(await reader.read(65536))
+        writer.write(b"HTTP/1.1 502 Trapped\r\ncontent-length: 0\r\n\r\n")
+
+    async with listening(handle) as port:
+        for name in ENVIRONMENT:
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield caught
+
+
+async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, **settings: str) -> None:
+    """Connect, list, send, and disconnect."""
+    actions = FlowActions.load(SmallHost(chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url, **settings)))
+    async with actions.lifespan():
+        run = ChatHost(SmallHost(), actions, provider)
+        # The test's own browser, which follows the environment, must not walk into the trap.
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ENVIRONMENT:
+                patched.delenv(name, raising=False)
+            callback = await run.consent(await run.start())
+        assert await run.end(callback) == {"chat": "connected"}
+        for list_ in ("channels", "members"):
+            assert (await run.browser.get(f"/integrations/chat/{list_}")).status_code == 200
+        assert (await run.message()).status == "sent"
+        assert (await run.message(chatActionType="dm", chatUserId="U0GRACE")).status == "sent"
+        assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+    assert not provider.state.is_installed(provider.state.workspaces[0])
+
+
+async def test_the_environments_proxies_get_nothing(
+    trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither token nor client secret goes where an environment variable points: no call goes there at all."""
+    monkeypatch.chdir(tmp_path)
+    provider = FakeChatProvider()
+    async with serve(provider.app) as url:
+        await everything_once(url, tmp_path, provider)
+    assert trap == []
+
+
+async def test_the_proxy_of_the_settings_serves_every_call(
+    trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In absolute form for http, with its user name and password, which are not shown to the provider or the log."""
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.DEBUG, "flowactions")
+    provider = FakeChatProvider()
+    async with serve(provider.app) as url, a_proxy() as proxy:
+        await everything_once(url, tmp_path, provider, FLOWACTIONS_EGRESS_PROXY=proxy.url)
+        lines = [head.partition("\r\n")[0] for head in proxy.heads]
+        assert len(lines) == len(provider.calls)
+        assert all(f" {url}/api/{method}" in line for line, method in zip(lines, provider.calls, strict=True))
+    assert {"oauth.v2.access", "auth.test", "chat.postMessage", "conversations.open", "users.list"} <= set(
+        provider.calls
+    )
+    assert trap == []
+    assert "s3c" not in caplog.text
+
+
+async def test_a_proxy_that_refuses_is_a_failed_call_and_stays_unnamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Away, or with another password: the message is not sent, and no log shows the proxy's address."""
+    monkeypatch.chdir(tmp_path)
+    async with a_proxy() as proxy:
+        wrong = proxy.url.replace("s3c", "0ther")
+        for url in (wrong, "http://ada:s3c%2Fr%40t@127.0.0.1:1"):
+            for api in ("http://127.0.0.1:1/api/", "https://127.0.0.1:1/api/"):
+                provider = SlackProvider(api, None, None, url)
+                try:
+                    with pytest.raises(ChatRefused) as refused:
+                        await provider.post_message("xoxb-1", "C1", "hi")
+                finally:
+                    await provider.aclose()
+                assert refused.value.code == "unreachable"
+                assert not any(part in refused.value.detail for part in ("s3c", "0ther", "ada"))
+    assert not any(part in caplog.text for part in ("s3c", "0ther", "ada"))
+
+
+def authority(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Make a server's TLS context for 127.0.0.1, and a client's that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    path = directory / "server.pem"
+    certificate = made.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + certificate)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(path)
+    return server, ssl.create_default_context(cadata=certificate.decode())
+
+
+async def test_tls_goes_through_a_tunnel_in_which_the_token_is_not_seen(
+    trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For https, the proxy is asked for a tunnel, and is given neither token nor text."""
+    server, client = authority(tmp_path)
+    monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", client)
+    arrived: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.readuntil(b"\r\n\r\n"))
+        body = b'{"ok":true,"ts":"1.0001"}'
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        await reader.read()
+
+    async with listening(handle, tls=server) as port, a_proxy() as proxy:
+        for through, tunnels in ((proxy.url, 1), (None, 1)):
+            provider = SlackProvider(f"https://127.0.0.1:{port}/api/", None, None, through)
+            try:
+                assert await provider.post_message("xoxb-hush", "C1", "hi") == "1.0001"
+            finally:
+                await provider.aclose()
+            assert len(proxy.heads) == tunnels
+    assert proxy.heads[0].startswith(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n")
+    assert "xoxb-hush" not in proxy.heads[0]
+    assert len(arrived) == 2
+    assert all(b"xoxb-hush" in head and b"roxy" not in head for head in arrived)
+    assert trap == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_is_followed(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever redirects a call gets neither token nor client secret for the place that it names."""
+    monkeypatch.chdir(tmp_path)
+    provider, elsewhere = FakeChatProvider(), FakeChatProvider()
+    async with serve(provider.app) as url, serve(elsewhere.app) as other:
+        actions = FlowActions.load(SmallHost(chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url)))
+        async with actions.lifespan():
+            run = ChatHost(SmallHost(), actions, provider)
+
+            def redirect(method: str) -> None:
+                location = ("location", f"{other}/api/{method}")
+                provider.faults[method].append(Fault(status, b'{"ok":true,"ts":"1"}', (location,)))
+
+            redirect("oauth.v2.access")
+            assert await run.connect() == {"chat": "error", "reason": "unreachable"}
+            redirect("auth.test")
+            assert await run.connect() == {"chat": "error", "reason": "unreachable"}
+            assert await run.connect() == {"chat": "connected"}
+            for method in ("chat.postMessage", "conversations.list", "users.list"):
+                redirect(method)
+            assert (await run.message()).reason == "send_failed"
+            for list_ in ("channels", "members"):
+                assert (await run.browser.get(f"/integrations/chat/{list_}")).status_code == 502
+    assert elsewhere.calls == []
+    assert f"HTTP status {status}" in caplog.text
+    assert CLIENT_SECRET not in caplog.text
