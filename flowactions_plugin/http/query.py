@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Final, TypeAlias
@@ -17,6 +18,9 @@ Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 
 Check: TypeAlias = Callable[[str], str | None]
 """Tells what is wrong with a value; ``None``: nothing."""
+
+MAX_ERRORS: Final = 50
+"""How many parameters an answer names."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
@@ -54,17 +58,17 @@ def check_query(raw: bytes, known: Mapping[str, Check]) -> None:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:
         raise Problem("invalid_request", "The query is not percent-encoded UTF-8.") from None
-    names = [name for name, _ in pairs]
+    counts = Counter(name for name, _ in pairs)
     errors = []
     for name, value in dict(pairs).items():
         check = known.get(name)
         if check is None:
             wrong: str | None = "is not known"
-        elif names.count(name) > 1:
+        elif counts[name] > 1:
             wrong = "is given more than once"
         else:
             wrong = check(value)
         if wrong is not None:
             errors.append({"path": name, "message": wrong})
     if errors:
-        raise Problem("invalid_request", WRONG_FORM, errors)
+        raise Problem("invalid_request", WRONG_FORM, errors[:MAX_ERRORS])

@@ -75,12 +75,12 @@ NAVIGATE = """
 ([action, enctype]) => {
   const form = Object.assign(document.createElement("form"), { action, enctype, method: "POST" });
   const [name, value] = ['{"all":true,"x":"', '"}'];
-  form.append(Object.assign(document.createElement("input"), { name, value, type: "hidden" }));
+  if (enctype) form.append(Object.assign(document.createElement("input"), { name, value, type: "hidden" }));
   document.body.append(form);
   form.submit();
 }
 """
-FORMS = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"]
+FORMS = ["", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain"]
 
 
 class CookieHost(SmallHost):

@@ -109,12 +109,12 @@ STRANGE_JSON = [
 async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     """A host with chat, an agent and a logic action, connected to a workspace, with somebody signed in."""
     monkeypatch.chdir(tmp_path)
-    settings = {
-        "AUTH_WEBHOOK_SIGNING_SECRET": "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ=",
-        "FLOWACTIONS_DASHBOARD_ORIGINS": "https://app.example.com",
-        "FLOWACTIONS_HOST_WORKER": "off",
-    }
-    async with chat_host(f"sqlite:///{tmp_path / 'f.db'}", **settings) as running:
+    async with chat_host(
+        f"sqlite:///{tmp_path / 'f.db'}",
+        AUTH_WEBHOOK_SIGNING_SECRET="whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ=",
+        FLOWACTIONS_DASHBOARD_ORIGINS="https://app.example.com",
+        FLOWACTIONS_HOST_WORKER="off",
+    ) as running:
         running.host.agents = [
             Agent(id="agent-1", name="A", organization_id="acme"),
             Agent(id="agent-2", name="B", organization_id="globex"),
