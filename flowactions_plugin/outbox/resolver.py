@@ -11,7 +11,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
@@ -56,7 +56,7 @@ class Resolver:
         self._limit = threads
         self._lookup = lookup
         self._lookups: dict[str, _Lookup] = {}
-        self._queue: deque[_Lookup] = deque()
+        self._queue: dict[str, _Lookup] = {}
         self._changed = threading.Condition()
         self._threads = 0
         self._idle = 0
@@ -79,7 +79,7 @@ class Resolver:
             lookup = self._lookups.get(host)
             if lookup is None:
                 lookup = self._lookups[host] = _Lookup(host, port)
-                self._queue.append(lookup)
+                self._queue[host] = lookup
                 if self._idle >= len(self._queue):
                     self._changed.notify()
                 elif self._threads < self._limit:
@@ -91,9 +91,8 @@ class Resolver:
     def _leave(self, lookup: _Lookup) -> None:
         with self._changed:
             lookup.waiting -= 1
-            if not lookup.waiting and lookup in self._queue:
-                self._queue.remove(lookup)
-                del self._lookups[lookup.host]
+            if not lookup.waiting and self._queue.get(lookup.host) is lookup:
+                del self._queue[lookup.host], self._lookups[lookup.host]
 
     def _work(self) -> None:
         while (lookup := self._next()) is not None:
@@ -113,7 +112,7 @@ class Resolver:
             self._changed.wait_for(lambda: self._queue, IDLE_SECONDS)
             self._idle -= 1
             if self._queue:
-                return self._queue.popleft()
+                return self._queue.pop(next(iter(self._queue)))
             self._threads -= 1
             return None
 

@@ -311,6 +311,8 @@ def _in_words(exc: Exception, destination: Destination) -> str:
         destination.port,
     ):
         return _PROXY_UNRESOLVED if isinstance(exc, aiohttp.ClientConnectorDNSError) else _PROXY_FAILED
+    if isinstance(exc, aiohttp.ClientResponseError) and exc.request_info.method == "CONNECT":
+        return _PROXY_FAILED
     for kinds, words in _WORDS:
         if isinstance(exc, kinds):
             return words(exc, destination.host, where)
@@ -327,7 +329,7 @@ _WORDS: Final[Sequence[tuple[Any, Callable[[Any, str, str], str]]]] = (
         lambda exc, _, where: f"the TLS certificate of {where} is not accepted: {exc.certificate_error}",
     ),
     (
-        (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError),
+        aiohttp.ClientProxyConnectionError,
         lambda *_: _PROXY_FAILED,
     ),
     (

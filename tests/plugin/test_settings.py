@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import ipaddress
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.settings import READERS, Settings, read_settings
@@ -28,6 +34,16 @@ KEY = base64.b64encode(b"k" * 32).decode()
             "egress_allow",
             (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")),
         ),
+        ("FLOWACTIONS_EGRESS_PROXY", "http://proxy:3128/", "egress_proxy", "http://proxy:3128"),
+        (
+            "FLOWACTIONS_EGRESS_PROXY",
+            "HTTPS://a%40b:p%2F:w%3F@[::1]:3128",
+            "egress_proxy",
+            "https://a%40b:p%2F:w%3F@[::1]:3128",
+        ),
+        ("FLOWACTIONS_EGRESS_RESOLVE", "local", "egress_resolve", "local"),
+        ("FLOWACTIONS_MAX_BODY_BYTES", "1024", "max_body_bytes", 1024),
+        ("FLOWACTIONS_MAX_BODY_BYTES", "16777216", "max_body_bytes", 16777216),
         ("FLOWACTIONS_ENCRYPTION_KEYS", f"{KEY},{KEY}", "encryption_keys", (b"k" * 32, b"k" * 32)),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/admin/connections", "connections_path", "/admin/connections"),
         (
@@ -37,6 +53,8 @@ KEY = base64.b64encode(b"k" * 32).decode()
             ("https://app.example.com", "http://localhost:3000", "http://[::1]:8080"),
         ),
         ("BACKEND_PUBLIC_URL", "https://example.com/api/", "public_url", "https://example.com/api"),
+        ("BACKEND_PUBLIC_URL", "https://Exämple.com:8443", "public_url", "https://xn--exmple-cua.com:8443"),
+        ("FLOWACTIONS_CONNECTIONS_PATH", "/#/connections", "connections_path", "/#/connections"),
         ("CHAT_API_URL", "http://127.0.0.1:9/api", "chat_api_url", "http://127.0.0.1:9/api/"),
         (
             "CHAT_AUTHORIZE_URL",
@@ -96,6 +114,18 @@ def test_every_setting_is_documented_and_named_once() -> None:
                 "ftp://app.example.com",
             )
         ),
+        ("FLOWACTIONS_CONNECTIONS_PATH", "/connections?tab=chat"),
+        ("FLOWACTIONS_CONNECTIONS_PATH", "/connections?"),
+        ("FLOWACTIONS_CONNECTIONS_PATH", "/connections\r\nx: y"),
+        ("FLOWACTIONS_EGRESS_ALLOW", "http://10.0.0.0/8"),
+        ("FLOWACTIONS_EGRESS_RESOLVE", "remote"),
+        ("FLOWACTIONS_MAX_BODY_BYTES", "1023"),
+        ("FLOWACTIONS_MAX_BODY_BYTES", "16777217"),
+        ("FLOWACTIONS_ENCRYPTION_KEYS", "ключ"),
+        ("AUTH_WEBHOOK_SIGNING_SECRET", ", ,"),
+        ("AUTH_WEBHOOK_SIGNING_SECRET", "whsec_!"),
+        ("CHAT_BOT_TOKEN", "xoxb 1"),
+        ("CHAT_CLIENT_SECRET", "a\nb"),
         ("BACKEND_PUBLIC_URL", "example.com"),
         ("BACKEND_PUBLIC_URL", "https://example.com/?a=b"),
         ("CHAT_API_URL", "ftp://example.com"),
@@ -106,6 +136,136 @@ def test_what_cannot_be_used_is_named_and_its_value_is_not_shown(name: str, text
     with pytest.raises(SettingsInvalid, match=rf"{name} must be|{name} must start") as error:
         read_settings({name: text})
     assert text not in str(error.value)
+
+
+PROXY = "FLOWACTIONS_EGRESS_PROXY"
+ENCODE = "percent-encoded (@ as %40)"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "advice"),
+    [
+        (PROXY, "proxy:3128", "a URL that starts with http:// or https://"),
+        (PROXY, "socks5://proxy:1080", "a URL that starts with http:// or https://"),
+        (PROXY, "http://u:p@w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p/w@proxy:3128", ENCODE),
+        (PROXY, "http://u:80/w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p?w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p#w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p\\w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p[w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p%w@proxy:3128", ENCODE),
+        (PROXY, "http://u:p%ffw@proxy:3128", "percent-encoded UTF-8"),
+        (PROXY, "http://a%3ab:w@proxy:3128", "user name holds no colon"),
+        (PROXY, "http://proxy:0", "port is from 1 to 65535"),
+        (PROXY, "http://proxy:99999", "port is from 1 to 65535"),
+        (PROXY, "http://proxy:http", "a port from 1 to 65535 if any"),
+        (PROXY, "http://proxy:８０", "a port from 1 to 65535 if any"),
+        (PROXY, "http://[::1", "host is a name or an address"),
+        (PROXY, "http://[1.2.3.4]:80", "host is a host name or an IP address"),
+        (PROXY, "http://a，b:80", "host is a host name or an IP address"),
+        (PROXY, "http:///", "host is a name or an address"),
+        (PROXY, "http://proxy:3128/path", "without a path"),
+        (PROXY, "http://proxy:3128?x=1", "without a query"),
+        ("BACKEND_PUBLIC_URL", "https://u:p@example.com", "without a user name or password"),
+        ("BACKEND_PUBLIC_URL", "https://example.com/@x", "an @ in its path is written %40"),
+        ("CHAT_API_URL", "https://example.com/#x", "without a query or fragment"),
+        ("CHAT_AUTHORIZE_URL", "https://exam ple.com", "without spaces"),
+        ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8", "networks such as 10.20.0.0/16"),
+        ("FLOWACTIONS_CONNECTIONS_PATH", "/c?x", "a path without a query"),
+        ("FLOWACTIONS_CLAIM_LIMIT", "1.5", "a whole number from 1 to 1000"),
+        ("FLOWACTIONS_MAX_BODY_BYTES", "1", "a whole number from 1024 to 16777216"),
+        ("FLOWACTIONS_ENVIRONMENT", "prod", "production or development"),
+        ("FLOWACTIONS_EGRESS_CA_FILE", "/nowhere", "a readable file of certificates in PEM"),
+        ("FLOWACTIONS_EGRESS_RESOLVE", "proxy", "local unless FLOWACTIONS_EGRESS_PROXY is set"),
+        ("AUTH_WEBHOOK_SIGNING_SECRET", "whsec_c2hvcnQ=", "at least 16 bytes each"),
+        ("CHAT_BOT_TOKEN", "xoxb 1", "without spaces"),
+        ("CHAT_SIGNING_SECRET", "a\x00b", "without control characters"),
+    ],
+)
+def test_the_advice_fits_what_is_wrong(name: str, text: str, advice: str) -> None:
+    """Each error says what this setting has to be, and only one that reads networks speaks of them."""
+    with pytest.raises(SettingsInvalid) as error:
+        read_settings({name: text})
+    assert f"{name} must " in str(error.value)
+    assert advice in str(error.value)
+    assert ("networks" in str(error.value)) == (name == "FLOWACTIONS_EGRESS_ALLOW")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_whatever_a_setting_holds_is_read_or_told_as_wrong(name: str) -> None:
+    """No text makes a reader raise anything else."""
+    for text in (
+        "\ud800",
+        "\x00",
+        "http://[",
+        "http://a:１",
+        "[::1",
+        "%",
+        ",",
+        "é",
+        "9" * 5000,
+        "1e999",
+        "nan",
+        "/\udc80",
+    ):
+        with suppress(SettingsInvalid):
+            read_settings({name: text})
+
+
+def test_an_auth_secret_has_at_least_sixteen_bytes() -> None:
+    """Each of several is counted by its bytes, not by the length of its base64."""
+    long, short = (base64.b64encode(b"s" * size).decode() for size in (16, 15))
+    assert read_settings({"AUTH_WEBHOOK_SIGNING_SECRET": long}).auth_secrets == (f"whsec_{long}",)
+    for text in (short, f"whsec_{short}", f"{long},{short}"):
+        with pytest.raises(SettingsInvalid, match="at least 16 bytes"):
+            read_settings({"AUTH_WEBHOOK_SIGNING_SECRET": text})
+
+
+def test_only_a_proxy_can_be_left_to_resolve() -> None:
+    """FLOWACTIONS_EGRESS_RESOLVE=proxy needs a proxy; with one, it is taken."""
+    for proxy in ({}, {PROXY: " "}, {PROXY: "proxy"}):
+        with pytest.raises(SettingsInvalid):
+            read_settings({"FLOWACTIONS_EGRESS_RESOLVE": "proxy", **proxy})
+    settings = read_settings({"FLOWACTIONS_EGRESS_RESOLVE": "proxy", PROXY: "http://proxy:3128"})
+    assert (settings.egress_resolve, settings.egress_proxy) == ("proxy", "http://proxy:3128")
+
+
+def an_authority() -> bytes:
+    """Make a certificate in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "inner")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + dt.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def test_authorities_are_read_from_their_file_once(tmp_path: Path) -> None:
+    """Comments are left alone; a file without a certificate, or with a broken one, is an error that shows nothing of it."""
+    pem = an_authority()
+    file = tmp_path / "ca.pem"
+    setting = {"FLOWACTIONS_EGRESS_CA_FILE": str(file)}
+    file.write_bytes("# Größe\n".encode() + pem + pem)
+    assert (read_settings(setting).egress_ca or "").count("BEGIN CERTIFICATE") == 2
+    broken = pem.replace(b"\nMII", b"\nMII~hush")
+    for content in (b"", b"hush", broken, pem + broken, pem[:100], pem + b"#" * (4 << 20)):
+        file.write_bytes(content)
+        with pytest.raises(SettingsInvalid, match="FLOWACTIONS_EGRESS_CA_FILE must name") as error:
+            read_settings(setting)
+        assert "hush" not in str(error.value)
+    for path in (tmp_path, tmp_path / "none", "/dev/null", "a\x00b"):
+        with pytest.raises(SettingsInvalid, match="FLOWACTIONS_EGRESS_CA_FILE must name"):
+            read_settings({"FLOWACTIONS_EGRESS_CA_FILE": str(path)})
 
 
 def test_one_error_lists_everything() -> None:

@@ -1,0 +1,415 @@
+"""Webhooks that leave through a proxy, by a host's own transport, or to receivers with private certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from flowactions_hookspecs import Delivery, FlowActions
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.outbox import egress
+from flowactions_plugin.outbox.egress import EgressGuard, Resolve
+from flowactions_plugin.outbox.queue import Webhook
+from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.services import Services
+from flowactions_plugin.settings import read_settings
+from tests.loopback import listening
+from tests.queueing import ORIGIN, Queue, a_delivery, a_worker, claimed
+from tests.recorder import OK, Recorder, recorder, status
+from tests.support import SmallHost, until
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    raise OSError("no such host")
+
+
+def guard(*, development: bool = False, resolve: Resolve = resolve) -> EgressGuard:
+    return EgressGuard(development=development, resolve=resolve)
+
+
+class TestProxy:
+    """The explicit forward proxy, and a host's own transport."""
+
+    @staticmethod
+    @asynccontextmanager
+    async def leaving(
+        tmp_path: Path, how: str, **settings: str
+    ) -> AsyncIterator[tuple[SmallHost, Callable[[str], Awaitable[Delivery]], list[str]]]:
+        """Run a production host whose webhooks leave through a proxy, or through a transport of its own.
+
+        Yields:
+            The host; what plants a URL in its outbox, past the check at enqueue, and gives how that ended; the URLs
+            that were asked for.
+        """
+        asked: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            asked.append(str(request.url))
+            return httpx.Response(200)
+
+        async with recorder() as proxy:
+            proxy.answer = lambda number: asked.append(proxy.requests[-1].line.split()[1]) or OK  # type: ignore[func-returns-value]
+            host = SmallHost(
+                {
+                    "FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}",
+                    "FLOWACTIONS_TICK_SECONDS": "0.05",
+                    **(
+                        {"FLOWACTIONS_EGRESS_PROXY": proxy.url.removesuffix("/hook")}
+                        if how == "proxy" or settings
+                        else {}
+                    ),
+                    **settings,
+                },
+                transport=httpx.MockTransport(answer) if how == "transport" else None,
+            )
+            services = host.plugin_state(Services)
+
+            async def planted(url: str) -> Delivery:
+                delivery = a_delivery(id=new_id(1_700_000_000), url=url, max_attempts=1)
+                async with services._database.write() as connection:
+                    await services._store.enqueue(delivery, connection)
+                ended = lambda: [each for each in host.finished if each.id == delivery.id]  # noqa: E731
+                return (await until(ended))[0]  # type: ignore[no-any-return]
+
+            actions = FlowActions.load(host)
+            async with actions.lifespan():
+                yield host, planted, asked
+
+    @pytest.mark.parametrize("how", ["proxy", "transport"])
+    async def test_a_name_is_judged_before_it_is_asked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """A name without an address fails the attempt, one with a forbidden address is dead; neither is asked for."""
+        with looking_up(monkeypatch) as (names, _):
+            names |= {
+                "inside.example": ["8.8.8.8", "10.0.0.1"],
+                "outside.example": ["8.8.8.8"],
+                "none.example": [],
+            }
+            async with self.leaving(tmp_path, how) as (_, planted, asked):
+                missing = await planted("http://missing.example/")
+                assert "missing.example has no address now" in (missing.error or "")
+                assert "has no address now" in ((await planted("http://none.example/")).error or "")
+                inside = await planted("http://inside.example/")
+                assert "Requests to 10.0.0.1 are not allowed (private)." in (inside.error or "")
+                assert asked == []
+                assert (await planted("http://outside.example/")).status == "delivered"
+                assert asked == ["http://outside.example/"]
+
+    @pytest.mark.parametrize("how", ["proxy", "transport"])
+    async def test_a_name_that_is_slow_to_resolve_is_judged_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """Enqueue lets it through; delivery waits for its address, which is forbidden, and asks for nothing."""
+        monkeypatch.setattr(egress, "RESOLVE_SECONDS", 0.05)
+        with looking_up(monkeypatch) as (names, go):
+            names["slow.example"] = ["127.0.0.1"]
+            go.clear()
+            async with self.leaving(tmp_path, how) as (host, _, asked):
+                services = host.plugin_state(Services)
+                delivery = await services._outbox.prepare(a_webhook("http://slow.example/"))
+                await services._outbox.write(delivery)
+                await asyncio.sleep(0.3)
+                assert (asked, host.finished) == ([], [])
+                go.set()
+                await until(lambda: host.finished)
+                assert (host.finished[0].status, asked) == ("dead", [])
+                assert "(loopback)" in (host.finished[0].error or "")
+
+    async def test_a_name_that_never_resolves_fails_the_attempt_within_its_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The attempt's own deadline ends the wait."""
+        with looking_up(monkeypatch) as (_, go):
+            go.clear()
+            guarding = guard(resolve=Resolver(1))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await guarding.require("http://slow.example/")
+            go.set()
+
+    @pytest.mark.parametrize("how", ["proxy", "transport"])
+    async def test_where_only_the_proxy_resolves_nothing_is_looked_up_here(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """Neither at enqueue nor at delivery; the form of URLs and literal addresses are judged as ever."""
+        with looking_up(monkeypatch) as (names, _):
+            names["inside.example"] = ["10.0.0.1"]
+            async with self.leaving(tmp_path, how, FLOWACTIONS_EGRESS_RESOLVE="proxy") as (
+                host,
+                planted,
+                asked,
+            ):
+                outbox = host.plugin_state(Services)._outbox
+                for url in ("http://inside.example/", "http://missing.example/"):
+                    await outbox.prepare(a_webhook(url))
+                    assert (await planted(url)).status == "delivered"
+                for url in (
+                    "http://10.0.0.1/",
+                    "http://[::1]/",
+                    "http://１２７.0.0.1/",
+                    "http://a b/",
+                    "http://127.1/",
+                ):
+                    with pytest.raises(EgressRefused):
+                        await outbox.prepare(a_webhook(url))
+                    assert (await planted(url)).status == "dead"
+                assert asked == ["http://inside.example/", "http://missing.example/"]
+            assert names.asked == []
+
+    @pytest.mark.parametrize("how", ["proxy", "transport"])
+    async def test_forbidden_addresses_are_refused_before_they_are_asked_for(
+        self, tmp_path: Path, how: str
+    ) -> None:
+        """Whoever dials, the guard's rules on literal and resolved addresses hold."""
+        asked: list[Any] = []
+        async with recorder() as proxy:
+            settings = {
+                "FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}",
+                "FLOWACTIONS_TICK_SECONDS": "0.05",
+            }
+            transport = None
+            if how == "proxy":
+                settings["FLOWACTIONS_EGRESS_PROXY"] = proxy.url.removesuffix("/hook")
+            else:
+
+                def answer(request: httpx.Request) -> httpx.Response:
+                    asked.append(request)
+                    return httpx.Response(200)
+
+                transport = httpx.MockTransport(answer)
+            host = SmallHost(settings, transport=transport)
+            services = host.plugin_state(Services)
+            actions = FlowActions.load(host)
+            async with actions.lifespan():
+                for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
+                    delivery = a_delivery(url=url)
+                    async with services._database.write() as connection:
+                        await services._store.enqueue(delivery, connection)
+                await until(lambda: len(host.finished) == 4)
+            ended = {delivery.url: delivery.status for delivery in host.finished}
+            assert ended.pop("http://8.8.8.8/") == "delivered"
+            assert set(ended.values()) == {"dead"}
+            assert len(asked) + len(proxy.requests) == 1
+            if how == "proxy":
+                assert proxy.requests[0].line == "POST http://8.8.8.8/ HTTP/1.1"
+
+    async def test_a_proxy_that_asks_for_a_password_gets_it(self, queue: Queue) -> None:
+        """User name and password of the setting go to the proxy, decoded, with the request or with its tunnel."""
+        async with recorder() as proxy:
+            address = proxy.url.removesuffix("/hook").replace("http://", "http://ada:s3%E2%82%AC:c%40ret@")
+            proxy.answer = lambda number: OK if number == 1 else status(407)
+            transport = OutboundTransport(guard(), 5, address)
+            try:
+                for url in ("http://example.com/x", "https://example.com/x"):
+                    await queue.put(url=url)
+                    await a_worker(queue, transport).tick()
+            finally:
+                await transport.aclose()
+            said = base64.b64encode("ada:s3€:c@ret".encode()).decode()
+            assert [request.header("proxy-authorization") for request in proxy.requests] == [
+                f"Basic {said}"
+            ] * 2
+            assert [request.line for request in proxy.requests] == [
+                "POST http://example.com/x HTTP/1.1",
+                "CONNECT example.com:443 HTTP/1.1",
+            ]
+
+    async def test_tls_goes_through_a_tunnel(self, queue: Queue) -> None:
+        """For https the proxy is asked for a tunnel to the destination, and sees nothing of the request."""
+        async with recorder() as proxy:
+            proxy.answer = lambda number: status(403)
+            row_id = await queue.put(url="https://example.com:8443/secret-path")
+            transport = OutboundTransport(guard(), 5, proxy.url.removesuffix("/hook"))
+            try:
+                await a_worker(queue, transport).tick()
+            finally:
+                await transport.aclose()
+            assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
+            row = await queue.row(row_id)
+            assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
+
+    @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])
+    async def test_a_proxy_whose_name_has_no_address_is_named_as_such(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch, url: str
+    ) -> None:
+        """The reason speaks of the proxy and not of the destination, and does not tell tenants its name."""
+        row_id = await queue.put(url=url)
+        transport = OutboundTransport(guard(), 5, "http://ada:s3cret@proxy.example:3128")
+        try:
+            with looking_up(monkeypatch) as (names, _):
+                await a_worker(queue, transport).tick()
+                assert names.asked == ["proxy.example"]
+        finally:
+            await transport.aclose()
+        row = await queue.row(row_id)
+        expected = "the egress proxy did not connect: its host name has no address now"
+        assert (row.status, row.last_error) == ("retrying", expected)
+
+    async def test_a_proxy_that_is_away_is_a_failed_attempt(self, queue: Queue) -> None:
+        """The row retries; the reason does not show the proxy's password."""
+        row_id = await queue.put(url="http://example.com/x")
+        transport = OutboundTransport(guard(), 5, "http://ada:s3cret@127.0.0.1:1")
+        try:
+            await a_worker(queue, transport).tick()
+        finally:
+            await transport.aclose()
+        row = await queue.row(row_id)
+        assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
+
+
+class Names(dict[str, list[str]]):
+    """The addresses of names, and which names were asked for."""
+
+    asked: list[str]
+
+
+@contextmanager
+def looking_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Names, threading.Event]]:
+    """Answer the operating system's lookups; while the event is cleared, they hang."""
+    names, go = Names(), threading.Event()
+    names.asked = []
+    go.set()
+
+    def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
+        names.asked.append(host)
+        go.wait(60)
+        if host not in names:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in names[host]]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", getaddrinfo)
+        try:
+            yield names, go
+        finally:
+            go.set()
+
+
+def a_webhook(url: str) -> Webhook:
+    return Webhook(
+        organization_id="acme", agent_id="a", origin=ORIGIN, event_type="t", entity="e", url=url, max_attempts=1
+    )
+
+
+class TestAuthorities:
+    """``FLOWACTIONS_EGRESS_CA_FILE``."""
+
+    @staticmethod
+    def inner_authority(directory: Path) -> tuple[str, ssl.SSLContext]:
+        """Make an authority in PEM, and the TLS context of a server that it vouches for."""
+        now = dt.datetime.now(dt.UTC)
+        keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+        names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("inner", "127.0.0.1")]
+        made = []
+        for number, (key, name) in enumerate(zip(keys, names, strict=True)):
+            builder = (
+                x509.CertificateBuilder()
+                .subject_name(name)
+                .issuer_name(names[0])
+                .public_key(key.public_key())
+                .serial_number(number + 1)
+                .not_valid_before(now - dt.timedelta(days=1))
+                .not_valid_after(now + dt.timedelta(days=1))
+                .add_extension(x509.BasicConstraints(ca=number == 0, path_length=None), critical=True)
+                .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+                .add_extension(
+                    x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key()), critical=False
+                )
+            )
+            if number == 0:
+                usage = dict.fromkeys(
+                    (
+                        "digital_signature",
+                        "content_commitment",
+                        "key_encipherment",
+                        "data_encipherment",
+                        "key_agreement",
+                        "encipher_only",
+                        "decipher_only",
+                    ),
+                    False,
+                )
+                builder = builder.add_extension(
+                    x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True), critical=True
+                )
+            else:
+                address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+                builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            made.append(builder.sign(keys[0], hashes.SHA256()))
+        pem = [each.public_bytes(serialization.Encoding.PEM) for each in made]
+        secret = keys[1].private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        chain = directory / "server.pem"
+        chain.write_bytes(secret + pem[1])
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(chain)
+        return pem[0].decode(), context
+
+    @pytest.mark.parametrize("way", ["direct", "tunnel", "to the proxy"])
+    async def test_a_private_authority_is_trusted(self, tmp_path: Path, way: str) -> None:
+        """With the file, a receiver or a proxy that it vouches for is reached; without it, it is not."""
+        authority, context = self.inner_authority(tmp_path)
+        file = tmp_path / "ca.pem"
+        file.write_text(authority)
+        receiver = Recorder()
+
+        async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            async with asyncio.TaskGroup() as both:
+                both.create_task(pumped(reader, back))
+                both.create_task(pumped(there, writer))
+
+        for trusting in (True, False):
+            text = {"FLOWACTIONS_EGRESS_CA_FILE": str(file)} if trusting else {}
+            authorities = read_settings(text).egress_ca
+            async with listening(receiver.serve, tls=context) as port, listening(tunnel) as through:
+                proxy = {
+                    "direct": None,
+                    "tunnel": f"http://127.0.0.1:{through}",
+                    "to the proxy": f"https://127.0.0.1:{port}",
+                }[way]
+                url = "http://8.8.8.8/" if way == "to the proxy" else f"https://127.0.0.1:{port}/"
+                guarding = guard(development=True)
+                transport = OutboundTransport(guarding, 1, proxy, authorities)
+                try:
+                    sender = Sender(transport, guarding.require, lambda: 0.0, lambda: 0.0)
+                    outcome = await sender.send(claimed(url=url), None)
+                finally:
+                    await transport.aclose()
+            if trusting:
+                assert (outcome.status_code, outcome.error) == (200, None)
+            elif way == "to the proxy":
+                assert outcome.error == "the egress proxy did not connect"
+            else:
+                assert "the TLS certificate of 127.0.0.1" in (outcome.error or "")
+        assert len(receiver.requests) == 1
+
+
+async def pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while part := await reader.read(65536):
+        writer.write(part)
+        await writer.drain()
+    writer.close()

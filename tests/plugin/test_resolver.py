@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin import services
+from flowactions_plugin.outbox import resolver as resolver_module
+from flowactions_plugin.outbox.egress import EgressGuard
+from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
+from tests.queueing import a_delivery
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, until
+
+
+class TestResolver:
+    async def test_a_name_that_hangs_holds_up_nobody(self) -> None:
+        """Twenty hanging names leave room for the one that answers; each is asked for once."""
+        hang, asked = threading.Event(), []
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            asked.append(host)
+            if host.startswith("hangs"):
+                hang.wait(20)
+            return ["8.8.8.8"]
+
+        resolver = Resolver(64, lookup)
+        hanging = [asyncio.create_task(resolver(f"hangs{number % 20}", 80)) for number in range(60)]
+        await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(2):
+                assert await resolver("answers", 80) == ["8.8.8.8"]
+            assert sorted(asked) == sorted({*(f"hangs{number}" for number in range(20)), "answers"})
+        finally:
+            hang.set()
+        assert await asyncio.gather(*hanging) == [["8.8.8.8"]] * 60
+
+    async def test_who_gives_up_leaves_the_question_to_the_others(self) -> None:
+        """One of two that wait is cancelled; the other has its answer."""
+        go = threading.Event()
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            go.wait(20)
+            return ["8.8.8.8"]
+
+        resolver = Resolver(1, lookup)
+        one, other = (asyncio.create_task(resolver("example.com", 80)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        one.cancel()
+        go.set()
+        assert await other == ["8.8.8.8"]
+        assert await resolver("example.com", 80) == ["8.8.8.8"]
+
+    async def test_no_address_is_an_error_for_all_who_asked(self) -> None:
+        """A failing lookup fails each of them, and is asked anew later."""
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            raise socket.gaierror("no such host")
+
+        resolver = Resolver(1, lookup)
+        for _ in range(2):
+            answers = await asyncio.gather(*(resolver("x", 80) for _ in range(3)), return_exceptions=True)
+            assert [type(answer) for answer in answers] == [socket.gaierror] * 3
+
+    async def test_the_system_is_asked(self) -> None:
+        """Without another lookup, localhost is this machine."""
+        assert "127.0.0.1" in await Resolver(1)("localhost", 80)
+
+    async def test_threads_are_bounded_and_used_again(self) -> None:
+        """However many names are asked for, there are so many threads at most, and one after the other uses one."""
+        threads: set[int] = set()
+        running, most = 0, 0
+        lock = threading.Lock()
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            nonlocal running, most
+            with lock:
+                threads.add(threading.get_ident())
+                running += 1
+                most = max(most, running)
+            time.sleep(0.002)
+            with lock:
+                running -= 1
+            return [host]
+
+        resolver = Resolver(4, lookup)
+        answers = await asyncio.gather(*(resolver(f"host{number}", 80) for number in range(100)))
+        assert answers == [[f"host{number}"] for number in range(100)]
+        assert most <= 4
+        assert len(threads) <= 4
+        for number in range(20):
+            await resolver(f"later{number}", 80)
+        assert len(threads) <= 4
+
+    async def test_idle_threads_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A resolver that has nothing to do keeps no threads, and starts them again."""
+        monkeypatch.setattr(resolver_module, "IDLE_SECONDS", 0.01)
+        resolver = Resolver(4, lambda host, port: [host])
+        await asyncio.gather(*(resolver(f"host{number}", 80) for number in range(10)))
+        await until(lambda: resolver._threads == 0)
+        assert await resolver("again", 80) == ["again"]
+
+    async def test_a_lookup_that_nobody_waits_for_is_dropped(self) -> None:
+        """What has no thread yet when the last caller gives up is never looked up."""
+        go, asked = threading.Event(), []
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            asked.append(host)
+            go.wait(20)
+            return ["8.8.8.8"]
+
+        resolver = Resolver(1, lookup)
+        first = asyncio.create_task(resolver("first", 80))
+        abandoned = [asyncio.create_task(resolver("abandoned", 80)) for _ in range(3)]
+        wanted = [asyncio.create_task(resolver("wanted", 80)) for _ in range(2)]
+        await until(lambda: asked == ["first"])
+        for task in (*abandoned, wanted[0]):
+            task.cancel()
+        await asyncio.wait(abandoned)
+        go.set()
+        assert await asyncio.gather(first, wanted[1]) == [["8.8.8.8"]] * 2
+        assert asked == ["first", "wanted"]
+        assert resolver._lookups == {}
+
+    def test_it_serves_one_event_loop_after_another(self) -> None:
+        """A host that is opened again in another loop resolves names as before, even while old lookups hang."""
+        go = threading.Event()
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            if host == "hangs":
+                go.wait(20)
+            return [host]
+
+        resolver = Resolver(2, lookup)
+
+        async def give_up() -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await resolver("hangs", 80)
+
+        async def ask() -> None:
+            waiting = asyncio.create_task(resolver("hangs", 80))
+            assert await resolver("answers", 80) == ["answers"]
+            go.set()
+            assert await waiting == ["hangs"]
+
+        asyncio.run(give_up())
+        asyncio.run(ask())
+
+
+class TestCache:
+    def counting(self, answers: dict[str, list[str]]) -> tuple[Callable[..., object], list[str]]:
+        asked: list[str] = []
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            asked.append(host)
+            if host not in answers:
+                raise OSError("no such host")
+            return answers[host]
+
+        return resolve, asked
+
+    async def test_answers_hold_for_a_while_and_so_does_their_lack(self) -> None:
+        """Within thirty seconds nothing is asked twice; after that, it is."""
+        now = 0.0
+        resolve, asked = self.counting({"there": ["8.8.8.8"]})
+        cached = CachingResolver(resolve, timer=lambda: now)  # type: ignore[arg-type]
+        for moment in (0.0, 29.9):
+            now = moment
+            assert await cached("there", 80) == ["8.8.8.8"]
+            with pytest.raises(OSError, match="no such host"):
+                await cached("missing", 80)
+        assert asked == ["there", "missing"]
+        now = 30.0
+        await cached("there", 443)
+        with pytest.raises(OSError, match="no such host"):
+            await cached("missing", 80)
+        assert asked == ["there", "missing"] * 2
+
+    async def test_the_names_used_last_are_kept(self) -> None:
+        """The cache is bounded, and what was used longest ago goes first."""
+        resolve, asked = self.counting({name: ["8.8.8.8"] for name in "abc"})
+        cached = CachingResolver(resolve, size=2)  # type: ignore[arg-type]
+        for name in "abaca":
+            await cached(name, 80)
+        assert asked == ["a", "b", "c"]
+        await cached("b", 80)
+        assert asked == ["a", "b", "c", "b"]
+        assert len(cached._known) == 2
+
+
+@contextmanager
+def lookups(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Sequence[str]]) -> Iterator[list[str]]:
+    """Put other answers in the place of the operating system's; give the names that it is asked for."""
+    asked: list[str] = []
+
+    def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in answer(host)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", getaddrinfo)
+        yield asked
+
+
+class TestEnqueue:
+    async def test_a_hundred_checks_at_once_are_one_lookup(self) -> None:
+        """Of one name, whatever the ports, and for thirty seconds there is no other."""
+        asked = []
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            asked.append(host)
+            time.sleep(0.01)
+            return ["8.8.8.8"]
+
+        guard = EgressGuard(development=False, resolve=CachingResolver(Resolver(64, lookup)))
+        for _ in range(2):
+            urls = [f"https://example.com:{port}/{port}" for port in range(1, 101)]
+            await asyncio.gather(*map(guard.check, urls))
+        assert asked == ["example.com"]
+
+    async def test_names_that_hang_at_enqueue_take_no_thread_from_deliveries(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """More hanging names than enqueue has threads are let through, and a delivery resolves its name meanwhile."""
+        monkeypatch.setattr(services, "ENQUEUE_RESOLVER_THREADS", 2)
+        go = threading.Event()
+
+        def answer(host: str) -> Sequence[str]:
+            if host.startswith("hangs"):
+                go.wait(60)
+            return ["127.0.0.1"]
+
+        settings = development(f"sqlite:///{tmp_path / 'f.db'}")
+        host = SmallHost(settings)
+        actions = FlowActions.load(host)
+        before = threading.active_count()
+        try:
+            with lookups(monkeypatch, answer) as asked:
+                async with recorder() as receiver, actions.lifespan():
+                    port = receiver.url.rpartition(":")[2].partition("/")[0]
+                    nodes = [
+                        Node(id=f"n{number}", type="webhook", config={"webhookUrl": f"http://hangs{number}:1/"})
+                        for number in range(5)
+                    ]
+                    results = await asyncio.gather(*(actions.reach(a_walk(), node) for node in nodes))
+                    assert {result.status for result in results} == {"queued"}
+                    made = host.plugin_state(services.Services)
+                    delivery = a_delivery(url=f"http://answers:{port}/")
+                    async with made._database.write() as connection:
+                        await made._store.enqueue(delivery, connection)
+                    await until(lambda: receiver.requests)
+                    assert receiver.requests[0].header("host") == f"answers:{port}"
+                    assert asked.count("answers") == 1
+                    go.set()
+            assert threading.active_count() - before < 40
+        finally:
+            go.set()
+
+    async def test_delivery_looks_anew(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What enqueue has cached is not what delivery goes by: a name that changed is refused there."""
+        addresses = ["8.8.8.8"]
+        with lookups(monkeypatch, lambda host: addresses) as asked:
+            host = SmallHost(
+                {"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}", "FLOWACTIONS_HOST_WORKER": "off"}
+            )
+            actions = FlowActions.load(host)
+            made = host.plugin_state(services.Services)
+            node = Node(id="n", type="webhook", config={"webhookUrl": "http://rebinding.example/"})
+            async with actions.lifespan():
+                assert (await actions.reach(a_walk(), node)).status == "queued"
+                addresses[:] = ["127.0.0.1"]
+                assert (await actions.reach(a_walk(), node)).status == "queued"
+                assert asked == ["rebinding.example"]
+                task = asyncio.create_task(made._deliver())
+                await until(lambda: len(host.finished) == 2)
+                task.cancel()
+                await asyncio.wait({task})
+            assert {delivery.status for delivery in host.finished} == {"dead"}
+            assert all("127.0.0.1" in (delivery.error or "") for delivery in host.finished)
+            assert len(asked) > 1
