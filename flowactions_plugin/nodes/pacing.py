@@ -101,6 +101,7 @@ class Pacing:
         Raises:
             StorageUnavailable: the database failed; what is left is there for the next time.
         """
+        await self._release(None)
         ran = 0
         for step in await self._store.abandoned(RECOVERED_AT_ONCE):
             lease = await self._hold(step, None)
@@ -121,10 +122,14 @@ class Pacing:
         except Exception:
             log.exception("the host failed to take note of recovered nodes of run %s", step.run_id)
 
-    async def _hold(self, step: Step, transaction: Connection | None) -> Lease:
+    async def _release(self, transaction: Connection | None) -> None:
+        """Let go of what this process holds and could not go on with."""
         while self._interrupted:
             await self._store.release(*self._interrupted[0], transaction)
             self._interrupted.popleft()
+
+    async def _hold(self, step: Step, transaction: Connection | None) -> Lease:
+        await self._release(transaction)
         token = uuid4().hex
         try:
             return await self._store.hold(step, transaction, token)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     LargeBinary,
+    Text,
     and_,
     case,
     cast,
@@ -93,11 +94,13 @@ class DeferredStore:
         """
         # Looked for without a lock: before most steps nothing waits, and SQLite has one writer only.
         seen = await self._look(step, transaction)
-        if seen.state is not None and not seen.mark:
+        if seen.state is not None and not seen.mark and not seen.unreadable:
             return Lease(seen.state)
         async with self._database.write(transaction) as connection:
-            if seen.state is not None:
+            await self._drop(step, seen.unreadable, connection)
+            if seen.mark:
                 await self._mark(step, seen.first, connection)
+            if seen.state is not None:
                 return Lease(seen.state)
             # Whoever has the first record has them all. Who comes second does not wait: they are being run.
             gate = (
@@ -122,23 +125,28 @@ class DeferredStore:
     async def _look(self, step: Step, transaction: AsyncConnection | None) -> _Seen:
         waiting = select(
             deferred.c.id,
-            cast(deferred.c.node_type.in_(self._types), Integer).label("offered"),
+            self._raw(deferred.c.node_type),
             cast(self._live(), Integer).label("live"),
             cast(deferred.c.held_until.is_not(None), Integer).label("reached"),
         ).where(*_of(step))
-        halted = select(literal(0), literal(0), literal(0), literal(0)).where(*_run(halted_runs, step))
+        # No record's id is 0.
+        halted = select(literal(0), self._raw(literal("", Text)), literal(0), literal(0))
+        both = union_all(waiting, halted.where(*_run(halted_runs, step)))
         async with self._database.read(transaction) as connection:
-            rows = sorted((await connection.execute(union_all(waiting, halted))).all())
-        if rows and rows[0][0] == 0:
+            rows = sorted((await connection.execute(both)).all(), key=lambda row: row.id)
+        if rows and rows[0].id == 0:
             return _Seen("halted")
-        if not rows:
-            return _Seen("done")
-        if any(live for _, _, live, _ in rows):
+        types = {row.id: stored_text(row.node_type) for row in rows}
+        unreadable = [row_id for row_id, node_type in types.items() if node_type is None]
+        rows = [row for row in rows if row.id not in unreadable]
+        if any(row.live for row in rows):
             return _Seen("running")
-        first, offered, _, reached = rows[0]
-        if offered:
-            return _Seen(None, first)
-        return _Seen("unavailable", first, mark=not reached or any(row[3] for row in rows[1:]))
+        if not rows:
+            return _Seen("done", unreadable=unreadable)
+        if types[rows[0].id] in self._types:
+            return _Seen(None, rows[0].id, unreadable=unreadable)
+        mark = not rows[0].reached or any(row.reached for row in rows[1:])
+        return _Seen("unavailable", rows[0].id, mark=mark, unreadable=unreadable)
 
     async def _mark(self, step: Step, first: int, connection: AsyncConnection) -> None:
         """Have a record that this process cannot run found by one that can; what is behind it waits for that."""
@@ -192,16 +200,18 @@ class DeferredStore:
             for row in rows
             if row.token == token
         }
-        broken = [row_id for row_id, record in read.items() if record is None]
-        for row_id in broken:
-            log.error("run %s: deferred record %s cannot be read and is dropped", step.run_id, row_id)
-        if broken:
-            await connection.execute(delete(deferred).where(deferred.c.id.in_(broken)))
+        await self._drop(step, [row_id for row_id, record in read.items() if record is None], connection)
         records = [record for record in read.values() if record is not None]
         is_blocked = len(read) < len(rows)
         if not records:
             return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
         return Lease("held", records, is_blocked)
+
+    async def _drop(self, step: Step, unreadable: Sequence[int], connection: AsyncConnection) -> None:
+        for row_id in unreadable:
+            log.error("run %s: deferred record %s cannot be read and is dropped", step.run_id, row_id)
+        if unreadable:
+            await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))
 
     async def go_on_holding(self, record: Record) -> bool:
         """Hold for another `HOLD_SECONDS`, this record and those after it.
@@ -322,11 +332,13 @@ class _Seen(NamedTuple):
         state: why there is nothing to hold; ``None`` when there is.
         first: the first record that waits.
         mark: whether the rows do not say yet that the user got there and the first one waits for another process.
+        unreadable: records whose type is no text, so that no process can ever offer it.
     """
 
     state: Literal["done", "running", "halted", "unavailable"] | None
     first: int = 0
     mark: bool = False
+    unreadable: Sequence[int] = ()
 
 
 def _run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:

@@ -34,15 +34,23 @@ class Field:
         self.engine = engine
 
     async def record(self, *kinds: str) -> dict[str, str]:
-        """Let a new run reach nodes of these kinds before step s; give what names the run."""
+        """Let a new run reach nodes of these kinds before step s; give what names the run.
+
+        A ``chat_halt`` has no target, and a ``webhook_halt`` no URL that may be used: both halt.
+        """
         walk = a_walk(pacing="deferred", next_step_id="s")
         for number, kind in enumerate(kinds):
-            config = (
+            config: dict[str, Any] = (
                 {"webhookUrl": "http://127.0.0.1:9/", "webhookBody": '{"run": "' + walk.run_id + '"}'}
                 if kind == "webhook"
                 else {"chatChannelId": "C0ORDERS", "chatMessageText": f"run {walk.run_id}"}
             )
-            result = await self.actions.reach(walk, Node(id=f"{kind}-{number}", type=kind, config=config))
+            if kind == "webhook_halt":
+                config = {"webhookUrl": "ftp://x", "webhookContinueOnFailure": False}
+            elif kind == "chat_halt":
+                config = {"chatMessageText": "no target", "chatContinueOnFailure": False}
+            name = {"webhook_halt": "webhook", "chat_halt": "chat_message"}.get(kind, kind)
+            result = await self.actions.reach(walk, Node(id=f"{kind}-{number}", type=name, config=config))
             assert result.status == "recorded"
         return {"run_id": walk.run_id}
 
@@ -103,6 +111,7 @@ async def test_racing_processes_fire_once_and_in_order(field: Field) -> None:
                 "webhook-2:queued",
                 "chat_message-3:sent",
             ]
+            assert {state for one in found for state in one["states"]} <= {"running", "done"}
             assert (await field.enqueued())[walk["run_id"]] == 2
             assert field.sent()[walk["run_id"]] == 2
     assert await field.query("SELECT * FROM flowactions_deferred") == []
@@ -144,3 +153,46 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
     assert (
         sum(sent.values()) < points + points / 2
     )  # few points lie between the message and the removal of its record
+
+
+@pytest.mark.parametrize("halt", ["webhook_halt", "chat_halt"])
+async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) -> None:
+    """Of fifty-two advances from four processes one halts, the others are told running or halted, and never done."""
+    async with actors(field.settings, AT_ONCE) as processes:
+        for _ in range(4):
+            walk = await field.record("webhook", "chat_message", halt, "webhook")
+            found = await asyncio.gather(
+                *(actor.ask(do="advance", walk=walk, step="s", times=13) for actor in processes)
+            )
+            ran = [result for one in found for result in one["ran"]]
+            assert [result.rpartition(":")[0] for result in ran] == ["webhook-0", "chat_message-1", f"{halt}-2"]
+            states = Counter(state for one in found for state in one["states"])
+            assert states.keys() <= {"running", "halted"}, states
+            assert states["halted"] >= 1
+            again = await asyncio.gather(
+                *(actor.ask(do="advance", walk=walk, step=step) for actor in processes for step in ("s", None))
+            )
+            assert {state for one in again for state in one["states"]} == {"halted"}
+            assert (await field.enqueued())[walk["run_id"]] == 1
+    assert await field.query("SELECT * FROM flowactions_deferred") == []
+
+
+async def test_killed_at_a_halt_nobody_walks_past_it(field: Field) -> None:
+    """Killed between any two statements of a step that halts: whoever asks afterwards is told running, then halted."""
+    kinds = ("webhook", "webhook_halt", "webhook")
+    async with actors(field.settings, 1) as (actor,):
+        points = await actor.points(do="advance", walk=await field.record(*kinds), step="s")
+    runs = [await field.record(*kinds) for _ in range(points)]
+    for first in range(0, points, AT_ONCE):
+        some = runs[first : first + AT_ONCE]
+        async with actors(field.settings, len(some)) as doomed:
+            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
+                await actor.die(first + number + 1, do="advance", walk=walk, step="s")
+    for walk in runs:
+        assert (await field.actions.advance(a_walk(**walk), "s")).state in {"running", "halted"}
+    await field.abandon()
+    for walk in runs:
+        assert (await field.actions.advance(a_walk(**walk), "s")).state == "halted"
+        assert (await field.actions.advance(a_walk(**walk), None)).state == "halted"
+        assert (await field.enqueued())[walk["run_id"]] == 1
+    assert await field.query("SELECT * FROM flowactions_deferred") == []

@@ -1,0 +1,527 @@
+"""What an advance answers: done, running, halted or unavailable, and what each is worth (§3.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from flowactions_hookspecs import Advanced, FlowActions, Node, NodeResult, Walk
+from flowactions_hookspecs.nodes import AdvancedState
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes.action import Action
+from flowactions_plugin.nodes.pacing import Pacing
+from flowactions_plugin.nodes.records import step_of
+from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
+from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.services import Services
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.contract.test_loader import load, plugin
+from tests.support import SmallHost, a_walk, development, until
+
+URL = "http://127.0.0.1:9/"
+
+
+class Telling(SmallHost):
+    """A host that notes what recovery tells it."""
+
+    def __init__(self, settings: dict[str, str], **more: Any) -> None:
+        super().__init__(settings, **more)
+        self.told: list[tuple[Walk, str | None, Advanced]] = []
+        self.tell: Callable[[], Awaitable[None]] | None = None
+
+    async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:
+        self.told.append((walk, step_id, advanced))
+        if self.tell is not None:
+            await self.tell()
+
+
+class Paced:
+    """A host, and its pacing from the inside."""
+
+    def __init__(self, host: Telling, actions: FlowActions) -> None:
+        self.host = host
+        self.actions = actions
+        self.services = host.plugin_state(Services)
+        self.pacing = self.services._pacing
+        self.store = self.services._deferred
+        self.database = self.services._database
+
+    async def record(self, walk: Walk, name: str, *, step: str | None = "s", halts: bool = False) -> NodeResult:
+        url = "ftp://x" if halts else URL
+        config = {"webhookUrl": url, "webhookBody": f'"{name}"', "webhookContinueOnFailure": not halts}
+        recorded = replace(walk, pacing="deferred", next_step_id=step)
+        return await self.actions.reach(recorded, Node(id=name, type="webhook", config=config))
+
+    async def run(self, statement: str, **values: Any) -> None:
+        async with self.database.write() as connection:
+            await connection.execute(text(statement), values)
+
+    async def query(self, statement: str) -> list[tuple[Any, ...]]:
+        async with self.database.read() as connection:
+            return [tuple(row) for row in (await connection.execute(text(statement))).all()]
+
+    async def expire(self) -> None:
+        await self.run("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
+
+    def offering(self, *types: str) -> Pacing:
+        """Make the pacing of another process, which offers these types."""
+
+        class Fax:
+            async def prepare(self, walk: Walk, node: Node) -> Action:
+                return Action(NodeResult(node_id=node.id, status="sent", message=walk.visit))
+
+        runners = {"webhook": self.pacing._runners["webhook"], "fax": Fax()}
+        offered = {name: runners[name] for name in types}
+        return Pacing(self.database, DeferredStore(self.database, types), offered)
+
+
+@asynccontextmanager
+async def paced(database_url: str, **more: Any) -> AsyncIterator[Paced]:
+    host = Telling(development(database_url, FLOWACTIONS_HOST_WORKER="off"), **more)
+    actions = FlowActions.load(host)
+    async with actions.lifespan():
+        yield Paced(host, actions)
+
+
+@pytest.fixture
+async def run(database_url: str) -> AsyncIterator[Paced]:
+    async with paced(database_url) as made:
+        yield made
+
+
+def ran(advanced: Advanced) -> list[str]:
+    return [result.node_id for result in advanced.results]
+
+
+class TestStates:
+    async def test_those_that_do_not_run_the_nodes_are_told_so(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While the winner runs, the others get running and never done; after it, done (or, with a halt, halted)."""
+        ends: tuple[tuple[bool, AdvancedState], ...] = ((False, "done"), (True, "halted"))
+        for halts, end in ends:
+            walk = a_walk()
+            await run.record(walk, "first")
+            await run.record(walk, "last", halts=halts)
+            begun, go = asyncio.Event(), asyncio.Event()
+            prepare = Outbox.prepare
+
+            async def slowly(
+                self: Outbox, webhook: Any, begun: Any = begun, go: Any = go, prepare: Any = prepare
+            ) -> Any:
+                begun.set()
+                await go.wait()
+                return await prepare(self, webhook)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Outbox, "prepare", slowly)
+                winner = asyncio.create_task(run.actions.advance(walk, "s"))
+                await begun.wait()
+                for _ in range(3):
+                    assert await run.actions.advance(walk, "s") == Advanced(state="running")
+                go.set()
+                advanced = await winner
+            assert (advanced.state, ran(advanced)) == (end, ["first", "last"])
+            assert await run.actions.advance(walk, "s") == Advanced(state=end)
+
+    async def test_a_halt_is_remembered_for_every_step_of_its_run_only(self, run: Paced) -> None:
+        """Later steps are halted, also those that nothing waited for; other flows and runs are not."""
+        walk = a_walk()
+        other_flow = replace(walk, flow_id="flow-2")
+        await run.record(walk, "stop", halts=True)
+        await run.record(walk, "late", step="t")
+        await run.record(other_flow, "other", step="t")
+        assert (await run.actions.advance(walk, "s")).state == "halted"
+        for step in ("s", "t", "never", None):
+            assert await run.actions.advance(walk, step) == Advanced(state="halted")
+        assert ran(await run.actions.advance(other_flow, "t")) == ["other"]
+        assert (await run.actions.advance(replace(walk, organization_id="globex"), "t")).state == "done"
+        assert await run.query("SELECT node_id FROM flowactions_deferred") == []
+
+    async def test_a_node_that_is_reached_in_a_halted_run_never_runs(self, run: Paced) -> None:
+        """It is skipped and says halt, so that a walk that is repeated stops as well."""
+        walk = a_walk()
+        await run.record(walk, "stop", halts=True)
+        await run.actions.advance(walk, "s")
+        result = await run.record(walk, "late", step="t")
+        assert (result.status, result.reason, result.halt) == ("skipped", "run_halted", True)
+        assert await run.query("SELECT node_id FROM flowactions_deferred") == []
+
+    async def test_the_memory_of_halts_is_pruned_like_abandoned_runs(self, run: Paced) -> None:
+        """After the days of retention, it is gone."""
+        for name in ("old", "new"):
+            walk = a_walk(run_id=name)
+            await run.record(walk, "stop", halts=True)
+            await run.actions.advance(walk, "s")
+        await run.run("UPDATE flowactions_halted_runs SET halted_at = 0 WHERE run_id = 'old'")
+        for prune in run.services._prunes():
+            await prune(100)
+        assert await run.query("SELECT run_id FROM flowactions_halted_runs") == [("new",)]
+
+    async def test_flows_of_one_run_are_apart(self, run: Paced) -> None:
+        """A host whose flows share a run id and names of steps and nodes advances them one by one."""
+        walks = [a_walk(run_id="r", flow_id=flow) for flow in ("a", "b")]
+        for walk in walks:
+            assert (await run.record(walk, "n")).status == "recorded"
+        assert len(await run.query("SELECT id FROM flowactions_deferred")) == 2
+        assert ran(await run.actions.advance(walks[0], "s")) == ["n"]
+        assert ran(await run.actions.advance(walks[0], "s")) == []
+        assert ran(await run.actions.advance(walks[1], "s")) == ["n"]
+
+    async def test_each_visit_of_a_node_is_a_record_and_an_event(self, run: Paced) -> None:
+        """A loop that comes by twice before a step fires twice, in order; a walk that is repeated does not."""
+        walk = a_walk()
+        for _ in range(2):
+            for visit in ("1", "2", "10"):
+                await run.record(replace(walk, visit=visit), "n")
+        advanced = await run.actions.advance(replace(walk, agent_id="", visit=""), "s")
+        assert ran(advanced) == ["n", "n", "n"]
+        events = await run.query("SELECT DISTINCT event_id FROM flowactions_outbox")
+        assert len(events) == 3
+
+    async def test_nodes_run_with_the_walk_as_recorded(self, run: Paced) -> None:
+        """Agent, user, content and visit are those of the recording, whatever the advancing walk says."""
+        walk = a_walk(agent_id="then", user_id="u then", content="c then", visit="7")
+        pacing = run.offering("fax")
+        recorded = replace(walk, pacing="deferred", next_step_id=None)
+        await pacing.reach(recorded, Node(id="n", type="fax"))
+        seen: list[Walk] = []
+
+        class Noting:
+            async def prepare(self, walk: Walk, node: Node) -> Action:
+                seen.append(walk)
+                return Action(NodeResult(node_id=node.id, status="sent"))
+
+        pacing._runners = {"fax": Noting()}
+        now = replace(walk, agent_id="now", user_id="u", content="c", visit="8")
+        assert (await pacing.advance(now, None)).state == "done"
+        assert seen == [walk]
+
+
+class TestTheDatabaseFails:
+    @pytest.mark.parametrize("method", ["hold", "take", "_look"])
+    async def test_what_did_not_run_is_unavailable_and_runs_at_the_next_call(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Results hold what ran; nothing is run twice, and no waiting for a lease is needed once it is back."""
+        walk = a_walk()
+        for name in "abc":
+            await run.record(walk, name)
+        real = getattr(DeferredStore, method)
+        calls = 0
+
+        async def failing(self: DeferredStore, *arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > (1 if method == "take" else 0):
+                raise StorageUnavailable("the database failed: it is away")
+            return await real(self, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DeferredStore, method, failing)
+            first = await run.actions.advance(walk, "s")
+        assert (first.state, ran(first)) == ("unavailable", ["a"] if method == "take" else [])
+        second = await run.actions.advance(walk, "s")
+        assert second.state == "done"
+        assert ran(first) + ran(second) == ["a", "b", "c"]
+        assert len(await run.query("SELECT id FROM flowactions_outbox")) == 3
+
+    async def test_a_lost_answer_to_a_hold_holds_up_nobody(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The records were held and nobody knew; they are released, uncounted, by the next call of the process."""
+        walk = a_walk()
+        await run.record(walk, "a")
+        hold = DeferredStore.hold
+
+        async def cut(self: DeferredStore, *arguments: Any) -> Any:
+            await hold(self, *arguments)
+            raise StorageUnavailable("the database failed: the answer was cut")
+
+        for _ in range(2 * MAX_HOLDS):
+            with monkeypatch.context() as patched:
+                patched.setattr(DeferredStore, "hold", cut)
+                assert (await run.actions.advance(walk, "s")).state == "unavailable"
+            assert await run.pacing.recover() in {0, 1}
+        assert await run.query("SELECT body FROM flowactions_outbox") == [(b'"a"',)]
+
+    async def test_a_failure_of_the_database_does_not_count_towards_giving_up(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However often it fails in the middle, a node whose process lives is not given up."""
+        walk = a_walk()
+        await run.record(walk, "a")
+
+        async def away(*_: Any) -> Any:
+            raise StorageUnavailable("the database failed: it is away")
+
+        for _ in range(2 * MAX_HOLDS):
+            with monkeypatch.context() as patched:
+                patched.setattr(DeferredStore, "take", away)
+                assert (await run.actions.advance(walk, "s")).state == "unavailable"
+        assert ran(await run.actions.advance(walk, "s")) == ["a"]
+
+    async def test_only_the_first_record_counts_holds(self, run: Paced) -> None:
+        """What stands behind a node that ends its processes is not given up with it."""
+        walk = a_walk()
+        for name in ("poison", "b", "c"):
+            await run.record(walk, name)
+        for _ in range(MAX_HOLDS):
+            assert (await run.store.hold(step_of(walk, "s"))).state == "held"
+            await run.expire()
+        assert sorted(await run.query("SELECT node_id, holds FROM flowactions_deferred")) == [
+            ("b", 0),
+            ("c", 0),
+            ("poison", MAX_HOLDS),
+        ]
+        advanced = await run.actions.advance(walk, "s")
+        assert (advanced.state, ran(advanced)) == ("done", ["b", "c"])
+
+
+class TestTypesNotOffered:
+    async def test_they_wait_in_walk_order_for_a_process_that_offers_them(self, run: Paced) -> None:
+        """Before it runs, behind it waits; nothing of that counts, and the other process goes on by itself."""
+        walk = a_walk()
+        both = run.offering("webhook", "fax")
+        await run.record(walk, "a")
+        recorded = replace(walk, pacing="deferred", next_step_id="s")
+        assert (await both.reach(recorded, Node(id="f", type="fax"))).status == "recorded"
+        await run.record(walk, "z")
+        first = await run.actions.advance(walk, "s")
+        assert (first.state, ran(first)) == ("unavailable", ["a"])
+        for _ in range(2 * MAX_HOLDS):
+            assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
+            assert await run.pacing.recover() == 0
+        assert await run.query("SELECT holds FROM flowactions_deferred WHERE holds > 0") == []
+        assert await both.recover() == 1
+        assert await run.query("SELECT id FROM flowactions_deferred") == []
+        assert await run.actions.advance(walk, "s") == Advanced(state="done")
+        bodies = await run.query("SELECT body FROM flowactions_outbox ORDER BY id")
+        assert bodies == [(b'"a"',), (b'"z"',)]
+
+    async def test_an_advance_of_the_other_process_runs_them_too(self, run: Paced) -> None:
+        """It need not wait for recovery, and reports all in walk order."""
+        walk = a_walk()
+        both = run.offering("webhook", "fax")
+        recorded = replace(walk, pacing="deferred", next_step_id="s")
+        await both.reach(recorded, Node(id="f", type="fax"))
+        await run.record(walk, "z", halts=True)
+        assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
+        advanced = await both.advance(walk, "s")
+        assert (advanced.state, ran(advanced)) == ("halted", ["f", "z"])
+        assert await run.actions.advance(walk, "s") == Advanced(state="halted")
+
+    async def test_a_step_that_nobody_got_to_waits_for_its_user(self, run: Paced) -> None:
+        """Only steps that were advanced to are looked after."""
+        walk = replace(a_walk(), pacing="deferred", next_step_id="s")
+        both = run.offering("webhook", "fax")
+        await both.reach(walk, Node(id="f", type="fax"))
+        assert await both.recover() == 0
+
+    async def test_what_a_killed_process_held_is_taken_over_by_type(self, run: Paced) -> None:
+        """Held by a process that offered all and is gone: the one that does not is not held up, the one that does goes on."""
+        both = run.offering("webhook", "fax")
+        for number in range(30):
+            walk = a_walk(run_id=f"mixed-{number}")
+            recorded = replace(walk, pacing="deferred", next_step_id="s")
+            await both.reach(recorded, Node(id="f", type="fax"))
+            await run.record(walk, "w")
+            assert (await both._store.hold(step_of(walk, "s"))).state == "held"
+        plain = a_walk(run_id="plain")
+        await run.record(plain, "w")
+        await run.store.hold(step_of(plain, "s"))
+        await run.expire()
+        await run.run("UPDATE flowactions_deferred SET held_until = 2 WHERE run_id = 'plain'")
+        for _ in range(3):
+            await run.pacing.recover()
+        assert await run.query("SELECT id FROM flowactions_deferred WHERE run_id = 'plain'") == []
+        # It comes by them no more.
+        assert await run.store.abandoned(100) == []
+        while await both.recover():
+            pass
+        assert await run.query("SELECT id FROM flowactions_deferred") == []
+        assert len(await run.query("SELECT id FROM flowactions_outbox")) == 31
+
+
+class TestRecovery:
+    async def test_the_host_is_told_what_recovery_ran(self, run: Paced) -> None:
+        """With the walk as recorded, the step and what came of it; a halt is remembered for the next advance."""
+        for step, halts, state in (("s", False, "done"), (None, True, "halted")):
+            walk = a_walk(visit="3")
+            await run.record(walk, "a", step=step)
+            await run.record(walk, "b", step=step, halts=halts)
+            await run.store.hold(step_of(walk, step))
+            await run.expire()
+            assert await run.pacing.recover() == 1
+            told_walk, told_step, advanced = run.host.told.pop()
+            assert (told_walk, told_step) == (walk, step)
+            assert (advanced.state, ran(advanced)) == (state, ["a", "b"])
+            assert (await run.actions.advance(walk, step)).state == state
+        assert run.host.told == []
+
+    async def test_a_host_that_fails_to_take_note_holds_up_nobody(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What it raises is logged, and it may not take long."""
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.HOST_SECONDS", 0.05)
+
+        async def broken() -> None:
+            raise ZeroDivisionError
+
+        for tell in (broken, partial(asyncio.sleep, 3600)):
+            run.host.tell = tell
+            walk = a_walk()
+            await run.record(walk, "a")
+            await run.store.hold(step_of(walk, "s"))
+            await run.expire()
+            assert await run.pacing.recover() == 1
+        assert caplog.text.count("the host failed to take note of recovered nodes") == 2
+
+    async def test_a_lease_from_the_future_is_none(self, run: Paced) -> None:
+        """A clock that was set back, or a spoilt row, does not keep a step running for ever."""
+        walk = a_walk()
+        await run.record(walk, "a")
+        await run.store.hold(step_of(walk, "s"))
+        await run.run("UPDATE flowactions_deferred SET held_until = 9000000000000000")
+        assert ran(await run.actions.advance(walk, "s")) == ["a"]
+
+
+class TestUnreadable:
+    @pytest.mark.parametrize("column", ["walk", "node", "node_id", "visit", "node_type"])
+    @pytest.mark.parametrize("first", ["a", "b"])
+    async def test_text_that_is_none_is_dropped_and_holds_up_nobody(
+        self, run: Paced, column: str, first: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """SQLite keeps any bytes as text: one ERROR line, and the others run at the same call."""
+        if run.database.dialect != "sqlite":
+            pytest.skip("PostgreSQL keeps no such text")
+        walk = a_walk()
+        for name in "abc":
+            await run.record(walk, name)
+        spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = :name"  # noqa: S608
+        await run.run(spoil, name=first)
+        advanced = await run.actions.advance(walk, "s")
+        assert (advanced.state, ran(advanced)) == ("done", [name for name in "abc" if name != first])
+        errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+        assert ["cannot be read and is dropped" in each.getMessage() for each in errors] == [True]
+
+    @pytest.mark.parametrize("column", ["organization_id", "run_id", "flow_id", "step_id"])
+    async def test_a_key_that_is_no_text_does_not_end_recovery(
+        self, run: Paced, column: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Such a record is dropped, and the others are recovered."""
+        if run.database.dialect != "sqlite":
+            pytest.skip("PostgreSQL keeps no such text")
+        for name in ("spoilt", "fine"):
+            walk = a_walk(run_id=name)
+            await run.record(walk, name)
+            await run.store.hold(step_of(walk, "s"))
+        await run.expire()
+        spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = 'spoilt'"  # noqa: S608
+        await run.run(spoil)
+        assert await run.pacing.recover() == 1
+        assert await run.query("SELECT id FROM flowactions_deferred") == []
+        assert caplog.text.count("cannot be read") == 1
+
+    async def test_a_type_that_was_unreadable_at_the_upgrade_is_dropped(self, run: Paced) -> None:
+        """A record that was carried over without a type waits for no process."""
+        walk = a_walk()
+        for name in "ab":
+            await run.record(walk, name)
+        await run.run("UPDATE flowactions_deferred SET node_type = '', node = '{' WHERE node_id = 'a'")
+        advanced = await run.actions.advance(walk, "s")
+        assert (advanced.state, ran(advanced)) == ("done", ["b"])
+
+    async def test_counters_at_their_end_hold_up_nobody(self, run: Paced) -> None:
+        """A counter that cannot be raised ends its record, as one that was held too often."""
+        walk = a_walk()
+        for name in "ab":
+            await run.record(walk, name)
+        await run.run("UPDATE flowactions_deferred SET holds = 2147483647")
+        assert await run.actions.advance(walk, "s") == Advanced(
+            state="done", results=(await last_results(run, "b"),)
+        )
+
+
+async def last_results(run: Paced, name: str) -> NodeResult:
+    ((delivery_id,),) = await run.query("SELECT id FROM flowactions_outbox")
+    return NodeResult(node_id=name, status="queued", delivery_id=delivery_id)
+
+
+class TestInTheHostsTransaction:
+    async def test_a_halt_belongs_to_the_hosts_transaction(self, database_url: str) -> None:
+        """Rolled back, it never was; while the transaction is open, others do not walk past it."""
+        url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+        engine = create_async_engine(url)
+        async with Database(url):
+            pass
+        async with paced(database_url, database=engine) as run:
+            walk = a_walk()
+            await run.record(walk, "stop", halts=True)
+            for commits in (False, True):
+                async with engine.connect() as connection:
+                    advanced = await run.actions.advance(walk, "s", connection)
+                    assert (advanced.state, ran(advanced)) == ("halted", ["stop"])
+                    assert (await run.actions.advance(walk, "t", connection)).state == "halted"
+                    if run.database.dialect == "postgresql":
+                        assert (await run.actions.advance(walk, "s")).state == "running"
+                    await (connection.commit() if commits else connection.rollback())
+            assert (await run.actions.advance(walk, "t")).state == "halted"
+        await engine.dispose()
+
+
+async def test_a_facade_of_several_plugins_gives_the_state_that_matters(database_url: str) -> None:
+    """halted and running stop at once, unavailable goes on, and done is only when all are."""
+    states: list[str] = []
+    called: list[str] = []
+
+    def listener(index: int) -> Any:
+        async def listen(*_: Any) -> Advanced:
+            called.append(states[index])
+            return Advanced(state=states[index], results=(NodeResult(node_id=str(index), status="sent"),))  # type: ignore[arg-type]
+
+        return listen
+
+    actions = load(
+        *(plugin(f"p{index}", step_listeners=[listener(index)]) for index in range(3)),
+        host=SmallHost(development(database_url)),
+    )
+    async with actions.lifespan():
+        for given, state, count in (
+            (["done", "done", "done"], "done", 3),
+            (["done", "unavailable", "done"], "unavailable", 3),
+            (["done", "running", "done"], "running", 2),
+            (["unavailable", "halted", "done"], "halted", 2),
+        ):
+            states[:] = given
+            called.clear()
+            advanced = await actions.advance(a_walk(), "s")
+            assert (advanced.state, len(advanced.results), len(called)) == (state, count, count)
+
+
+async def test_recovery_runs_as_a_task_and_tells(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task of a worker finds what a gone process held, without any call."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
+    async with paced(database_url) as gone:
+        walk = a_walk()
+        await gone.record(walk, "stop", halts=True)
+        await gone.store.hold(step_of(walk, "s"))
+        await gone.expire()
+    host = Telling(development(database_url))
+    actions = FlowActions.load(host)
+    async with actions.lifespan():
+        await until(lambda: host.told)
+        assert (await actions.advance(walk, "s")).state == "halted"
+    ((_, step, advanced),) = host.told
+    assert (step, advanced.state, json.dumps(ran(advanced))) == ("s", "halted", '["stop"]')
