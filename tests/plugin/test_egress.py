@@ -26,6 +26,7 @@ from tests.loopback import listening
 from tests.queueing import Queue, a_delivery, a_worker, claimed
 from tests.recorder import recorder, status
 from tests.support import SmallHost, until
+from tests.waiting import SAFETY_SECONDS
 
 FORBIDDEN_EVERYWHERE = [
     "0.0.0.0",  # noqa: S104
@@ -632,14 +633,14 @@ class TestResolver:
         def lookup(host: str, port: int) -> Sequence[str]:
             asked.append(host)
             if host.startswith("hangs"):
-                hang.wait(20)
+                hang.wait()
             return ["8.8.8.8"]
 
         resolver = Resolver(64, lookup)
         hanging = [asyncio.create_task(resolver(f"hangs{number % 20}", 80)) for number in range(60)]
-        await asyncio.sleep(0.05)
         try:
-            async with asyncio.timeout(2):
+            await until(lambda: len(asked) == 20)
+            async with asyncio.timeout(SAFETY_SECONDS):
                 assert await resolver("answers", 80) == ["8.8.8.8"]
             assert sorted(asked) == sorted({*(f"hangs{number}" for number in range(20)), "answers"})
         finally:
@@ -648,15 +649,16 @@ class TestResolver:
 
     async def test_who_gives_up_leaves_the_question_to_the_others(self) -> None:
         """One of two that wait is cancelled; the other has its answer."""
-        go = threading.Event()
+        go, asked = threading.Event(), threading.Event()
 
         def lookup(host: str, port: int) -> Sequence[str]:
-            go.wait(20)
+            asked.set()
+            go.wait()
             return ["8.8.8.8"]
 
         resolver = Resolver(1, lookup)
         one, other = (asyncio.create_task(resolver("example.com", 80)) for _ in range(2))
-        await asyncio.sleep(0.05)
+        await until(asked.is_set)
         one.cancel()
         go.set()
         assert await other == ["8.8.8.8"]
