@@ -130,7 +130,12 @@ class TestVerifying:
     @pytest.mark.parametrize(("seconds", "status"), [(-310, 401), (-290, 200), (290, 200), (310, 401)])
     async def test_five_minutes_both_ways(self, run: Running, seconds: int, status: int) -> None:
         """A replay is refused, and so is what comes from the future (§8)."""
-        assert (await run.send(at=time.time() + seconds)).status_code == status
+        while True:
+            before = time.time()
+            answer = await run.send(at=before + seconds)
+            if time.time() - before < 5:
+                break  # otherwise the machine was busy, and the stamp ten seconds from the bound is another
+        assert answer.status_code == status
 
     @pytest.mark.parametrize(
         "change",
