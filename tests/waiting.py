@@ -8,10 +8,9 @@ point, the work is held against a control in the same run (`within`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 SAFETY_SECONDS = 60.0
 """Only for a test that would otherwise never end."""
@@ -32,26 +31,22 @@ async def until(holds: Callable[[], Any], seconds: float = SAFETY_SECONDS) -> An
     raise AssertionError(f"not true within {seconds} s")
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Give what comes of work that takes no longer than ``seconds``, by a control in the same event loop.
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Let a block take no longer than ``seconds``, by a control in the same event loop.
 
     The control takes naps that add up to ``seconds``. Each of them is late when the event loop is blocked, or the process
-    gets no processor, as is each step of the work; so time that neither had does not count.
+    gets no processor, as is each step of the block; so time that neither had does not count.
 
     Args:
         seconds: the bound, on a machine that has nothing else to do.
-        work: what is measured.
     """
-    working = asyncio.create_task(work)
     control = asyncio.create_task(_naps(seconds))
-    await asyncio.wait({working, control}, return_when=asyncio.FIRST_COMPLETED)
-    in_time = working.done()
-    for task in (control, working):
-        if not task.done():
-            task.cancel()
-    await asyncio.wait({working, control})
-    assert in_time, f"longer than {seconds} s by the control"
-    return working.result()
+    try:
+        yield
+        assert not control.done(), f"longer than {seconds} s by the control"
+    finally:
+        control.cancel()
 
 
 async def _naps(seconds: float) -> None:

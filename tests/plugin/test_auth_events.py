@@ -70,6 +70,7 @@ async def run(database_url: str) -> AsyncIterator[Running]:
 class TestVerifying:
     async def test_an_event_reaches_the_host_typed(self, run: Running) -> None:
         """Kind, action, time and data are told apart (§4.4)."""
+        before = time.time()
         answer = await run.send()
         assert (answer.status_code, answer.json()) == (200, {"data": {"received": True, "duplicate": False}})
         (event,) = run.host.auth_events
@@ -81,7 +82,7 @@ class TestVerifying:
         )
         assert event.data == CREATED["data"]
         assert event.transaction is None
-        assert abs(event.occurred_at.timestamp() - time.time()) < 5
+        assert int(before) <= event.occurred_at.timestamp() <= time.time()
 
     @pytest.mark.parametrize(
         ("name", "kind", "action"),
@@ -131,7 +132,12 @@ class TestVerifying:
     @pytest.mark.parametrize(("seconds", "status"), [(-310, 401), (-290, 200), (290, 200), (310, 401)])
     async def test_five_minutes_both_ways(self, run: Running, seconds: int, status: int) -> None:
         """A replay is refused, and so is what comes from the future (§8)."""
-        assert (await run.send(at=time.time() + seconds)).status_code == status
+        while True:
+            before = time.time()
+            answer = await run.send(at=before + seconds)
+            if time.time() - before < 5:
+                break  # otherwise the machine was busy, and the stamp ten seconds from the bound is another
+        assert answer.status_code == status
 
     @pytest.mark.parametrize(
         "change",

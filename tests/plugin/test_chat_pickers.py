@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from flowactions_conformance.chat_provider import Channel, Fault, Member, Worksp
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat.pickers import CACHED_CHOICES, FRESH_SECONDS, PAUSED, Choice, Page, PageCache
 from tests.chatting import ChatHost, chat_host
+from tests.waiting import SAFETY_SECONDS, within
 
 CHANNELS = "/integrations/chat/channels"
 MEMBERS = "/integrations/chat/members"
@@ -96,12 +96,14 @@ async def test_a_big_workspace_is_paged_through(big: ChatHost) -> None:
     assert await everything(big, CHANNELS) == [f"C{number:04}" for number in range(5000)]
 
 
-async def test_a_name_is_found_among_thousands_in_one_answer(big: ChatHost) -> None:
+async def test_a_name_is_found_among_thousands_in_one_answer(
+    big: ChatHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last of 5,000 is there at once; typing on costs the provider nothing more."""
-    started = time.monotonic()
-    found = await page(big, CHANNELS, search="c-4999")
+    monkeypatch.setattr("flowactions_plugin.chat.pickers.SEARCH_SECONDS", SAFETY_SECONDS)
+    async with within(5):
+        found = await page(big, CHANNELS, search="c-4999")
     assert [choice["id"] for choice in found["data"]] == ["C4999"]
-    assert time.monotonic() - started < 5
     calls = big.provider.calls.count("conversations.list")
     assert calls <= 9  # three empty pages, and six of 999
     for text in ("c-499", "c-49", "c-4", "C-4998"):
@@ -127,8 +129,9 @@ async def test_pages_too_long_to_be_read_are_asked_for_in_parts(
     assert (found["data"], found["notice"]) == ([], PAUSED)
 
 
-async def test_a_short_wait_is_waited_for(big: ChatHost) -> None:
+async def test_a_short_wait_is_waited_for(big: ChatHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider that asks for a second gets it, and the answer is whole."""
+    monkeypatch.setattr("flowactions_plugin.chat.pickers.SEARCH_SECONDS", SAFETY_SECONDS)
     big.provider.faults["conversations.list"].extend([RATE_LIMITED])
     found = await page(big, CHANNELS, search="c-4999")
     assert [choice["id"] for choice in found["data"]] == ["C4999"]
@@ -146,9 +149,8 @@ async def test_a_provider_that_throttles_leaves_what_there_is_and_a_cursor(
     big.provider.state.workspaces[0].page_size = 10
     passing = [Fault(delay=0, passes=True)] * pages_before
     big.provider.faults["conversations.list"].extend([*passing, *[fault] * 20])
-    started = time.monotonic()
-    found = await page(big, CHANNELS, search="c-00")
-    assert time.monotonic() - started < 5.5
+    async with within(5.5):
+        found = await page(big, CHANNELS, search="c-00")
     assert "throttling" in found["notice"]
     assert len(found["data"]) == (10 if pages_before else 0)
     big.provider.faults["conversations.list"].clear()
@@ -175,9 +177,8 @@ async def test_a_slow_provider_is_not_waited_for(big: ChatHost) -> None:
     big.provider.state.workspaces[0].page_size = 10
     slow = Fault(200, b'{"ok":true}', delay=20)
     big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [slow])
-    started = time.monotonic()
-    found = await page(big, CHANNELS, search="c-00")
-    assert time.monotonic() - started < 6
+    async with within(6):
+        found = await page(big, CHANNELS, search="c-00")
     assert (len(found["data"]), "there is more" in found["notice"]) == (10, True)
 
 

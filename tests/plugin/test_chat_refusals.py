@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import resource
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
-from flowactions_hookspecs import FlowActions, Node, NodeResult
+from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.chat.attempts import SEND_SECONDS, with_retries
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.service import Chat
@@ -30,6 +29,7 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.services import Services
 from tests.chatting import Adopted, adopt, adopted, adopting_settings, chat_host
 from tests.support import SmallHost, a_walk, until
+from tests.waiting import SAFETY_SECONDS, within
 
 DOWN = Fault(503, b"<html>down</html>")
 DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
@@ -118,6 +118,8 @@ class TestCodes:
     ) -> None:
         """Four attempts with retry, in time; one without; and the fourth may succeed (§8)."""
         monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        # That there is time for all attempts is not left to the machine.
+        monkeypatch.setattr("flowactions_plugin.nodes.chat_message.SEND_SECONDS", SAFETY_SECONDS)
         fault, message = PASSING[name]
         posts = run.provider.faults["chat.postMessage"]
         posts.append(fault)
@@ -125,11 +127,10 @@ class TestCodes:
         assert (result.reason, result.halt, run.posts) == ("send_failed", True, 1)
         assert message in (result.message or "")
         posts.extend([fault] * 4)
-        started = time.monotonic()
-        result = await run.to_channel(chatRetryOnFailure=True)
+        async with within(SEND_SECONDS):
+            result = await run.to_channel(chatRetryOnFailure=True)
         assert (result.reason, run.posts) == ("send_failed", 5)
         assert message in (result.message or "")
-        assert time.monotonic() - started < SEND_SECONDS
         posts.extend([fault] * 3)
         assert ((await run.to_channel(chatRetryOnFailure=True)).status, run.posts) == ("sent", 9)
 
@@ -184,15 +185,14 @@ class TestCodes:
 class TestBounds:
     """However slow or busy the provider, a walk is held for a few seconds at the most."""
 
-    SLOW = Fault(200, b'{"ok":true}', JSON, delay=SEND_SECONDS + 1)
+    SLOW = Fault(200, b'{"ok":true}', JSON, delay=SEND_SECONDS + 10)
 
     @pytest.mark.parametrize("retry", [True, False])
     async def test_a_provider_that_does_not_answer_holds_nobody(self, run: Adopted, retry: bool) -> None:
         """Also when the next attempt would be as slow."""
         run.provider.faults["chat.postMessage"].extend([self.SLOW] * 4)
-        started = time.monotonic()
-        result = await run.to_channel(chatRetryOnFailure=retry)
-        assert time.monotonic() - started < SEND_SECONDS + 0.5
+        async with within(SEND_SECONDS + 0.5):
+            result = await run.to_channel(chatRetryOnFailure=retry)
         assert (result.reason, LATER in (result.message or "")) == ("send_failed", True)
 
     @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 1), ("86400", 1), ("-1", 4)])
@@ -202,32 +202,23 @@ class TestBounds:
         """Longer waits end the sending at once, instead of holding the walk for nothing."""
         fault = RATE_LIMITED._replace(headers=(("retry-after", asked), *JSON))
         run.provider.faults["chat.postMessage"].extend([fault] * 4)
-        started = time.monotonic()
-        result = await run.to_channel(chatRetryOnFailure=True)
-        assert time.monotonic() - started < SEND_SECONDS
+        async with within(SEND_SECONDS):
+            result = await run.to_channel(chatRetryOnFailure=True)
         assert (result.reason, "throttling" in (result.message or "")) == ("send_failed", True)
         assert run.posts <= posts
 
     async def test_five_hundred_walks_at_once_meet_a_throttled_provider(self, run: Adopted) -> None:
         """Each ends within the bound with a result, and nothing is left behind."""
         run.provider.faults["chat.postMessage"].extend([RATE_LIMITED] * 10_000)
-        took: list[float] = []
-
-        async def one() -> NodeResult:
-            started = time.monotonic()
-            result = await run.to_channel(chatRetryOnFailure=True)
-            took.append(time.monotonic() - started)
-            return result
-
         memory_after = []
         for _ in range(2):
-            results = await asyncio.gather(*(one() for _ in range(500)))
+            async with within(SEND_SECONDS + 1):
+                results = await asyncio.gather(*(run.to_channel(chatRetryOnFailure=True) for _ in range(500)))
             assert {(result.status, result.reason, result.halt) for result in results} == {
                 ("failed", "send_failed", False)
             }
             gc.collect()
             memory_after.append(memory())
-        assert max(took) < SEND_SECONDS + 1
         assert memory_after[1] - memory_after[0] < 10 * 1024 * 1024
 
     async def test_a_hosts_own_transaction_is_not_waited_for(self, tmp_path: Path) -> None:
@@ -247,11 +238,10 @@ class TestBounds:
                 token.dead = "token_revoked"
                 async with engine.connect() as connection:
                     await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    started = time.monotonic()
                     config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
                     node = Node(id="n", type="chat_message", config=config)
-                    result = await actions.reach(a_walk(), node, connection)
-                    assert time.monotonic() - started < 2
+                    async with within(2):
+                        result = await actions.reach(a_walk(), node, connection)
                     assert result.reason == "send_failed"
                     await connection.rollback()
 

@@ -19,6 +19,7 @@ from flowactions_plugin.storage import migrations
 from tests.loopback import listening
 from tests.recorder import recorder, status
 from tests.support import SmallHost, a_walk, development, until
+from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,9 +83,17 @@ async def worker(host: str, cwd: Path, **settings: str) -> AsyncIterator[asyncio
         await process.wait()
 
 
+async def has_said(process: asyncio.subprocess.Process, words: str) -> None:
+    """Wait until a process has logged something."""
+    assert process.stdout is not None
+    async with asyncio.timeout(SAFETY_SECONDS):
+        while words not in (await process.stdout.readline()).decode():
+            assert not process.stdout.at_eof()
+
+
 async def output(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SAFETY_SECONDS):
         shown = (await process.stdout.read()).decode()
         await process.wait()
     return shown
@@ -122,7 +131,7 @@ async def test_a_stop_finishes_what_is_being_sent_and_claims_no_more(
         async with worker(f"{hosts}:make", tmp_path, **settings) as process:
             await arrived.wait()
             process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.2)
+            await has_said(process, "stopping: ")
             answer.set()
             await output(process)
         assert process.returncode == 0
@@ -140,9 +149,9 @@ async def test_a_second_signal_ends_it_at_once(hosts: str, tmp_path: Path) -> No
         async with worker(f"{hosts}:make", tmp_path, **settings) as process:
             await arrived.wait()
             process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.3)
+            await has_said(process, "stopping: ")
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SAFETY_SECONDS):
                 assert await process.wait() == -signal.SIGTERM
 
 

@@ -87,13 +87,10 @@ async def test_a_dead_destination_with_ten_thousand_rows_holds_up_nobody(databas
         async with actions.lifespan():
             await until(lambda: dead.now == 10)
             node = Node(id="n", type="webhook", config={"webhookUrl": healthy.url})
-
-            async def one_after_the_other() -> None:
+            async with within(10):
                 for number in range(1, 11):
                     await actions.reach(a_walk(), node)
-                    await until(lambda: len(healthy.requests) == number)  # noqa: B023  called at once
-
-            await within(10, one_after_the_other())
+                    await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
             assert dead.most == 10
             async with services._database.read() as connection:
                 tried = await connection.exec_driver_sql(
@@ -210,7 +207,8 @@ async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
     async with running(a_continuous_worker(queue, lambda request: httpx.Response(200))):
         await asyncio.sleep(0.1)
         row_id = await queue.put()
-        await within(10, until(lambda: _is(queue, row_id, "delivered")))
+        async with within(10):
+            await until(lambda: _is(queue, row_id, "delivered"))
 
 
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:

@@ -49,7 +49,7 @@ async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytes
     opened = database._engine, database._thread
     database._engine = database._thread = None
     running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
-    await asyncio.sleep(0.1)
+    await until(lambda: "out of reach" in caplog.text)
     database._engine, database._thread = opened
     await until(lambda: "reachable again" in caplog.text)
     assert (await queue.row(row_id)).status == "delivered"
