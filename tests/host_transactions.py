@@ -5,9 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import uuid4
 
-from msgspec.structs import replace
 from sqlalchemy import event as events
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -32,22 +33,24 @@ REF: Final = ExperienceTriggerRef(
 
 async def reach_in(actions: FlowActions, walk: Walk, node: Node, transaction: Any) -> NodeResult:
     """Reach a node in a host's transaction."""
-    return await actions.reach(replace(walk, connection=transaction), node)
+    return await actions.reach(walk, node, transaction)
 
 
 async def advance_in(actions: FlowActions, walk: Walk, step_id: str | None, transaction: Any) -> Any:
     """Advance in a host's transaction."""
-    return await actions.advance(replace(walk, connection=transaction), step_id)
+    return await actions.advance(walk, step_id, transaction)
 
 
 async def dispatch_in(actions: FlowActions, transaction: Any) -> Receipt:
     """Dispatch a logic action in a host's transaction."""
-    return await actions.dispatch(a_walk(connection=transaction), REF)
+    return await actions.dispatch(
+        REF, firing_id=uuid4().hex, occurred_at=datetime.now(UTC), transaction=transaction
+    )
 
 
 def transaction_of(event: AuthEvent) -> AsyncConnection:
     """Give the transaction that an auth event is handled in."""
-    given: AsyncConnection | None = event.connection
+    given: AsyncConnection | None = event.transaction
     assert given is not None
     return given
 

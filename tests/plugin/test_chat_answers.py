@@ -409,7 +409,7 @@ class TestEverywhere:
             run.provider.calls.clear()
             run.provider.faults["chat.postMessage"].append(fault)
             for expected in ([("send_failed", True)], []):
-                results = await run.actions.advance(walk, "s")
+                results = (await run.actions.advance(walk, "s")).results
                 assert [(result.reason, result.halt) for result in results] == expected, name
             assert run.provider.calls == ["chat.postMessage"], name
 

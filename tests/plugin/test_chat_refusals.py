@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import resource
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -271,17 +272,18 @@ class TestBounds:
                     "LOCK TABLE flowactions_chat_connections IN ACCESS EXCLUSIVE MODE"
                 )
                 async with held_for_six_seconds():
-                    eager, joined, (later,) = await asyncio.gather(
+                    eager, joined, advanced = await asyncio.gather(
                         run.actions.reach(a_walk(), node),
-                        run.actions.reach(a_walk(connection=locking), node),
+                        run.actions.reach(a_walk(), node, locking),
                         run.actions.advance(deferred, "s"),
                     )
+                (later,) = advanced.results
                 for result in (eager, joined, later):
                     assert (result.reason, result.halt) == failed
                     assert "database" in (result.message or "")
                 assert (await locking.exec_driver_sql("SELECT 1")).scalar_one() == 1
                 await locking.rollback()
-            assert await run.actions.advance(deferred, "s") == []
+            assert (await run.actions.advance(deferred, "s")).results == ()
             assert run.posts == 0
             assert (await run.actions.reach(a_walk(), node)).status == "sent"
         await engine.dispose()

@@ -538,6 +538,7 @@ async def test_an_international_name_is_dialled_in_a_labels() -> None:
         for transport in (ours, HostTransport(httpx.MockTransport(answer))):
             sender = Sender(transport, guarding.read, lambda: 0.0, lambda: 0.0)
             outcome = await sender.send(claimed(url=url), None)
+            assert isinstance(outcome, Outcome)
             assert (outcome.status_code, outcome.error) == (200, None)
         await ours.aclose()
         name = f"xn--bcher-kva.example:{url.rpartition(':')[2].partition('/')[0]}"

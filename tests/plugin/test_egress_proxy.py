@@ -25,6 +25,7 @@ from flowactions_hookspecs import Delivery, FlowActions
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.outbox import egress
+from flowactions_plugin.outbox.delivery import Outcome
 from flowactions_plugin.outbox.egress import EgressGuard, Resolve
 from flowactions_plugin.outbox.queue import Webhook
 from flowactions_plugin.outbox.resolver import Resolver
@@ -399,6 +400,7 @@ class TestAuthorities:
                     outcome = await sender.send(claimed(url=url), None)
                 finally:
                     await transport.aclose()
+            assert isinstance(outcome, Outcome)
             if trusting:
                 assert (outcome.status_code, outcome.error) == (200, None)
             elif way == "to the proxy":

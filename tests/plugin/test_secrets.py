@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, FlowActionsError, Node, SettingsInvalid
+from flowactions_plugin.outbox.delivery import Outcome
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.transport import OutboundTransport
@@ -175,6 +176,7 @@ async def test_a_delivery_shows_nothing_of_the_proxy(
                     sender = Sender(transport, guard.require, lambda: 0.0, lambda: 0.0)
                     for url in ("http://example.com/", "https://example.com/"):
                         outcome = await sender.send(claimed(url=url), None)
+                        assert isinstance(outcome, Outcome)
                         assert not seen(repr(outcome), watch.text()), (what, outcome)
                         if host != "answering" or url.startswith("https"):
                             assert (outcome.error or "").startswith("the egress proxy did not connect")
