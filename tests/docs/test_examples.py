@@ -85,7 +85,7 @@ def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     finally:
         loop.close()
     assert call.namespace["result"].status == "recorded"
-    assert [result.reason for result in call.namespace["results"]] == ["missing_url"]
+    assert [result.reason for result in call.namespace["advanced"].results] == ["missing_url"]
 
 
 def test_the_readme_has_exactly_two_commands() -> None:
