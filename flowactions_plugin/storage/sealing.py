@@ -92,7 +92,9 @@ def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRi
     except ValueError:
         key = b""
     except OSError as exc:
-        raise NotConfigured(f"{path}, which holds the key, can be neither read nor made: {exc.strerror}.") from exc
+        raise NotConfigured(
+            f"{path}, which holds the key, can be neither read nor made: {exc.strerror}."
+        ) from exc
     if len(key) != KEY_BYTES:
         raise NotConfigured(f"{path} holds no key: delete it to have a new one made.")
     return KeyRing([key])
