@@ -11,7 +11,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+import traceback
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from flowactions_hookspecs import FlowActionsError, Host, HostInvalid, SettingsInvalid
@@ -20,6 +22,7 @@ from flowactions_hookspecs.tasks import Supervisor
 from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import keys_of
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.errors import SchemaNewer, StorageMisplaced
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -43,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process when ``None``.
 
     Returns:
-        The exit status: 0 done, 1 failed or (``migrate --check``) something to do, 2 cannot be run like this.
+        The exit status: 0 done, 1 failed or (``--check``) something to do, 2 cannot be run like this, 3 the tables are
+        of a later release.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(
@@ -52,12 +56,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells every look at the tables
     try:
         return int(asyncio.run(options.run(options)))
-    except (CannotRun, HostInvalid, SettingsInvalid) as exc:
-        print(f"flowactions: {exc}", file=sys.stderr)
-        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except FlowActionsError as exc:
-        print(f"flowactions: {exc}", file=sys.stderr)
-        return 1
+        message, status = str(exc), _status(exc)
+    except Exception as exc:  # whatever it is, it is told like all others
+        message, status = f"failed unexpectedly: {_summary(exc)}", 1
+        log.debug("failed unexpectedly", exc_info=True)
+    print(f"flowactions: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _status(exc: FlowActionsError) -> int:
+    if isinstance(exc, SchemaNewer):
+        return 3
+    return 2 if isinstance(exc, (CannotRun, HostInvalid, SettingsInvalid, StorageMisplaced)) else 1
+
+
+def _summary(exc: BaseException) -> str:
+    """Give an error's type and place, and not its words, for those may hold what its maker would not have told."""
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
+    place = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
+    if place is None and frames:
+        place = (frames[-1].filename, frames[-1].lineno)
+    what = (
+        f"{type(exc).__name__} of {exc.name!r}" if isinstance(exc, ModuleNotFoundError) else type(exc).__name__
+    )
+    return f"{what} in {place[0]}, line {place[1]}; --log-level debug shows more" if place else what
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     migrate.add_argument("--host", metavar="MODULE:NAME", help=HOST_HELP)
     migrate.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 when there is something to do"
+        "--check",
+        action="store_true",
+        help="change nothing; exit 1 when there is something to do, 3 when the tables are newer",
     )
     migrate.set_defaults(run=_migrate)
 
@@ -144,7 +171,8 @@ async def _reseal(options: argparse.Namespace) -> int:
         settings = read_settings(os.environ if host is None else host.settings)
         database = Database(settings.database_url, None if host is None else host.database)
         keys = keys_of(settings, database)
-        await stack.enter_async_context(database)
+        stack.push_async_exit(database)
+        await database.open(required=True)
         done = await reseal(ConnectionStore(database), keys, dry=options.check)
     verb = "would be resealed" if options.check else "resealed"
     print(f"tokens {verb}: {done.changed}; under the newest key already: {done.current}")
@@ -159,17 +187,43 @@ async def _reseal(options: argparse.Namespace) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened_host(named: str) -> AsyncIterator[Host]:
-    made = _named(named)
-    if callable(made) and not isinstance(made, Host):
-        made = made()
-    if inspect.isawaitable(made):
-        made = await made
+    with _telling(f"the host {named} could not be made"):
+        made = _named(named)
+        if callable(made) and not isinstance(made, Host):
+            made = made()
+        if inspect.isawaitable(made):
+            made = await made
     async with contextlib.AsyncExitStack() as stack:
         if not isinstance(made, Host) and hasattr(made, "__aenter__"):
-            made = await stack.enter_async_context(made)
+            context = made
+            with _telling(f"the host {named} could not be opened"):
+                made = await context.__aenter__()
+            stack.push_async_exit(partial(_close, named, context))
         if not isinstance(made, Host):
             raise CannotRun(f"{named} gives {type(made).__name__}, not a Host")
         yield check_host(made)
+
+
+async def _close(named: str, context: Any, kind: Any, exc: BaseException | None, trace: Any) -> Any:
+    try:
+        return await context.__aexit__(kind, exc, trace)
+    except Exception as raised:
+        if raised is exc:
+            raise
+        with _telling(f"the host {named} could not be closed"):
+            raise
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Turn what goes wrong in a host's own code into one line."""
+    try:
+        yield
+    except FlowActionsError:
+        raise
+    except (Exception, SystemExit) as exc:
+        log.debug(what, exc_info=True)
+        raise CannotRun(f"{what}: {_summary(exc)}") from exc
 
 
 def _named(named: str) -> Any:

@@ -52,6 +52,10 @@ class Demo(NamedTuple):
     provider: FakeChatProvider | None
 
 
+class PortUnavailable(Exception):
+    """The reference host's port is taken or not allowed; the message says what to do."""
+
+
 @asynccontextmanager
 async def running_demo(
     environment: Mapping[str, str], directory: Path, *, channel_id: str | None = None, port: int = 0
@@ -63,6 +67,9 @@ async def running_demo(
         directory: for the database.
         channel_id: the channel that the sample flows post to.
         port: of the reference host, 0 for a free one.
+
+    Raises:
+        PortUnavailable: the port is taken.
     """
     chat = {name: value for name, value in environment.items() if name.startswith("CHAT_") and value}
     real = _has_real_workspace(environment)
@@ -91,7 +98,11 @@ async def running_demo(
             dashboard_token=dashboard_token,
             api_token=api_token,
         )
-        listener = listen(port)
+        try:
+            listener = listen(port)
+        except (OSError, OverflowError) as exc:
+            reason = os.strerror(exc.errno or 0) if isinstance(exc, OSError) else "a port is from 0 to 65535"
+            raise PortUnavailable(f"port {port} cannot be used: {reason}; give another with --port") from exc
         if provider is not None:
             provider.events_url = f"{url_of(listener)}/integrations/chat/events"
         settings = {
@@ -181,6 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asyncio.run((_once if options.once else _serve_until_stopped)(options, Path(directory)))
         except WalkthroughFailed as failure:
             _say(f"\nFAILED: {failure}")
+            return 1
+        except PortUnavailable as exc:
+            sys.stderr.write(f"flowactions-demo: {exc}\n")
             return 1
     return 0
 

@@ -69,11 +69,11 @@ class _Calls:
     def _committing(self, connection: SyncConnection) -> None:
         calls, self._waiting = self._waiting, []
         if calls:
-            transaction = connection.get_transaction()
+            transaction: Any = connection.get_transaction()
             self._loop.call_later(COMMIT_SECONDS, self._call, connection, transaction, calls)
 
     def _call(self, connection: SyncConnection, transaction: Any, calls: list[_Call]) -> None:
-        if transaction is not None and connection.get_transaction() is transaction and transaction.is_active:
+        if transaction is not None and transaction.is_active and connection.get_transaction() is transaction:
             self._loop.call_later(COMMIT_SECONDS, self._call, connection, transaction, calls)
             return
         for each in calls:

@@ -454,4 +454,6 @@ class Database(Dialect):
             return
         async with waiting_until(connection, deadline):
             await connection.begin()
-            await begin_immediate(connection)
+            # The driver's thread goes on waiting for the lock when the caller is cancelled, and would have nobody left
+            # to tell when it has it.
+            await to_the_end(begin_immediate(connection))

@@ -85,12 +85,16 @@ def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRi
     if development_directory is None:
         raise NotConfigured("FLOWACTIONS_ENCRYPTION_KEYS is not set: secrets cannot be stored.")
     path = development_directory / "flowactions.key"
-    if not path.exists():
-        _make_key_file(path)
     try:
+        if not path.exists():
+            _make_key_file(path)
         key = base64.b64decode(path.read_bytes().strip(), validate=True)
     except ValueError:
         key = b""
+    except OSError as exc:
+        raise NotConfigured(
+            f"{path}, which holds the key, can be neither read nor made: {exc.strerror}."
+        ) from exc
     if len(key) != KEY_BYTES:
         raise NotConfigured(f"{path} holds no key: delete it to have a new one made.")
     return KeyRing([key])

@@ -111,10 +111,10 @@ def _pragma(connection: SyncConnection, statement: str) -> int:
     cursor = connection.connection.cursor()
     try:
         cursor.execute(statement)
-        (value,) = cursor.fetchone()
+        row: Any = cursor.fetchone()
     finally:
         cursor.close()
-    return int(value)
+    return int(row[0])
 
 
 async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> None:

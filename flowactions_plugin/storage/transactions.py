@@ -156,7 +156,7 @@ class HostTransactions:
         """
         is_exit = isinstance(context.original_exception, (asyncio.CancelledError, TimeoutError))
         if is_exit and context.connection in self._in_use:
-            context.is_disconnect = False  # type: ignore[misc]  # meant to be set, says its documentation
+            context.is_disconnect = False
 
 
 class _Savepoint:

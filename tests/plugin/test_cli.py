@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import signal
+import socket
+import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy import text
+from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from flowactions_conformance.demo import main as demo
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
@@ -219,6 +225,210 @@ def test_migrate_without_a_database_says_so(
     monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/x")
     assert main(["migrate"]) == 1
     assert "the database failed" in capsys.readouterr().err
+
+
+TROUBLES = {
+    # what is wrong: (the setting FLOWACTIONS_DATABASE_URL, the host's name, what the line says, the exit status)
+    "no directory": ("sqlite:///{tmp}/no/f.db", "make", "the directory {tmp}/no", 2),
+    "no database": ("sqlite:///{tmp}/text.db", "make", "file is not a database", 1),
+    "in memory": ("sqlite://", "make", "FLOWACTIONS_DATABASE_URL must name a file", 2),
+    "no URL": ("postgresql://h:s3cret/x", "make", "FLOWACTIONS_DATABASE_URL must", 2),
+    "unknown option": ("postgresql://h/x?foo=s3cret", "make", "the option foo", 2),
+    "no host module": ("{url}", "no_such_module_at_all:make", "no module", 2),
+    "a typo in it": ("{url}", "typo:make", "could not be made: SyntaxError in", 2),
+    "an import in it": ("{url}", "imports:make", "ModuleNotFoundError of 'not_there_at_all' in", 2),
+    "it leaves": ("{url}", "leaves:make", "SystemExit in", 2),
+    "no host in it": ("{url}", "missing", "has no 'missing'", 2),
+    "making it fails": ("{url}", "raises", "could not be made: RuntimeError in", 2),
+    "opening it fails": ("{url}", "opening", "could not be opened: RuntimeError in", 2),
+}
+UNREACHABLE = {
+    "read-only": ("{readonly}", "readonly database", 1),
+    "nobody there": ("postgresql://u:s3cret@127.0.0.1:1/x", "the database failed", 1),
+    "a wrong user": ("{wrong}", "see that the user name and password", 1),
+    "no such database": ("{absent}", "make the database", 1),
+    "no right to make tables": ("{plain}", "flowactions migrate", 1),
+}
+"""What a worker waits for, as a host does, but a command that has something to do now does not."""
+
+FAULTY = {
+    "typo": "def make(:\n",
+    "imports": "import not_there_at_all\n",
+    "leaves": "raise SystemExit('s3cret')\n",
+}
+FAULTY_HOSTS = """
+def raises():
+    raise RuntimeError("s3cret")
+
+@contextlib.asynccontextmanager
+async def opening():
+    raise RuntimeError("s3cret")
+    yield
+
+@contextlib.asynccontextmanager
+async def closing():
+    yield SmallHost(os.environ)
+    raise RuntimeError("s3cret")
+"""
+
+
+async def run(*arguments: str, cwd: Path, **settings: str) -> tuple[int, str]:
+    """Run the command in a process of its own; give its exit status and standard error."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "flowactions_plugin.cli",
+        *arguments,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        _, shown = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, shown.decode()
+
+
+async def as_admin(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def keys() -> dict[str, str]:
+    return {"FLOWACTIONS_ENCRYPTION_KEYS": base64.b64encode(bytes(32)).decode()}
+
+
+class TestTrouble:
+    @pytest.fixture
+    def place(self, tmp_path: Path, hosts: str) -> dict[str, str]:
+        """Fill a working directory; gives what stands in braces above."""
+        module = tmp_path / f"{hosts}.py"
+        module.write_text(module.read_text() + FAULTY_HOSTS)
+        for name, source in FAULTY.items():
+            (tmp_path / f"{name}.py").write_text(source)
+        (tmp_path / "text.db").write_text("a text that is longer than the header of a database " * 50)
+        database = tmp_path / "there.db"
+        sqlite3.connect(database).close()
+        url = f"sqlite:///{database}"
+        return {"tmp": str(tmp_path), "url": url, "readonly": f"sqlite:///file:{database}?mode=ro&uri=true"}
+
+    @pytest.mark.parametrize("trouble", TROUBLES)
+    async def test_what_an_operator_can_cause_is_one_line(
+        self, trouble: str, place: dict[str, str], hosts: str, tmp_path: Path
+    ) -> None:
+        """Of every command: it says what to do, has its exit status, and shows neither a traceback nor a secret."""
+        url, name, told, status = TROUBLES[trouble]
+        host = name if ":" in name else f"{hosts}:{name}"
+        settings = {"FLOWACTIONS_DATABASE_URL": url.format(**place), **keys()}
+        commands = ("worker", "migrate", "reseal")
+        results = await asyncio.gather(
+            *(run(each, "--host", host, cwd=tmp_path, **settings) for each in commands)
+        )
+        for command, (code, shown) in zip(commands, results, strict=True):
+            assert (code, shown.count("\n")) == (status, 1), (command, shown)
+            assert told.format(**place) in shown
+            assert "s3cret" not in shown
+
+    @pytest.mark.parametrize("trouble", UNREACHABLE)
+    async def test_a_database_that_cannot_be_used_is_one_line(
+        self, trouble: str, place: dict[str, str], postgres_servers: dict[str, str], tmp_path: Path
+    ) -> None:
+        """Of the commands that need it now; without a host, too."""
+        url, told, status = UNREACHABLE[trouble]
+        settings = {"FLOWACTIONS_DATABASE_URL": url.format(**place, **postgres_servers), **keys()}
+        commands = (["migrate"], ["migrate", "--check"], ["reseal"])
+        results = await asyncio.gather(*(run(*each, cwd=tmp_path, **settings) for each in commands))
+        for command, (code, shown) in zip(commands, results, strict=True):
+            assert "s3cret" not in shown
+            assert "Traceback" not in shown
+            if trouble == "no right to make tables" and "--check" in command:
+                assert (code, shown) == (1, "")  # there is something to do
+                continue
+            assert (code, shown.count("\n")) == (status, 1), (command, shown)
+            assert told in shown
+
+    async def test_a_traceback_is_there_for_who_asks(
+        self, place: dict[str, str], hosts: str, tmp_path: Path
+    ) -> None:
+        """--log-level debug shows where a host's own code failed."""
+        settings = {"FLOWACTIONS_DATABASE_URL": place["url"]}
+        code, shown = await run(
+            "--log-level", "debug", "migrate", "--host", f"{hosts}:raises", cwd=tmp_path, **settings
+        )
+        assert code == 2
+        assert "Traceback" in shown
+        assert shown.splitlines()[-1].startswith("flowactions: the host")
+
+    async def test_a_host_that_cannot_be_closed_is_told(
+        self, place: dict[str, str], hosts: str, tmp_path: Path
+    ) -> None:
+        """What the command has done stays done."""
+        settings = {"FLOWACTIONS_DATABASE_URL": place["url"]}
+        code, shown = await run("migrate", "--host", f"{hosts}:closing", cwd=tmp_path, **settings)
+        assert code == 2
+        assert "Traceback" not in shown
+        assert "could not be closed: RuntimeError" in shown.splitlines()[-1]
+        assert (await run("migrate", "--check", cwd=tmp_path, **settings))[0] == 0
+
+    async def test_newer_tables_are_refused(
+        self, database_url: str, place: dict[str, str], hosts: str, tmp_path: Path
+    ) -> None:
+        """By migrate, with an exit status of its own; a worker of the older release goes on with them."""
+        settings = {"FLOWACTIONS_DATABASE_URL": database_url, **keys()}
+        assert (await run("migrate", cwd=tmp_path, **settings))[0] == 0
+        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE flowactions_version SET version_num = '9999'"))
+        await engine.dispose()
+        commands = (["migrate"], ["migrate", "--check"], ["migrate", "--host", f"{hosts}:make"])
+        results = await asyncio.gather(*(run(*each, cwd=tmp_path, **settings) for each in commands))
+        for code, shown in results:
+            assert (code, shown.count("\n")) == (3, 1)
+            assert "revision 9999, which is newer" in shown
+        assert (await run("reseal", cwd=tmp_path, **settings))[0] == 0
+
+    async def test_older_tables_end_a_worker_in_one_line(
+        self, postgres_url: str, hosts: str, tmp_path: Path
+    ) -> None:
+        """It says what to run."""
+        settings = {"FLOWACTIONS_DATABASE_URL": postgres_url}
+        assert (await run("migrate", cwd=tmp_path, **settings))[0] == 0
+        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE flowactions_version SET version_num = '0001'"))
+        await engine.dispose()
+        code, shown = await run("worker", "--host", f"{hosts}:make", cwd=tmp_path, **settings)
+        assert (code, shown.count("\n")) == (1, 1)
+        assert "run 'flowactions migrate'" in shown
+
+    @pytest.fixture
+    def postgres_servers(self, postgres_url: str) -> Iterator[dict[str, str]]:
+        """URLs of one PostgreSQL that do not do: a wrong user, no such database, a role with no rights."""
+        name = f"plain_{os.urandom(4).hex()}"
+        url = make_url(postgres_url)
+        asyncio.run(as_admin(postgres_url, f"CREATE ROLE {name} LOGIN PASSWORD 's3cret'"))
+        plain = url.set(username=name, password="s3cret")
+        yield {
+            "wrong": url.set(username="nobody_here", password="s3cret").render_as_string(hide_password=False),
+            "absent": url.set(database="absent").render_as_string(hide_password=False),
+            "plain": plain.render_as_string(hide_password=False),
+        }
+        asyncio.run(as_admin(postgres_url, f"DROP ROLE {name}"))
+
+
+def test_a_demo_whose_port_is_in_use_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert demo(["--port", str(port)]) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert f"port {port} cannot be used: Address already in use; give another with --port" in shown
+    assert demo(["--port", "70000"]) == 1
 
 
 @asynccontextmanager

@@ -107,8 +107,9 @@ async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_whole(
     kind: str, how: str, call: str, url: str
 ) -> None:
     """Each of a call's statements fails in turn: what the host wrote before and after is there, and no half write."""
-    arguments = {"connect_args": {"server_settings": {"statement_timeout": "100"}}} if how == "too slow" else {}
-    async with sharing(kind, url, **arguments) as (actions, host):
+    slow = {"connect_args": {"server_settings": {"statement_timeout": "100"}}}
+    options: dict[str, Any] = slow if how == "too slow" else {}
+    async with sharing(kind, url, SharingHost, **options) as (actions, host):
         async with host.engine.begin() as connection:
             await order(connection, "before")
         failing = Failing(host.engine, how)
@@ -283,7 +284,10 @@ class TestWhatCannotBeJoined:
     async def told(self, actions: FlowActions, transaction: Any) -> str:
         """Give what every call says of a transaction, and see that it is a ValueError."""
         told = set()
-        calls = [*CALLS.values(), lambda actions, walk, given: reach_in(actions, walk, chat(), given)]
+        calls: list[Any] = [
+            *CALLS.values(),
+            lambda actions, walk, given: reach_in(actions, walk, chat(), given),
+        ]
         for call in calls:
             with pytest.raises(ValueError, match=r"a transaction|this transaction") as raised:
                 await call(actions, a_walk(), transaction)
@@ -521,7 +525,7 @@ class TestAfterCommit:
             assert calls == []
 
         def fail(_: Any) -> None:
-            raise dialect.loaded_dbapi.OperationalError("disk full")  # type: ignore[union-attr]
+            raise dialect.loaded_dbapi.OperationalError("disk full")
 
         async with database.write() as connection:
             monkeypatch.setattr(dialect, "do_commit", committed)
