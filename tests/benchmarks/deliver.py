@@ -36,6 +36,7 @@ from tests.benchmarks.field import (
     worker,
 )
 from tests.benchmarks.sink import sink
+from tests.support import until
 
 
 def printed_by(module: str, settings: Mapping[str, str], *arguments: str) -> Any:
@@ -80,6 +81,7 @@ async def latency(kind: str, rate: float, seconds: float, *, apart: bool) -> dic
                 {**settings, "FLOWACTIONS_HOST_WORKER": "off" if apart else "on"},
                 *("--url", receiver, "--rate", str(rate), "--seconds", str(seconds)),
             )
+            await until(lambda: reached.keys() <= arrivals.keys(), seconds=300)
     took = [(arrivals[path] - at) * 1000 for path, at in reached.items()]
     prefix = "apart_" if apart else ""
     return {f"{prefix}p{share}_ms": percentile(took, share / 100) for share in (50, 95, 99)}

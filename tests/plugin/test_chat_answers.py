@@ -209,7 +209,8 @@ class TestReading:
         """One odd name does not take the others out of a picker, and fits on one line of a bounded length."""
         names = ["\ud800Ada\x00\n\u2028", "x" * 100_000, "", 7, None, {"a": 1}, "Zoë 👩‍💻"]
         members = [{"id": f"U{at}", "name": "n", "real_name": name} for at, name in enumerate(names)]
-        odd = [{"id": id_} for id_ in ("\ud800", "", "U 1", "U\n", 7, None, [], "U" * 256)]
+        ids: tuple[Any, ...] = ("\ud800", "", "U 1", "U\n", 7, None, [], "U" * 256)
+        odd = [{"id": each} for each in ids]
         body = json.dumps({"ok": True, "members": [*members, *odd, 7, None, []]}).encode()
 
         async def serve(writer: asyncio.StreamWriter) -> None:
@@ -384,12 +385,12 @@ class TestEverywhere:
         """With its line of §6.3, halting as configured, and with as many posts as retry says."""
         for name, fault in self.FAULTS.items():
             most = 1 if name == "an endless wait" else 4
-            for config, posts in (({}, 1), ({"chatRetryOnFailure": True}, most)):
+            for retry, posts in ((False, 1), (True, most)):
                 for proceed in (True, False):
                     run.provider.faults["chat.postMessage"].extend([fault] * posts)
                     run.provider.calls.clear()
                     caplog.clear()
-                    result = await run.message(chatContinueOnFailure=proceed, **config)
+                    result = await run.message(chatContinueOnFailure=proceed, chatRetryOnFailure=retry)
                     assert (result.status, result.reason, result.halt) == (
                         "failed",
                         "send_failed",
