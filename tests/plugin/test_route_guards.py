@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
@@ -246,6 +247,19 @@ class TestBodies:
         for body in STRANGE_JSON:
             answer = await run.browser.request(method, path, content=body, headers=JSON)
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), body[:24]
+
+    async def test_nor_is_it_taken_inside_a_body_that_is_right_but_for_that(self, run: ChatHost) -> None:
+        """A name that occurs twice, on every route; and what is in a field that would be ignored."""
+        for method, path in WITH_BODY:
+            valid = json.dumps(VALID[path])
+            name, value = next(iter(VALID[path].items()))
+            twice = f"{valid[:-1]}, {json.dumps(name)}: {json.dumps(value)}}}"
+            answer = await run.browser.request(method, path, content=twice, headers=JSON)
+            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), path
+        for strange in ('{"x":1,"x":1}', "NaN", "1e400", '"\\ud800"', '["\\udc00 x"]', "9" * 5000, "[" * 9000):
+            inside = f'{json.dumps(VALID[LOGIC])[:-1]}, "later": {strange}}}'
+            answer = await run.browser.post(LOGIC, content=inside, headers=JSON)
+            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), strange[:9]
 
     @pytest.mark.parametrize(("method", "path"), WITH_BODY)
     async def test_a_body_that_is_not_there_says_what_to_send(
@@ -560,8 +574,7 @@ class TestProblems:
         signed_in = run.host.principal
         for route in routes_of("dashboard"):
             run.host.principal = signed_in
-            json = VALID.get(route.path)
-            answers = [await run.browser.request(route.method, route.path, json=json)]
+            answers = [await run.browser.request(route.method, route.path, json=VALID.get(route.path))]
             answers.append(await run.browser.request(route.method, route.path, json={"wrong": 1}))
             run.host.principal = None
             answers.append(await run.browser.request(route.method, route.path))
