@@ -8,7 +8,7 @@ import difflib
 import ipaddress
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -110,8 +110,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return "Settings(…)"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        yield "…"  # what shows structs field by field asks here
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []  # what prints structs field by field asks here
 
 
 def _one_of(first: str, second: str) -> Callable[[str], str]:

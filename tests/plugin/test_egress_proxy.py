@@ -68,7 +68,12 @@ class TestProxy:
             return httpx.Response(200)
 
         async with recorder() as proxy:
-            proxy.answer = lambda number: asked.append(proxy.requests[-1].line.split()[1]) or OK  # type: ignore[func-returns-value]
+
+            def forwarded(number: int) -> bytes:
+                asked.append(proxy.requests[-1].line.split()[1])
+                return OK
+
+            proxy.answer = forwarded
             host = SmallHost(
                 {
                     "FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}",

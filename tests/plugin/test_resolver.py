@@ -125,7 +125,7 @@ class TestResolver:
             task.cancel()
         await asyncio.wait(abandoned)
         go.set()
-        assert await asyncio.gather(first, wanted[1]) == [["8.8.8.8"]] * 2
+        assert [await first, await wanted[1]] == [["8.8.8.8"]] * 2
         assert asked == ["first", "wanted"]
         assert resolver._lookups == {}
 

@@ -240,7 +240,7 @@ async def used(actions: FlowActions) -> list[str]:
             ("POST", "/webhooks/auth", {"content": b"{}", "headers": signed}),
             ("GET", "/v1/webhooks/outbox", {}),
         ):
-            answer = await client.request(method, path, follow_redirects=False, **options)  # type: ignore[arg-type]
+            answer = await client.request(method, path, follow_redirects=False, **options)
             said += [answer.text, str(answer.headers)]
             if "location" in answer.headers and "callback" in answer.headers["location"]:
                 query = answer.headers["location"].partition("?")[2]
