@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -338,28 +339,32 @@ class TestValidation:
 class TestRate:
     async def test_the_sixty_first_call_within_a_minute_waits(self, run: Running) -> None:
         """60 are taken, the 61st is a 429 with Retry-After; repeated keys and refused calls do not count (§8)."""
-        answers = await asyncio.gather(*(run.call(f"k{number}") for number in range(75)))
+        answers = [await run.call("k0")]
+        # The minute does not pass while they are made: a clock that was set back counts as standing still.
+        await self.age(run, -600_000)
+        answers += await asyncio.gather(*(run.call(f"k{number}") for number in range(1, 75)))
         assert Counter(answer.status_code for answer in answers) == {202: 60, 429: 15}
         refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.json()["code"] == "rate_limited"
-        assert 30 <= int(refused.headers["retry-after"]) <= 60
+        assert int(refused.headers["retry-after"]) == 60
         taken = next(number for number, answer in enumerate(answers) if answer.status_code == 202)
         assert (await run.call(f"k{taken}")).status_code == 204
         assert await run.count("flowactions_outbox") == 60
         assert await run.count("flowactions_enqueue_keys") == 60
         assert (await run.call("other", PATH.replace("agent-1", "agent-2"))).status_code == 202
 
-        await self.age(run, 30_000)
+        await self.age(run, 1_000)
         assert (await run.call("later")).status_code == 429
-        await self.age(run, 30_000)
+        await self.age(run, 60_000)
         assert (await run.call("later")).status_code == 202
 
     @staticmethod
     async def age(run: Running, milliseconds: int) -> None:
+        """Let all calls that count have been made so long ago."""
         async with run.host.plugin_state(Services)._database.write() as connection:
             query = text("SELECT times FROM flowactions_enqueue_rates WHERE agent_id = 'agent-1'")
             times = json.loads((await connection.execute(query)).scalar_one())
-            older = json.dumps([time - milliseconds for time in times])
+            older = json.dumps([int(time.time() * 1000) - milliseconds for _ in times])
             changed = text("UPDATE flowactions_enqueue_rates SET times = :times WHERE agent_id = 'agent-1'")
             await connection.execute(changed, {"times": older})
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import logging
@@ -235,9 +234,9 @@ class TestSecret:
 
     async def test_a_host_that_fails_to_say_keeps_the_delivery_waiting(self, run: Running) -> None:
         """An error of the host uses up no attempt and sends nothing unsigned."""
-        run.host.secret_error = ConnectionError("host database down")
+        error = run.host.secret_error = ConnectionError("host database down")
         result = await run.reach(a_node(run.receiver.url))
-        await asyncio.sleep(0.3)
+        await until(lambda: error.__traceback__)  # it was raised
         row = await run.row(result.delivery_id)
         assert (row["status"], row["attempts"]) == ("pending", 0)
         assert run.receiver.requests == []
