@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -118,7 +119,7 @@ class TestLogicAction:
             ref = ExperienceTriggerRef(
                 organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=0
             )
-            receipt = await actions.dispatch(a_walk(), ref)
+            receipt = await actions.dispatch(ref, firing_id="f", occurred_at=datetime.now(UTC))
             assert (receipt.status, receipt.reason) == ("skipped", "headers_too_large")
             transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
@@ -141,11 +142,11 @@ class TestLogicAction:
             ref = ExperienceTriggerRef(
                 organization_id="acme",
                 agent_id="a1",
-                experience_id="e" * 1024,
-                trigger_row_id="t1",
+                experience_id="é" * 255,
+                trigger_row_id="é" * 255,
                 action_index=0,
             )
-            receipt = await actions.dispatch(a_walk(), ref)
+            receipt = await actions.dispatch(ref, firing_id="f", occurred_at=datetime.now(UTC))
             assert (receipt.status, receipt.reason) == ("skipped", "body_too_large")
 
 
