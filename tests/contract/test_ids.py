@@ -127,7 +127,7 @@ async def test_none_is_the_end_of_the_flow(actions: FlowActions) -> None:
 
 async def test_what_the_user_says_is_free_text(actions: FlowActions) -> None:
     """user_id and content hold NUL, lone surrogates and nothing at all, alike on both databases and in both pacings."""
-    for text in ("", "a\0b", "\ud800", "x" * 100_000, '"\\'):
+    for text in ("", "a\0b", "\ud800", "x" * 8_000, '"\\'):
         for pacing, status in (("eager", "queued"), ("deferred", "recorded")):
             walk = a_walk(user_id=text, content=text, pacing=pacing, next_step_id="s")
             config = {"webhookUrl": "http://127.0.0.1:9/", "webhookBody": '[{{userId}}, "{{content}}"]'}
