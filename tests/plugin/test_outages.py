@@ -258,6 +258,27 @@ async def test_a_task_tells_an_outage_of_its_tables_once(
         assert ("rights" if how == "rights" else "flowactions migrate") in lines[0].getMessage()
 
 
+async def test_all_tasks_of_a_host_tell_it_once_each(
+    spoilt: tuple[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running host whose tables or rights are taken away writes a line for each task, and goes on."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
+    how, url = spoilt
+    await a_database(url).migrate()
+    async with AsyncExitStack() as stack:
+        used = url if how != "rights" else await stack.enter_async_context(a_role(url, "plain_host"))
+        actions = FlowActions.load(SmallHost(development(used, FLOWACTIONS_TICK_SECONDS="0.05")))
+        await stack.enter_async_context(actions.lifespan())
+        await asyncio.sleep(0.2)
+        caplog.clear()
+        await spoil(url, how, "plain_host")
+        await until(lambda: len(caplog.records) >= 2)
+        await asyncio.sleep(2)
+        lines = [record for record in caplog.records if record.name.startswith("flowactions")]
+        assert 2 <= len(lines) <= 4
+        assert not [record for record in lines if record.exc_info]
+
+
 async def test_a_role_whose_rights_come_back_goes_on(postgres_url: str) -> None:
     """Nothing has to be started again."""
     await a_database(postgres_url).migrate()
