@@ -56,6 +56,7 @@ NO_FLOW = {"odd-0", "odd-1", "odd-2"}
 NOT_DUE = (
     "UPDATE flowactions_outbox SET next_attempt_at = {} WHERE claim_token IS NOT NULL OR status = 'retrying'"
 )
+HELD = "UPDATE flowactions_deferred SET held_until = {} WHERE held_until IS NOT NULL"
 DUE = "UPDATE flowactions_outbox SET next_attempt_at = 0"
 SPOILT = "UPDATE flowactions_deferred SET walk = CAST(X'7bff' AS TEXT), node = CAST(X'7bff' AS TEXT) WHERE node_id = 'odd-2'"
 
@@ -268,7 +269,8 @@ class TestRows:
 class TestDelivering:
     async def test_live_rows_arrive_as_they_were_enqueued(self, old: str, receiver: Recorder) -> None:
         """Pending, retrying and claimed rows: bytes, method and event id are those that 0.1.0 has written."""
-        await run(old, NOT_DUE.format(int(time.time() * 1000) + 300_000))
+        later_on = int(time.time() * 1000) + 300_000
+        await run(old, NOT_DUE.format(later_on), HELD.format(later_on))
         rows = {row["id"]: row for row in await live(old)}
         later = {row["id"] for row in rows.values() if row["claim_token"] or row["status"] == "retrying"}
         assert len(later) == 4
@@ -351,7 +353,7 @@ class TestDeferred:
     @pytest.mark.parametrize("worker", ["off", "on"])
     async def test_a_step_whose_process_was_killed_goes_on(self, old: str, worker: str) -> None:
         """What 0.1.0 held when it died is run after its hold, by the next call or by the worker."""
-        await run(old, "UPDATE flowactions_deferred SET held_until = 0 WHERE held_until IS NOT NULL")
+        await run(old, HELD.format(0))
         await upgrade(old)
         async with chatting(old, FLOWACTIONS_HOST_WORKER=worker) as (shop, provider):
             if worker == "off":
