@@ -22,7 +22,7 @@ PACE_SECONDS: Final = 0.005
 """How far apart claims are while anything is in flight, so that each brings more than a few rows."""
 
 
-HELD_BYTES: Final = 64 * 1024 * 1024
+HELD_BYTES: Final = 32 * 1024 * 1024
 """With so much of bodies and headers in hand, nothing more is claimed."""
 
 
@@ -59,6 +59,7 @@ class ContinuousWorker(Worker):
         await self._recall()
         if self._courier.behind:
             await self._courier.flush()
+        await self._courier.catch_up()
         await self._quarantine()
         if self._in_flight:
             await asyncio.sleep(self._claimed_at + PACE_SECONDS - asyncio.get_running_loop().time())

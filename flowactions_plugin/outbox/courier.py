@@ -13,6 +13,7 @@ import msgspec
 from flowactions_hookspecs import Origin
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.outbox.deadline import GRACE_SECONDS
 from flowactions_plugin.outbox.delivery import (
     FINISHED,
     RETURN_SECONDS,
@@ -85,6 +86,8 @@ class Courier:
         self._writing = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
+        self._caught_up = 0.0
+        self._stall_seconds = sender.timing.lease_seconds / 4
         self.stopping = False
 
     @property
@@ -96,6 +99,20 @@ class Courier:
     def behind(self) -> bool:
         """Whether something is to be written before anything else is claimed."""
         return self._failed or len(self._completions) + len(self._returns) > BATCH
+
+    async def catch_up(self) -> None:
+        """After a stall that leases may not have outlasted, have read and written what has arrived meanwhile.
+
+        Otherwise this worker would claim what it has in flight, and send it again.
+
+        Raises:
+            StorageUnavailable: the rest is kept.
+        """
+        lost = self._sender.lost_seconds
+        if lost - self._caught_up >= self._stall_seconds:
+            self._caught_up = lost
+            await asyncio.sleep(2 * GRACE_SECONDS)
+            await self.flush()
 
     async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Give what of a claim may be sent.

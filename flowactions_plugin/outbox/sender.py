@@ -93,6 +93,9 @@ class Sender:
         timer: monotonic seconds, for durations.
         monitor: knows what time this process lost; ``None``: none.
         timing: the deadline.
+
+    Attributes:
+        timing: the same.
     """
 
     def __init__(
@@ -109,12 +112,17 @@ class Sender:
         self._clock = clock
         self._timer = timer
         self._monitor = StallMonitor(lease_clock) if monitor is None else monitor
-        self._timing = timing
+        self.timing = timing
         self._closed = False
+
+    @property
+    def lost_seconds(self) -> float:
+        """How long this process has stood still since it began to send."""
+        return self._monitor.lost()
 
     def too_late(self, delivery: ClaimedDelivery) -> bool:
         """Tell whether the rest of a claim is too short for an attempt."""
-        needed = self._timing.deadline_seconds + self._timing.margin_seconds
+        needed = self.timing.deadline_seconds + self.timing.margin_seconds
         return self._monitor.now() + needed > delivery.lease_end
 
     async def send(self, delivery: ClaimedDelivery, secret: str | None) -> Outcome | Aborted:
@@ -132,8 +140,8 @@ class Sender:
         progress = Progress()
         answer: Answer | None = None
         failure: Exception | None = None
-        latest = delivery.lease_end - self._timing.margin_seconds / 2
-        deadline = Deadline(self._monitor, self._timing.deadline_seconds, latest, progress.settle)
+        latest = delivery.lease_end - self.timing.margin_seconds / 2
+        deadline = Deadline(self._monitor, self.timing.deadline_seconds, latest, progress.settle)
         try:
             async with deadline:
                 destination = await self._look(delivery.url)
@@ -166,15 +174,15 @@ class Sender:
         lack = shortage(failure)
         if lack is not None:
             return Aborted("resources", f"this process has no resources left for it: {lack}")
-        if deadline.expired and deadline.elapsed >= self._timing.deadline_seconds:
+        if deadline.expired and deadline.elapsed >= self.timing.deadline_seconds:
             return None  # what was lost was added: the receiver had all of its time
-        if deadline.lost >= NOTICEABLE * self._timing.deadline_seconds:
+        if deadline.lost >= NOTICEABLE * self.timing.deadline_seconds:
             return Aborted("stall", f"this process stood still for {deadline.lost:.1f} s meanwhile")
         return None
 
     def _words(self, failure: Exception, deadline: Deadline, progress: Progress) -> str:
         if deadline.expired and isinstance(failure, TimeoutError):
-            return f"timed out after {self._timing.deadline_seconds:g} s while {progress.phase}"
+            return f"timed out after {self.timing.deadline_seconds:g} s while {progress.phase}"
         if isinstance(failure, EgressRefused):
             return str(failure)
         if isinstance(failure, SendFailed):

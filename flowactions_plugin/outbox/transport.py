@@ -137,6 +137,9 @@ class OutboundTransport:
         except (aiohttp.ClientError, OSError) as exc:
             # aiohttp tells several failures to connect in one text, without their cause.
             raise SendFailed(_in_words(exc, request.destination)) from (attempt.lack or exc)
+        finally:
+            # Otherwise the two hold each other, and the body with them, until the collector runs.
+            request.progress.refine = None
         return Answer(response.status, response.headers, start)
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:

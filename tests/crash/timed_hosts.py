@@ -1,11 +1,14 @@
 """Hosts for worker processes whose claims expire soon: ``FLOWACTIONS_TEST_TIMING`` gives lease, deadline and quarantine.
 
 ``FLOWACTIONS_TEST_DIES=signing_secret`` has the process end when it is asked for a signing secret, before anything is sent.
+``FLOWACTIONS_TEST_DESCRIPTORS=2`` has it use up all of its descriptors when it is first asked for one, for two seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import resource
 import signal
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -24,8 +27,27 @@ def timed_services(host: Host) -> Services:
     return Services(host, Timing(*map(float, given.split())) if given else Timing())
 
 
+def use_up_descriptors(seconds: float) -> None:
+    """Leave this process without a descriptor for a while, under a limit that is lowered first."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+    def release() -> None:
+        for each in taken:
+            os.close(each)
+
+    asyncio.get_running_loop().call_later(seconds, release)
+
+
 class TimedHost(SmallHost):
     """A host whose deliveries have other times."""
+
+    _asked = False
 
     def plugin_state(self, factory: Callable[[Host], State]) -> State:
         if factory is Services:
@@ -35,6 +57,10 @@ class TimedHost(SmallHost):
     async def signing_secret(self, origin: Origin) -> str | None:
         if os.environ.get("FLOWACTIONS_TEST_DIES") == "signing_secret":
             os.kill(os.getpid(), signal.SIGKILL)
+        lasting = os.environ.get("FLOWACTIONS_TEST_DESCRIPTORS")
+        if lasting and not self._asked:
+            self._asked = True
+            use_up_descriptors(float(lasting))
         return await super().signing_secret(origin)
 
 

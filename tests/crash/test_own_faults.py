@@ -1,0 +1,101 @@
+"""Faults of a worker's own process, made for real: stopped, without descriptors, with large bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tests.crash.workers import Field, field_on
+from tests.recorder import OK
+from tests.support import until
+
+HOST = "tests.crash.timed_hosts:make"
+LARGE = 10_000_000
+HELD_MIB = 64 + 16
+"""What a worker may have in hand: the bound, and one more claim."""
+
+
+@pytest.fixture
+async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
+    async with field_on(database_url, tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_a_suspended_worker_reads_its_answers_late(field: Field, delivery: str) -> None:
+    """SIGSTOP for longer than deadline and lease while the receiver answers 200: delivered at the first attempt."""
+    field.settings.update(FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="20")
+    await field.enqueue(10)
+    stopped = asyncio.Event()
+
+    def answer(number: int) -> bytes:
+        if not stopped.is_set():
+            os.kill(process.pid, signal.SIGSTOP)
+            stopped.set()
+        return OK
+
+    field.receiver.answer = answer
+    process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING="4 1 10")
+    async with asyncio.timeout(60):
+        await stopped.wait()
+    await asyncio.sleep(6)
+    process.send_signal(signal.SIGCONT)
+    await until(field.drained, 60)
+    rows = await field.query("SELECT DISTINCT status, attempts, last_error FROM flowactions_outbox")
+    assert [tuple(row) for row in rows] == [("delivered", 1, None)]
+    assert "taken over" not in field.logs()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, name: str) -> None:
+    """Its limit is reached when it connects, or looks a name up: the rows are given back, and said once why."""
+    url = field.receiver.url.replace("127.0.0.1", name)
+    await field.enqueue(10, webhookUrl=url)
+    await field.start(host=HOST, FLOWACTIONS_TEST_DESCRIPTORS="2")
+    await until(field.drained, 60)
+    rows = await field.query("SELECT DISTINCT status, attempts, last_error FROM flowactions_outbox")
+    assert [tuple(row) for row in rows] == [("delivered", 1, None)]
+    assert field.logs().count("given back without an attempt") == 1
+    assert "no resources left for it: Too many open files" in field.logs()
+
+
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_large_bodies_are_claimed_a_few_at_a_time(field: Field, delivery: str) -> None:
+    """Fifty bodies of 10 MB: a worker has no more of them in memory than it may hold, and delivers them all."""
+    field.settings.update(
+        FLOWACTIONS_DELIVERY=delivery,
+        FLOWACTIONS_CLAIM_LIMIT="50",
+        FLOWACTIONS_CONCURRENCY="100",
+        FLOWACTIONS_DESTINATION_LIMIT="100",
+    )
+    peaks = []
+    for count, size in ((1, 2), (50, LARGE)):
+        await field.enqueue(count)
+        async with field.engine.begin() as connection:
+            await connection.execute(
+                text("UPDATE flowactions_outbox SET body = :body WHERE status = 'pending'"),
+                {"body": b"x" * size},
+            )
+        process = await field.start(host=HOST)
+        await until(field.drained, 120)
+        peaks.append(_peak_mib(process.pid))
+        process.terminate()
+        await process.wait()
+    assert await field.states() == {"delivered": 51}
+    rows = await field.query(
+        "SELECT max(attempts) AS attempts, max(takeovers) AS takeovers FROM flowactions_outbox"
+    )
+    assert tuple(rows[0]) == (1, 0)
+    # A body is there twice while it is received: in the driver's buffer and as it is given.
+    assert peaks[1] - peaks[0] < 2 * HELD_MIB, peaks
+
+
+def _peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
