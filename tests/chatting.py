@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -125,6 +126,17 @@ class Adopted:
     @property
     def posts(self) -> int:
         return self.provider.calls.count("chat.postMessage")
+
+
+@asynccontextmanager
+async def sooner_than(seconds: float) -> AsyncIterator[None]:
+    """Check that what is done within ends before a wait of so many seconds that began with it."""
+    control = asyncio.create_task(asyncio.sleep(seconds))
+    try:
+        yield
+        assert not control.done(), f"it took {seconds} s and more"
+    finally:
+        control.cancel()
 
 
 async def adopt(actions: FlowActions) -> str:
