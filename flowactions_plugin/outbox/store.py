@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Executable, case, delete, insert, select, type_coerce, update
+from sqlalchemy import ColumnElement, Executable, Row, case, delete, insert, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
@@ -26,7 +25,6 @@ from flowactions_plugin.outbox.delivery import (
     storable,
 )
 from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
-from flowactions_plugin.outbox.presentable import presentable
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from flowactions_plugin.storage.text import as_text, is_text, read_all
@@ -301,7 +299,7 @@ class OutboxStore:
         wanted: Filter,
         before: str | None,
         limit: int,
-    ) -> Sequence[SimpleNamespace]:
+    ) -> Sequence[Row[Any]]:
         """List an organization's rows, newest first, without their bodies.
 
         Args:
@@ -319,16 +317,12 @@ class OutboxStore:
         columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
         query = select(*_raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
         async with self._database.read() as connection:
-            rows = await connection.run_sync(read_all, query)
-        return [presentable(outbox, row) for row in rows]
+            return await connection.run_sync(read_all, query)
 
-    async def detail(
-        self, row_id: str, organization_id: str
-    ) -> tuple[SimpleNamespace, Sequence[SimpleNamespace]] | None:
+    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Row[Any]]] | None:
         """Give a row of this organization with its attempts, ``None`` when there is none.
 
-        Every value has its column's type, whatever is stored; what ``origin`` and ``headers`` say is for `read_origin`
-        and `read_headers` to find out.
+        Values are as they are stored, which on SQLite may be of any type; `views` shows them.
         """
         one = select(*_raw(outbox.c)).where(outbox.c.id == row_id, outbox.c.organization_id == organization_id)
         made = select(*_raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
@@ -337,7 +331,7 @@ class OutboxStore:
             if not rows:
                 return None
             tried = await connection.run_sync(read_all, made)
-        return presentable(outbox, rows[0]), [presentable(attempts, row) for row in tried]
+        return rows[0], tried
 
 
 def log_dead(row_id: object, destination: object, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 SAFE_INTEGER: Final = 2**53
 """Larger ones are read differently by different programs (RFC 7493 §2.2)."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
@@ -184,4 +187,4 @@ def _shown(value: object) -> str:
     """Write any stored value as text that JSON can hold."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "replace")
-    return ("" if value is None else str(value)).encode("utf-8", "replace").decode()
+    return _SURROGATE.sub("\ufffd", "" if value is None else str(value))

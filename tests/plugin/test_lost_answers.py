@@ -56,9 +56,9 @@ async def cut_in_the_driver(url: str) -> AsyncIterator[Cut]:
             nonlocal struck
             struck = struck or made.strikes(str(parameters))
 
-        def run_and_fail(work: Callable[[Any], Any]) -> Any:
+        def run_and_fail(work: Callable[[Any], Any], deadline: Any) -> Any:
             nonlocal struck
-            done = run(work)
+            done = run(work, deadline)
             if struck:
                 struck = False
                 raise StorageUnavailable("the answer was lost")
