@@ -59,12 +59,16 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
         SELECT 'acme', 'run-' || i, 'f', '', 'n', CASE WHEN i % 5 = 0 THEN 'fax' ELSE 'webhook' END, '{WALK}', '{NODE}',
             1000000 + i, 0, CASE WHEN i % 10000 = 1 OR i % 5 = 0 THEN 1 ELSE NULL END
         FROM {source.format(rows=rows // 10)}"""  # noqa: S608
+    halted = f"""
+        INSERT INTO flowactions_halted_runs (organization_id, run_id, flow_id, halted_at)
+        {series.format(rows=rows // 10)}
+        SELECT 'acme', 'halted-' || i, 'f', 1000000 + i FROM {source.format(rows=rows // 10)}"""  # noqa: S608
     events = f"""
         INSERT INTO flowactions_inbound_events (provider, event_id, received_at)
         {series.format(rows=rows // 10)}
         SELECT 'chat', 'e-' || i, 1000000 + i FROM {source.format(rows=rows // 10)}"""  # noqa: S608
     async with database.write() as connection:
-        for each in (statement, log, waiting, events):
+        for each in (statement, log, waiting, halted, events):
             await connection.execute(text(each))
     async with database.write() as connection:
         await connection.execute(text("ANALYZE"))

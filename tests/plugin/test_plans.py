@@ -215,5 +215,6 @@ async def _emptied(url: str) -> None:
     database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
     async with database, database.write() as connection:
         await connection.exec_driver_sql(
-            "TRUNCATE flowactions_outbox, flowactions_attempts, flowactions_deferred, flowactions_inbound_events"
+            "TRUNCATE flowactions_outbox, flowactions_attempts, flowactions_deferred, flowactions_halted_runs,"
+            " flowactions_inbound_events"
         )
