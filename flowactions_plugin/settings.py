@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import difflib
 import ipaddress
 import re
@@ -217,23 +216,20 @@ def _origins(text: str) -> tuple[str, ...]:
 
 
 def _signing_secrets(text: str) -> tuple[str, ...]:
-    secrets: list[str] = []
+    secrets: list[bytes] = []
     for part in _parts(text):
         encoded = part.removeprefix("whsec_").rstrip("=")
         try:
-            raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-        except (binascii.Error, ValueError):
-            raw = b""
-        if not raw:
-            raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
-        if len(raw) < AUTH_SECRET_BYTES:
-            raise ValueError(
-                f"must be secrets of at least {AUTH_SECRET_BYTES} bytes each: a shorter one can be guessed"
-            )
-        secrets.append(f"whsec_{base64.b64encode(raw).decode()}")
-    if not secrets:
+            secrets.append(base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True))
+        except ValueError:
+            secrets.append(b"")
+    if not secrets or not all(secrets):
         raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
-    return tuple(secrets)
+    if any(len(secret) < AUTH_SECRET_BYTES for secret in secrets):
+        raise ValueError(
+            f"must be secrets of at least {AUTH_SECRET_BYTES} bytes each: a shorter one can be guessed"
+        )
+    return tuple(f"whsec_{base64.b64encode(secret).decode()}" for secret in secrets)
 
 
 def _text(text: str) -> str:
