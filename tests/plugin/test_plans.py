@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import event
 
 from flowactions_plugin.nodes.store import DeferredStore, Step
-from flowactions_plugin.outbox.claimed import Completion
+from flowactions_plugin.outbox.claimed import Completion, Return
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
@@ -33,6 +33,11 @@ async def complete_one(store: OutboxStore) -> None:
     assert await store.complete([completion]) == {claimed.id}
 
 
+async def give_back_one(store: OutboxStore) -> None:
+    (claimed,) = await store.claim(1)
+    assert await store.give_back([Return(claimed, waits_for="the host")]) == {claimed.id: "pending"}
+
+
 async def forget_one(store: OutboxStore) -> None:
     async with store._database.write() as connection:
         await DeferredStore(store._database).forget(a_walk(run_id="run-8"), connection)
@@ -42,6 +47,9 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "claim": lambda store: store.claim(50),
     "claim by shares": lambda store: store.claim(50, per_destination=2),
     "complete": complete_one,
+    "give back": give_back_one,
+    "look for quarantined rows": lambda store: store.any_quarantined(),
+    "claim of a quarantined row": lambda store: store.claim_quarantined(),
     "recall": lambda store: store.recall(),
     "retry": lambda store: store.retry(ROW, "acme"),
     "cancel": lambda store: store.cancel(ROW, "acme", "no"),
@@ -165,6 +173,8 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
             assert "SCAN flowactions" not in plan, (name, plan)
     for plan in (*found["claim"][:1], *found["recall"][:1]):
         assert "ix_flowactions_outbox_due" in plan
+    for name in ("look for quarantined rows", "claim of a quarantined row"):
+        assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
     work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
     await large.database.__aexit__()
 
