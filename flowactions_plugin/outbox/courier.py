@@ -86,7 +86,6 @@ class Courier:
         self._writing = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
-        self._caught_up = 0.0
         self._stall_seconds = sender.timing.lease_seconds / 4
         self.stopping = False
 
@@ -108,9 +107,7 @@ class Courier:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        lost = self._sender.lost_seconds
-        if lost - self._caught_up >= self._stall_seconds:
-            self._caught_up = lost
+        if self._sender.longest_stall() >= self._stall_seconds:
             await asyncio.sleep(2 * GRACE_SECONDS)
             await self.flush()
 

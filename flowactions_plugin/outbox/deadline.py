@@ -34,6 +34,7 @@ class StallMonitor:
         self._lost = 0.0
         self._due = math.inf
         self._ended = -math.inf
+        self._longest = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
@@ -54,8 +55,15 @@ class StallMonitor:
         now = self._clock()
         if now - self._due >= LEAST_SECONDS:
             self._lost += now - self._due
+            self._longest = max(self._longest, now - self._due)
             self._due = self._ended = now
         return self._lost
+
+    def take_longest(self) -> float:
+        """Give the seconds of the longest stall since this was asked last."""
+        self.lost()
+        longest, self._longest = self._longest, 0.0
+        return longest
 
     def ended(self) -> float:
         """Tell when the last stall was over."""

@@ -115,10 +115,9 @@ class Sender:
         self.timing = timing
         self._closed = False
 
-    @property
-    def lost_seconds(self) -> float:
-        """How long this process has stood still since it began to send."""
-        return self._monitor.lost()
+    def longest_stall(self) -> float:
+        """Tell for how many seconds this process stood still at once since it was asked last."""
+        return self._monitor.take_longest()
 
     def too_late(self, delivery: ClaimedDelivery) -> bool:
         """Tell whether the rest of a claim is too short for an attempt."""

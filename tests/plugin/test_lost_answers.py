@@ -109,7 +109,7 @@ async def cut_by_a_proxy(url: str) -> AsyncIterator[Cut]:
     """On PostgreSQL, the connection is cut between the commit and its answer."""
     proxy = Proxy(make_url(url))
     async with listening(proxy.serve) as port:
-        through = make_url(url).set(host="127.0.0.1", port=port, query={"ssl": "disable"})
+        through = make_url(url).set(host="127.0.0.1", port=port, query={"sslmode": "disable"})
         async with Database(through.render_as_string(hide_password=False)) as database:
             proxy.cut = Cut(Queue(database))
             yield proxy.cut

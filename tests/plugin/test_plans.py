@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from flowactions_plugin.nodes.records import Step
 from flowactions_plugin.nodes.store import DeferredStore
-from flowactions_plugin.outbox.claimed import Completion
+from flowactions_plugin.outbox.claimed import Completion, Return
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
@@ -38,6 +38,11 @@ def deferred(store: OutboxStore) -> DeferredStore:
     return DeferredStore(store._database, ("webhook", "chat_message"))
 
 
+async def give_back_one(store: OutboxStore) -> None:
+    (claimed,) = await store.claim(1)
+    assert await store.give_back([Return(claimed, waits_for="the host")]) == {claimed.id: "pending"}
+
+
 async def forget_one(store: OutboxStore) -> None:
     async with store._database.write() as connection:
         await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
@@ -47,6 +52,9 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "claim": lambda store: store.claim(50),
     "claim by shares": lambda store: store.claim(50, per_destination=2),
     "complete": complete_one,
+    "give back": give_back_one,
+    "look for quarantined rows": lambda store: store.any_quarantined(),
+    "claim of a quarantined row": lambda store: store.claim_quarantined(),
     "recall": lambda store: store.recall(),
     "retry": lambda store: store.retry(ROW, "acme"),
     "cancel": lambda store: store.cancel(ROW, "acme", "no"),
@@ -175,6 +183,8 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
             assert "SCAN flowactions" not in plan, (name, plan)
     for plan in (*found["claim"][:1], *found["recall"][:1]):
         assert "ix_flowactions_outbox_due" in plan
+    for name in ("look for quarantined rows", "claim of a quarantined row"):
+        assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
     work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
     await large.database.__aexit__()
 

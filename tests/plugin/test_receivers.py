@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import gc
 import gzip
@@ -10,6 +11,7 @@ import resource
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from flowactions_plugin.outbox.delivery import Timing
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.transport import OutboundTransport
@@ -472,3 +475,63 @@ class TestIdleConnections:
                 await a_worker(queue, sender).tick()
         assert len(seen) == 2
         assert not any(b"cookie" in head for head in seen)
+
+
+class TestPhases:
+    """What an attempt was doing when its time was up (§8)."""
+
+    @staticmethod
+    async def error(queue: Queue, url: str, guard: EgressGuard | None = None) -> str:
+        guard = guard or EgressGuard(development=True, resolve=Resolver(8))
+        made = OutboundTransport(guard, 100)
+        try:
+            row_id = await queue.put(url=url)
+            await a_worker(queue, made, timing=Timing(deadline_seconds=0.5)).tick()
+        finally:
+            await made.aclose()
+        said: str = (await queue.row(row_id)).last_error
+        return said
+
+    async def test_resolving(self, queue: Queue) -> None:
+        """A name server that is silent."""
+        end = threading.Event()
+
+        def lookup(host: str, port: int) -> list[str]:
+            end.wait(20)
+            return ["127.0.0.1"]
+
+        guard = EgressGuard(development=True, resolve=Resolver(8, lookup))
+        said = await self.error(queue, "http://slow.example.com/", guard)
+        end.set()
+        assert said == "timed out after 0.5 s while resolving the name"
+
+    async def test_connecting(self, queue: Queue) -> None:
+        """A host that takes no more connections, and does not say so."""
+        with socket.socket() as full, contextlib.ExitStack() as stack:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(4):  # until its queue is full
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    waiting.connect(full.getsockname())
+            said = await self.error(queue, f"http://127.0.0.1:{full.getsockname()[1]}/")
+        assert said == "timed out after 0.5 s while connecting"
+
+    async def test_tls(self, queue: Queue) -> None:
+        """A server that takes the connection, and says nothing of TLS."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+
+        async with serving(serve) as url:
+            said = await self.error(queue, url.replace("http:", "https:"))
+        assert said == "timed out after 0.5 s while making the TLS handshake"
+
+    async def test_waiting_and_reading(self, queue: Queue) -> None:
+        """A server that says nothing, on a fresh connection and on one used before, and one that stops half-way."""
+        async with serving(never) as url:
+            assert await self.error(queue, url) == "timed out after 0.5 s while waiting for the answer"
+        half = answering(HEAD + b"content-length: 10\r\n\r\nhalf", b"", pause=20)
+        async with serving(half) as url:
+            assert await self.error(queue, url) == "timed out after 0.5 s while reading the body"
