@@ -174,6 +174,8 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
             assert "SCAN flowactions" not in plan, (name, plan)
     for plan in (*found["claim"][:1], *found["recall"][:1]):
         assert "ix_flowactions_outbox_due" in plan
+    # By type and time: a process comes by no record that it cannot run.
+    assert "ix_flowactions_deferred_held" in found["abandoned steps"][0]
     work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
     await large.database.__aexit__()
 
