@@ -185,6 +185,8 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
         assert "ix_flowactions_outbox_due" in plan
     for name in ("look for quarantined rows", "claim of a quarantined row"):
         assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
+    # By type and time: a process comes by no record that it cannot run.
+    assert "ix_flowactions_deferred_held" in found["abandoned steps"][0]
     work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
     await large.database.__aexit__()
 
