@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
@@ -67,10 +68,25 @@ class Resolver:
         Raises:
             OSError: there are none.
         """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[str]] = loop.create_future()
+
+        def settle() -> None:
+            if not answer.done():  # the caller may have given up
+                error = lookup.answer.exception()
+                if error is None:
+                    answer.set_result(lookup.answer.result())
+                else:
+                    answer.set_exception(error)
+
+        def hand_over(_: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle)
+
         lookup = self._join(host, port)
+        lookup.answer.add_done_callback(hand_over)
         try:
-            # A caller that is cancelled leaves the lookup to the others.
-            return await asyncio.shield(asyncio.wrap_future(lookup.answer))
+            return await answer
         finally:
             self._leave(lookup)
 
