@@ -23,6 +23,7 @@ from flowactions_plugin.http.events import (
 from flowactions_plugin.http.openapi import described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.http.refusals import RefusalLog
+from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.auth_events")
 
@@ -63,7 +64,9 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
     try:
         duplicate = await receiver.events.receive(told)
     except HandlerFailed:
-        log.exception("the host could not handle event %s (%s.%s)", told.event_id, told.kind, told.action)
+        log.exception(
+            "the host could not handle event %s (%s.%s)", told.event_id, told.kind, printable(told.action)
+        )
         message = "The event could not be handled and is not noted: send it again."
         raise Problem("internal_error", message) from None
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from flowactions_hookspecs import Advanced, Node, NodeResult, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.action import Runner, Write
 from flowactions_plugin.nodes.records import Lease, Record, Step, step_of
 from flowactions_plugin.nodes.store import DeferredStore
@@ -86,7 +87,8 @@ class Pacing:
         try:
             lease = await self._hold(step, transaction)
         except StorageUnavailable as exc:
-            log.error("run %s: what waits for step %s could not be looked up: %s", walk.run_id, step_id, exc)  # noqa: TRY400
+            run, at = printable(walk.run_id), printable(step_id)
+            log.error("run %s: what waits for step %s could not be looked up: %s", run, at, exc)  # noqa: TRY400
             return Advanced(state="unavailable")
         if lease.state != "held":
             return Advanced(state=lease.state)
@@ -108,7 +110,7 @@ class Pacing:
             if lease.state != "held":
                 continue
             ran += 1
-            log.warning("run %s: %s deferred nodes are taken over", step.run_id, len(lease.records))
+            log.warning("run %s: %s deferred nodes are taken over", printable(step.run_id), len(lease.records))
             advanced = await self._run_all(step, lease, None)
             await self._tell(lease.records[0].walk, step, advanced)
         return ran
@@ -120,7 +122,7 @@ class Pacing:
             async with asyncio.timeout(HOST_SECONDS):
                 await self._recovered(walk, step.step_id or None, advanced)
         except Exception:
-            log.exception("the host failed to take note of recovered nodes of run %s", step.run_id)
+            log.exception("the host failed to take note of recovered nodes of run %s", printable(step.run_id))
 
     async def _release(self, transaction: Connection | None) -> None:
         """Let go of what this process holds and could not go on with."""
@@ -144,7 +146,7 @@ class Pacing:
         try:
             state = await self._run_in_order(lease, transaction, results)
         except StorageUnavailable as exc:
-            log.error("run %s: deferred nodes wait for the database: %s", step.run_id, exc)  # noqa: TRY400
+            log.error("run %s: deferred nodes wait for the database: %s", printable(step.run_id), exc)  # noqa: TRY400
             self._interrupted.append((step, lease.records[0].token))
             state = "unavailable"
         except _TakenOver:
@@ -169,7 +171,7 @@ class Pacing:
                 raise
             except Exception:
                 # It holds up nobody behind it. Its record stays, is tried again, and is given up in the end.
-                log.exception("deferred node %s failed unexpectedly", record.node.id)
+                log.exception("deferred node %s failed unexpectedly", printable(record.node.id))
                 failed = NodeResult(node_id=record.node.id, status="failed", reason="plugin_error")
                 results.append(failed)
                 complete = False
@@ -208,7 +210,10 @@ class Pacing:
                 await self._finish(record, None, results[-1].halt)
             except (StorageUnavailable, _TakenOver) as exc:
                 log.warning(
-                    "%s node %s has run, but its record stays: %s", record.node.type, record.node.id, exc
+                    "%s node %s has run, but its record stays: %s",
+                    record.node.type,
+                    printable(record.node.id),
+                    exc,
                 )
                 raise
             return
@@ -250,6 +255,6 @@ class _TakenOver(Exception):
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:
-    log.error("%s node %s could not be stored: %s", node.type, node.id, exc)
+    log.error("%s node %s could not be stored: %s", node.type, printable(node.id), exc)
     message = "The database did not answer, so nothing was queued or recorded."
     return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=message)

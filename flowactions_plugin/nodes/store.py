@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Node, Walk
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.records import Lease, Record, Step, columns_of, read_record, step_of, stored_text
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
@@ -160,7 +161,8 @@ class DeferredStore:
     async def _give_up(self, step: Step, first: int, connection: AsyncConnection) -> None:
         removed = delete(deferred).where(deferred.c.id == first).returning(self._raw(deferred.c.node_id))
         node_id = stored_text((await connection.execute(removed)).scalar_one())
-        log.error("node %s of run %s is given up: each process that ran it was gone", node_id, step.run_id)
+        node, run = printable(node_id), printable(step.run_id)
+        log.error("node %s of run %s is given up: each process that ran it was gone", node, run)
 
     async def _take_over(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
         now = self._database.now()
@@ -209,7 +211,9 @@ class DeferredStore:
 
     async def _drop(self, step: Step, unreadable: Sequence[int], connection: AsyncConnection) -> None:
         for row_id in unreadable:
-            log.error("run %s: deferred record %s cannot be read and is dropped", step.run_id, row_id)
+            log.error(
+                "run %s: deferred record %s cannot be read and is dropped", printable(step.run_id), row_id
+            )
         if unreadable:
             await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))
 

@@ -20,6 +20,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_hookspecs.nodes import Reach
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import (
@@ -234,7 +235,7 @@ def _entity(walk: Walk, node: Node) -> str:
 
 
 def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> Action:
-    log.warning("webhook node %s skipped: %s", node.id, reason)
+    log.warning("webhook node %s skipped: %s", printable(node.id), reason)
     return Action(
         NodeResult(
             node_id=node.id,

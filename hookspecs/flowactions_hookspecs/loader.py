@@ -145,7 +145,7 @@ class FlowActions:
         check_node(node)
         node_type = self.node_types.get(node.type)
         if node_type is None:
-            log.error("no plugin offers node type %r of node %s", node.type, node.id)
+            log.error("no plugin offers node type %r of node %r", node.type, node.id)
             return NodeResult(
                 node_id=node.id,
                 status="failed",
@@ -157,7 +157,7 @@ class FlowActions:
         except TransactionInvalid:
             raise
         except Exception:
-            log.exception("node %s of type %s failed in its plugin", node.id, node.type)
+            log.exception("node %r of type %r failed in its plugin", node.id, node.type)
             return _failed(node.id)
 
     async def advance(
