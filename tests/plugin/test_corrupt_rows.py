@@ -203,7 +203,8 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
 
     async def unstorable(delivery: Any, secret: str | None) -> Any:
         outcome = await send(delivery, secret)
-        return outcome._replace(duration_ms=2**40) if delivery.url.endswith("/4") else outcome  # type: ignore[union-attr]
+        assert isinstance(outcome, Outcome)
+        return outcome._replace(duration_ms=2**40) if delivery.url.endswith("/4") else outcome
 
     worker._courier._sender.send = unstorable  # type: ignore[method-assign]
     await worker.tick()

@@ -38,7 +38,7 @@ class ShopHost(SmallHost):
 
 
 class SyncHost(SmallHost):
-    def signing_secret(self, origin: Any) -> Any:  # type: ignore[override]
+    def signing_secret(self, origin: Any) -> Any:
         return SECRET
 
 
@@ -219,7 +219,7 @@ async def test_a_transport_that_is_none_has_its_rows_wait(
 class Listener(SmallHost):
     answer: Any = None
 
-    def delivery_finished(self, delivery: Any) -> Any:  # type: ignore[override]
+    def delivery_finished(self, delivery: Any) -> Any:
         self.finished.append(delivery)
         if isinstance(self.answer, BaseException):
             raise self.answer
