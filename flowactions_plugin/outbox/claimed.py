@@ -23,6 +23,8 @@ _HEADERS: Final = msgspec.json.Decoder(list[tuple[str, str]])
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
+_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "GET", "HEAD", "DELETE"})
+
 _KIND: Final = "kind"
 _KINDS: Final = frozenset(each.__struct_config__.tag for each in get_args(Origin))
 _SOURCE: Final = "source"
@@ -53,6 +55,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
         defect: why the row cannot be sent as it is stored, ``None`` when it can.
         waits_for: why the row waits for another release of this plugin, ``None`` when it does not.
         lease_end: when the claim is over, by `lease_clock`.
+        size: about how many bytes body and headers take.
     """
 
     id: str
@@ -76,11 +79,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     defect: str | None = None
     waits_for: str | None = None
     lease_end: float = math.inf
-
-    @property
-    def size(self) -> int:
-        """Give about how many bytes it takes in memory."""
-        return len(self.body or b"") + sum(len(name) + len(value) for name, value in self.headers)
+    size: int = 0
 
 
 class Completion(NamedTuple):
@@ -116,21 +115,23 @@ def read_row(row: Any, lease_end: float = math.inf) -> ClaimedDelivery:
     """Read a row that was claimed, whatever stands in it.
 
     Args:
-        row: with `COLUMNS`, as `read_all` gives them: on SQLite there may be any type in any column.
+        row: begins with `COLUMNS`, as `read_all` gives them: on SQLite there may be any type in any column.
         lease_end: when the claim is over, by `lease_clock`.
     """
-    values = {name: getattr(row, name) for name in COLUMNS}
+    values = dict(zip(COLUMNS, row, strict=False))  # what comes behind them is not for here
     origin, headers, waits_for = None, list[tuple[str, str]](), None
     defect = _defect(values)
     if defect is None:
         origin, waits_for, defect = read_origin(values["origin"])
+    size = 0
     if defect is None:
+        size = len(values["body"] or b"") + len(values["headers"])
         headers, defect = read_headers(values["headers"])
     if defect is not None:
         origin, waits_for, defect = None, None, f"the stored row cannot be read: {defect}"
         _make_presentable(values)
     values.update(origin=origin, headers=headers, token=values.pop("claim_token"))
-    return ClaimedDelivery(**values, defect=defect, waits_for=waits_for, lease_end=lease_end)
+    return ClaimedDelivery(**values, defect=defect, waits_for=waits_for, lease_end=lease_end, size=size)
 
 
 def read_origin(text: str) -> tuple[Origin | None, str | None, str | None]:
@@ -176,13 +177,14 @@ def _unknown_kind(text: str) -> str | None:
 
 def _defect(values: dict[str, Any]) -> str | None:
     for name in ("id", *_TEXTS):
-        if not is_text(values[name]):
+        value = values[name]
+        if not (type(value) is str and value.isascii()) and not is_text(value):
             return f"{name} is not text in UTF-8"
     for name in _COUNTS:
         value = values[name]
         if type(value) is not int or not 0 <= value <= MAX_COUNT:
             return f"{name} is {loggable(repr(value))[:40]}"
-    if method_name(values["method"]) != values["method"]:
+    if values["method"] not in _METHODS and method_name(values["method"]) != values["method"]:
         return f"method is {loggable(repr(values['method']))[:40]}"
     if not isinstance(values["body"], bytes | None):
         return "body is not bytes"

@@ -296,4 +296,4 @@ def _taken(
 
 
 def _size_of(row: Row[Any]) -> int:
-    return len(row.body or b"") + len(row.headers or "")
+    return sum(len(value) for value in (row.body, row.headers) if isinstance(value, str | bytes))

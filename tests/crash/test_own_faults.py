@@ -83,7 +83,7 @@ async def test_large_bodies_are_claimed_a_few_at_a_time(field: Field, delivery: 
                 {"body": b"x" * size},
             )
         process = await field.start(host=HOST)
-        await until(field.drained, 120)
+        await until(field.drained, 300)
         peaks.append(_peak_mib(process.pid))
         process.terminate()
         await process.wait()
