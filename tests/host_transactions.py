@@ -37,8 +37,8 @@ async def reach_in(actions: FlowActions, walk: Walk, node: Node, transaction: An
 
 
 async def advance_in(actions: FlowActions, walk: Walk, step_id: str | None, transaction: Any) -> Any:
-    """Advance in a host's transaction."""
-    return await actions.advance(walk, step_id, transaction)
+    """Advance in a host's transaction; give the results."""
+    return (await actions.advance(walk, step_id, transaction)).results
 
 
 async def dispatch_in(actions: FlowActions, transaction: Any) -> Receipt:

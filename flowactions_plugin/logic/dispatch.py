@@ -78,10 +78,11 @@ class Dispatcher:
 
     async def dispatch(self, firing: Firing, transaction: Connection | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
-        self._outbox.check_transaction(transaction)
         try:
-            delivery = await self.prepare(firing.ref, firing.occurred_at, Occasion("firing", firing.firing_id))
-            await self._outbox.write(delivery, transaction)
+            with self._outbox.using(transaction):
+                occasion = Occasion("firing", firing.firing_id)
+                delivery = await self.prepare(firing.ref, firing.occurred_at, occasion)
+                await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
         except HostFailed as exc:

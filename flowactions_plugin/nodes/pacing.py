@@ -64,7 +64,10 @@ class Pacing:
 
     async def reach(self, walk: Walk, node: Node, transaction: Connection | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
-        self._database.check_transaction(transaction)
+        with self._database.using(transaction):
+            return await self._reach(walk, node, transaction)
+
+    async def _reach(self, walk: Walk, node: Node, transaction: Connection | None) -> NodeResult:
         try:
             if walk.pacing != "deferred":
                 return await self._run(walk, node, transaction)
@@ -83,6 +86,10 @@ class Pacing:
         However many calls race, one of them runs the step's nodes. The others are told ``running`` while it does, and
         then how that ended. When its process is killed, `recover` goes on where it stopped.
         """
+        with self._database.using(transaction):
+            return await self._advance(walk, step_id, transaction)
+
+    async def _advance(self, walk: Walk, step_id: str | None, transaction: Connection | None) -> Advanced:
         step = step_of(walk, step_id)
         try:
             lease = await self._hold(step, transaction)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 import msgspec
@@ -143,13 +144,9 @@ class Outbox:
         else:
             self._store.after_commit(connection, self._wake)
 
-    def check_transaction(self, transaction: Connection | None) -> None:
-        """See that `write` can join a host's transaction, before anything is done for it.
-
-        Raises:
-            TransactionInvalid: it cannot.
-        """
-        self._store.check_transaction(transaction)
+    def using(self, transaction: Connection | None) -> AbstractContextManager[None]:
+        """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""
+        return self._store.using(transaction)
 
     def call_on_commit(self, wake: Callable[[], None] | None) -> None:
         """Have a worker of this process woken whenever something was written and committed; ``None``: no more."""

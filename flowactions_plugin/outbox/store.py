@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -89,9 +90,9 @@ class OutboxStore:
             async with self._database.write(connection) as joined:
                 await joined.execute(self._enqueued, row)
 
-    def check_transaction(self, transaction: AsyncConnection | None) -> None:
-        """Raise `TransactionInvalid` unless a host's transaction can be joined."""
-        self._database.check_transaction(transaction)
+    def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
+        """Keep a host's transaction for one call."""
+        return self._database.using(transaction)
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
         """Have something called when what was enqueued on a connection is there for others."""

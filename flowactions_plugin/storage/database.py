@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar
 
@@ -250,8 +250,9 @@ class Database(Dialect):
         async with self.write() as connection:
             return (await connection.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
-    def check_transaction(self, transaction: object) -> None:
-        """See that a host's transaction can be joined, before anything is done for the call that came with it.
+    @contextmanager
+    def using(self, transaction: AsyncConnection | None) -> Iterator[None]:
+        """Keep a host's transaction for the call that came with it, and see first that it can be joined.
 
         Args:
             transaction: what the host gave; ``None`` is fine.
@@ -259,8 +260,11 @@ class Database(Dialect):
         Raises:
             TransactionInvalid: it cannot; the message says what it has to be.
         """
-        if transaction is not None and not self._is_ours(transaction):
-            self._host.check(transaction)
+        if transaction is None or self._is_ours(transaction):
+            yield
+            return
+        with self._host.reserved(transaction):
+            yield
 
     @asynccontextmanager
     async def read(self, connection: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import event
@@ -29,6 +29,9 @@ SAVEPOINT: Final = "flowactions"
 
 ABORTED: Final = "25P02"
 """SQLSTATE: an earlier statement failed, and nothing is taken until a rollback."""
+
+
+IN_USE: Final = "another call of the plugin uses this transaction: wait for it first"
 
 
 class Joined:
@@ -64,6 +67,7 @@ class HostTransactions:
         self._engine = engine
         self._after_commit = AfterCommit()
         self._in_use: set[SyncConnection] = set()
+        self._reserved: set[SyncConnection] = set()
         self._listening: list[AsyncEngine] = []
 
     def close(self) -> None:
@@ -97,8 +101,23 @@ class HostTransactions:
             raise TransactionInvalid(
                 "a transaction has to be of Host.database's database; this one is of another"
             )
-        if connection.sync_connection in self._in_use:
-            raise TransactionInvalid("another call of the plugin uses this transaction: wait for it first")
+
+    @contextmanager
+    def reserved(self, connection: AsyncConnection) -> Iterator[None]:
+        """Keep a transaction for one call, also between its statements.
+
+        Raises:
+            TransactionInvalid: as `check`, and when another call uses it.
+        """
+        self.check(connection)
+        reserved = cast("SyncConnection", connection.sync_connection)
+        if reserved in self._in_use | self._reserved:
+            raise TransactionInvalid(IN_USE)
+        self._reserved.add(reserved)
+        try:
+            yield
+        finally:
+            self._reserved.discard(reserved)
 
     @asynccontextmanager
     async def joined(
@@ -119,7 +138,7 @@ class HostTransactions:
         """
         in_use = connection.sync_connection
         if in_use is None or in_use in self._in_use:
-            raise TransactionInvalid("another call of the plugin uses this transaction: wait for it first")
+            raise TransactionInvalid(IN_USE)
         self._listen(connection.engine)
         self._in_use.add(in_use)
         joined = Joined(connection)

@@ -352,6 +352,30 @@ class TestWhatCannotBeJoined:
             assert await host.ids() == {"before"}
             assert (await rows(host))[0] == 1
 
+    @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+    async def test_one_that_another_call_uses_between_its_statements(self, kind: str, url: str) -> None:
+        """A call has its transaction to itself until it ends, also while it asks the host."""
+        async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
+            asked, go = asyncio.Event(), asyncio.Event()
+            resolve = host.logic_action
+
+            async def slow(ref: Any) -> Any:
+                asked.set()
+                await go.wait()
+                return await resolve(ref)
+
+            host.logic_action = slow  # type: ignore[method-assign]
+            first = asyncio.ensure_future(CALLS["dispatch"](actions, a_walk(), connection))
+            await asked.wait()
+            for call in CALLS.values():
+                with pytest.raises(ValueError, match="another call"):
+                    await call(actions, a_walk(), connection)
+            go.set()
+            assert (await first).status == "queued"
+            await connection.commit()
+            assert (await rows(host))[0] == 1
+            assert (await CALLS["dispatch"](actions, a_walk(), connection)).status == "queued"
+
     async def test_another_engine_of_the_same_database_is_fine(self, database_url: str) -> None:
         """A host may have several engines; it is the database that counts."""
         kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
