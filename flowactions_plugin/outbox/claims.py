@@ -29,6 +29,7 @@ from sqlalchemy import (
     literal,
     null,
     select,
+    text,
     type_coerce,
     update,
 )
@@ -73,7 +74,7 @@ class Claims:
         self._whole_at = 0.0
         # Built once: building a statement costs more than running it.
         self._statements: dict[tuple[int, int | None], Executable] = {}
-        self._quarantined = _quarantined(database).limit(inline(1))
+        self._quarantined = _quarantined(database)
 
     async def claim(
         self, limit: int, per_destination: int | None, busy: Mapping[str, int]
@@ -172,8 +173,10 @@ class Claims:
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
         lease_end = lease_clock() + self._lease_seconds
-        chosen = self._quarantined.with_for_update(skip_locked=True)
         # It is not counted how often such a row is reclaimed: how often it was begun is.
+        chosen = self._quarantined
+        if self._database.dialect == "postgresql":
+            chosen = chosen.with_for_update(skip_locked=True)
         statement = _taken(self._database, chosen, self._lease_seconds, count=False)
         parameters = {"token": uuid4().hex}
         rows = await self._database.at_once(lambda connection: read_all(connection, statement, parameters))
@@ -258,11 +261,21 @@ def _size(database: Database) -> ColumnElement[int]:
     return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")
 
 
-def _quarantined(database: Database) -> Select[Any]:
+def _quarantined(database: Database) -> Any:
+    """Choose the oldest row that is due and may be sent in quarantine only."""
+    if database.dialect == "sqlite":
+        # Left to itself, SQLite searches the index of all rows that are due.
+        chosen = text(
+            f"SELECT id, next_attempt_at FROM {outbox.name} INDEXED BY ix_flowactions_outbox_quarantined"  # noqa: S608  names of ours only
+            f" WHERE {QUARANTINED.text} AND next_attempt_at <= :now ORDER BY next_attempt_at, id LIMIT 1"
+        )
+        now: Any = database.now()
+        return chosen.bindparams(now).columns(outbox.c.id, outbox.c.next_attempt_at)
     return (
         select(outbox.c.id, outbox.c.next_attempt_at)
         .where(QUARANTINED, outbox.c.next_attempt_at <= database.now())
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(inline(1))
     )
 
 
