@@ -112,8 +112,8 @@ async def test_a_counter_out_of_all_bounds_ends_its_row_and_no_other(
     broken = await queue.put()
     others = [await queue.put() for _ in range(3)]
     await queue.run(
-        f"UPDATE flowactions_outbox SET claim_token = 'x', {column} = {value} WHERE id = '{broken}'"
-    )  # noqa: S608
+        f"UPDATE flowactions_outbox SET claim_token = 'x', {column} = {value} WHERE id = '{broken}'"  # noqa: S608
+    )
     worker = a_worker(queue, ok)
     await worker.tick()
     worker._quarantine_at = 0
