@@ -133,11 +133,12 @@ async def _worker(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
 
     def stop_once() -> None:
-        log.info("stopping: what is being sent is finished first; a second signal ends the process at once")
         stop.set()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
+        # Said when it is true: somebody may act on it at once.
+        log.info("stopping: what is being sent is finished first; a second signal ends the process at once")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_once)

@@ -197,7 +197,7 @@ def test_settings_that_cannot_be_used_are_told(
     """A wrong setting is an error in one line, too."""
     monkeypatch.setenv("FLOWACTIONS_CLAIM_LIMIT", "many")
     assert main(["worker", "--host", f"{hosts}:make"]) == 2
-    assert "FLOWACTIONS_CLAIM_LIMIT must be a number" in capsys.readouterr().err
+    assert "FLOWACTIONS_CLAIM_LIMIT must be a whole number" in capsys.readouterr().err
 
 
 def test_migrate_makes_the_tables(

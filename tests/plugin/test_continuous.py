@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.outbox import continuous
@@ -17,6 +18,7 @@ from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.services import Services
+from flowactions_plugin.settings import read_settings
 from tests.bulk import copy
 from tests.loopback import listening
 from tests.queueing import Queue, a_worker, as_transport, look, no_secret, nobody_listens
@@ -185,7 +187,8 @@ async def test_what_is_enqueued_here_is_sent_at_once(
 ) -> None:
     """Nobody waits for the next look at the queue: neither in a transaction of ours, nor in one of the host's."""
     monkeypatch.setattr(continuous, "POLL_SECONDS", 3600)
-    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"))
+    engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"), database=engine)
     actions = FlowActions.load(host)
     async with recorder() as receiver, actions.lifespan():
         node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
@@ -193,13 +196,12 @@ async def test_what_is_enqueued_here_is_sent_at_once(
         await actions.reach(a_walk(), node)
         await until(lambda: len(receiver.requests) == 1)
         await until(lambda: len(host.finished) == 1)
-        engine = host.plugin_state(Services)._database._engine
-        assert engine is not None
         async with engine.begin() as connection:
             await actions.reach(a_walk(), node, connection)
             await asyncio.sleep(0.1)
             assert len(receiver.requests) == 1
         await until(lambda: len(receiver.requests) == 2)
+    await engine.dispose()
 
 
 async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:

@@ -60,6 +60,9 @@ async def catalog(database_url: str) -> list[tuple[str, ...]]:
 
 def _clauses(statement: str) -> str:
     """Write a statement's clauses in order: SQLite puts columns that were added behind the constraints."""
+    for default in ("''", "'0'", "'1'"):
+        # A default is written in brackets where SQLite copied the table.
+        statement = statement.replace(f"DEFAULT ({default})", f"DEFAULT {default}")
     head, _, body = statement.replace('"', "").partition("(")
     depth, clauses = 0, [""]
     for character in body:
