@@ -65,7 +65,16 @@ async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, na
     assert "no resources left for it: Too many open files" in field.logs()
 
 
-@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+@pytest.mark.parametrize(
+    ("database_url", "delivery"),
+    [
+        ("sqlite", "scheduled"),
+        ("postgresql", "continuous"),
+        pytest.param("sqlite", "continuous", marks=pytest.mark.soak),
+        pytest.param("postgresql", "scheduled", marks=pytest.mark.soak),
+    ],
+    indirect=["database_url"],
+)
 async def test_large_bodies_are_claimed_a_few_at_a_time(field: Field, delivery: str) -> None:
     """Fifty bodies of 10 MB: a worker has no more of them in memory than it may hold, and delivers them all."""
     field.settings.update(

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -48,13 +49,20 @@ async def until_drained(field: Field, timing: str, seconds: float, **environment
 
 
 @pytest.mark.parametrize(
-    ("delivery", "timing"),
+    ("database_url", "delivery", "timing"),
     [
-        pytest.param("scheduled", SOON, id="scheduled"),
-        pytest.param("continuous", SOON, id="continuous"),
-        pytest.param("continuous", "", id="continuous-soak", marks=pytest.mark.soak),
-        pytest.param("scheduled", "", id="scheduled-soak", marks=pytest.mark.soak),
+        pytest.param("sqlite", "scheduled", SOON),
+        pytest.param("postgresql", "continuous", SOON),
+        *(
+            pytest.param(database, delivery, timing, marks=pytest.mark.soak)
+            for database, delivery, timing in (
+                ("sqlite", "continuous", SOON),
+                ("postgresql", "scheduled", SOON),
+                *product(("sqlite", "postgresql"), ("scheduled", "continuous"), ("",)),
+            )
+        ),
     ],
+    indirect=["database_url"],
 )
 async def test_what_kills_its_worker_ends_and_its_neighbours_are_delivered(
     field: Field, delivery: str, timing: str
@@ -74,7 +82,7 @@ async def test_what_kills_its_worker_ends_and_its_neighbours_are_delivered(
         return OK
 
     field.receiver.answer = answer
-    died = await until_drained(field, timing, 120 if timing else 900)
+    died = await until_drained(field, timing, 900)
     rows = await field.query("SELECT status, last_error, takeovers, body FROM flowactions_outbox")
     assert Counter(row.status for row in rows) == {"delivered": 149, "dead": 1}
     (dead,) = [row for row in rows if row.status == "dead"]
@@ -88,7 +96,11 @@ async def test_what_kills_its_worker_ends_and_its_neighbours_are_delivered(
     assert "127.0.0.1" in said[0]
 
 
-@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+@pytest.mark.parametrize(
+    ("database_url", "delivery"),
+    [("sqlite", "continuous"), ("postgresql", "scheduled")],
+    indirect=["database_url"],
+)
 async def test_a_process_that_dies_before_it_sends_kills_nothing(field: Field, delivery: str) -> None:
     """Ten processes in a row end while they ask for a signing secret: nothing was sent, and nothing is dead."""
     field.settings.update(FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="100")
@@ -97,9 +109,9 @@ async def test_a_process_that_dies_before_it_sends_kills_nothing(field: Field, d
         process = await field.start(
             host=HOST, FLOWACTIONS_TEST_TIMING=SOON, FLOWACTIONS_TEST_DIES="signing_secret"
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             assert await process.wait() == -signal.SIGKILL, field.logs()
     assert field.receiver.requests == []
     assert set(await field.states()) == {"pending"}
-    assert await until_drained(field, SOON, 120) == 0
+    assert await until_drained(field, SOON, 900) == 0
     assert await field.states() == {"delivered": 20}
