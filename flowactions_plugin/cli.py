@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from flowactions_hookspecs import FlowActionsError, Host, HostInvalid, SettingsInvalid
-from flowactions_hookspecs.plugins import check_host
+from flowactions_hookspecs import FlowActions, FlowActionsError, Host, HostInvalid, SettingsInvalid
+from flowactions_hookspecs.host_check import check_host
 from flowactions_hookspecs.tasks import Supervisor
 from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import keys_of
@@ -143,8 +143,8 @@ async def _worker(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_once)
     async with _opened_host(options.host) as host:
-        services = host.plugin_state(Services)
-        async with services, Supervisor(services.worker_tasks()):
+        actions = FlowActions.load(host)
+        async with actions.lifespan(), Supervisor(actions.plugin_state(Services).tasks_left_to_workers()):
             log.info("worker %s delivers", os.getpid())
             await stop.wait()
     log.info("worker %s has stopped", os.getpid())

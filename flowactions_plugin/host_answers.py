@@ -10,15 +10,15 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host
-from flowactions_hookspecs.ids import id_fault, text_fault
+from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Operator
+from flowactions_hookspecs.checks import id_fault, text_fault
 from flowactions_plugin.errors import HostAnswerInvalid
 
 log = logging.getLogger("flowactions")
 
 Answer = TypeVar("Answer")
 
-STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal)
+STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal, Operator)
 """Structs whose texts reach the database: they are ids, but for the names."""
 
 NAMES: Final = frozenset({"name", "user_name"})
@@ -83,6 +83,8 @@ def _struct_fault(struct: msgspec.Struct, kind: type[msgspec.Struct], path: str)
 
 
 def _text_fault(value: object, field: str, at: str) -> str | None:
+    if isinstance(value, bool):
+        return None
     if field in NAMES and isinstance(value, str):
         fault = "must not hold a NUL character" if "\0" in value else text_fault(value)
         return fault and f"{at} {fault}"

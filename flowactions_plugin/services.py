@@ -7,10 +7,19 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import cast
 
 from litestar import Router
 
-from flowactions_hookspecs import BackgroundTask, Host, LogicActionType, NodeType, StepListener
+from flowactions_hookspecs import (
+    BackgroundTask,
+    FlowActions,
+    Host,
+    LogicActionType,
+    NodeType,
+    Runtime,
+    provides,
+)
 from flowactions_plugin.auth_events.receive import AuthEvents
 from flowactions_plugin.auth_events.routes import auth_events_router
 from flowactions_plugin.auth_events.verify import Verifier
@@ -26,7 +35,6 @@ from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
-from flowactions_plugin.nodes.action import Runner
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.origins import origin_of
@@ -44,6 +52,7 @@ from flowactions_plugin.outbox.sender import Sender, Transport
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.runtime import PluginRuntime
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
@@ -69,36 +78,37 @@ class Services:
     """Everything that the plugin does for one host; an async context manager that can be entered again.
 
     Args:
-        host: the host. Its settings are read here.
-        timing: of the delivery task; others than the defaults only in tests.
+        host: the host. Its settings are read here; its engine and transport when the lifespan opens.
+        actions: the host's facade; its node types are of all plugins.
 
     Raises:
         SettingsInvalid: the settings cannot be used.
     """
 
-    def __init__(self, host: Host, timing: Timing = Timing()) -> None:  # noqa: B008  immutable
+    def __init__(self, host: Host, actions: FlowActions) -> None:
         self._host = host
-        self._timing = timing
+        # Tests give their hosts other times.
+        self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
         self._settings = read_settings(host.settings)
-        self._database = Database(self._settings.database_url, host.database)
+        self._database = Database(self._settings.database_url, lambda: host.database)
         self._chat = build_chat(self._settings, self._database)
         self._guard = self._egress_guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
         self._store = OutboxStore(self._database, timing.lease_seconds)
         self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
         self._bell: Bell | None = None
-        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
-            self._bell = Bell(partial(self._database.notify, CHANNEL))
-            self._outbox.call_on_commit(self._bell.ring)
         connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
-        runners: dict[str, Runner] = {
-            webhook.NAME: webhook.WebhookNode(self._outbox),
-            chat_message.NAME: chat_message.ChatMessageNode(connections),
-        }
-        self._deferred = DeferredStore(self._database, tuple(runners))
-        listens = type(host).nodes_recovered is not Host.nodes_recovered
-        self._pacing = Pacing(
-            self._database, self._deferred, runners, host.nodes_recovered if listens else None
+        self._nodes = (
+            chat_message.node_type(
+                chat_message.ChatMessageNode(connections),
+                CHAT_PICKERS,
+                self._chat if isinstance(self._chat, NotConfigured) else None,
+            ),
+            webhook.node_type(webhook.WebhookNode(self._outbox)),
         )
+        # Those of all plugins are known when all are loaded.
+        self._deferred = DeferredStore(self._database, lambda: actions.node_types)
+        self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host)
+        self.runtime: Runtime = PluginRuntime(self._pacing, self._outbox)
         self._dispatcher = Dispatcher(host, self._outbox)
         self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._open = AsyncExitStack()
@@ -115,16 +125,8 @@ class Services:
         )
 
     def node_types(self) -> Sequence[NodeType]:
-        """Give the two node types."""
-        unavailable = self._chat if isinstance(self._chat, NotConfigured) else None
-        return [
-            chat_message.node_type(self._pacing.reach, CHAT_PICKERS, unavailable),
-            webhook.node_type(self._pacing.reach),
-        ]
-
-    def step_listeners(self) -> Sequence[StepListener]:
-        """Give the listener that runs deferred nodes."""
-        return [self._pacing.advance]
+        """Returns the two node types."""
+        return self._nodes
 
     def logic_action_types(self) -> Sequence[LogicActionType]:
         """Give the webhook action."""
@@ -161,6 +163,10 @@ class Services:
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Give what runs inside the host: everything, or nothing when ``flowactions worker`` does it."""
         return self.worker_tasks() if self._settings.host_worker else []
+
+    def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
+        """Returns what `background_tasks` does not hold: ``flowactions worker`` runs it."""
+        return [] if self._settings.host_worker else self.worker_tasks()
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
         """Give the delivery worker, what takes deferred nodes over from processes that are gone, and retention."""
@@ -202,7 +208,7 @@ class Services:
         look = guard.read if looks_itself else guard.require
         monitor = StallMonitor(lease_clock)
         sender = Sender(transport, look, self._database.clock, time.monotonic, monitor, self._timing)
-        listens = type(self._host).delivery_finished is not Host.delivery_finished
+        listens = provides(self._host, "delivery_finished")
         courier = Courier(
             self._store,
             sender,
@@ -241,6 +247,10 @@ class Services:
 
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
+        self._bell = None
+        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
+            self._bell = Bell(partial(self._database.notify, CHANNEL))
+            self._outbox.call_on_commit(self._bell.ring)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.provider.aclose)
             self._open.push_async_callback(self._chat.connections.aclose)

@@ -66,7 +66,9 @@ class ChatHost:
         return (await self.browser.get("/integrations/chat/connection")).json()["data"]
 
     def sign_in(self, organization: str) -> None:
-        self.host.principal = DashboardPrincipal(organization_id=organization, user_id="u", user_name="U")
+        self.host.principal = DashboardPrincipal(
+            organization_id=organization, user_id="u", user_name="U", may_change=True
+        )
 
     async def message(self, organization: str = "acme", **config: Any) -> NodeResult:
         """Let a walk of an organization reach a chat-message node."""

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from flowactions_hookspecs import (
     AuthEvent,
+    Deferred,
     ExperienceTriggerRef,
     FlowActions,
     LogicAction,
@@ -57,7 +58,7 @@ def transaction_of(event: AuthEvent) -> AsyncConnection:
 
 def before(walk: Walk, step_id: str | None) -> Walk:
     """Make the walk as it is when a node before this step is reached."""
-    return a_walk(run_id=walk.run_id, pacing="deferred", next_step_id=step_id)
+    return a_walk(run_id=walk.run_id, pacing=Deferred(step_id))
 
 
 def webhook(node_id: str = "n") -> Node:

@@ -15,15 +15,19 @@ from flowactions_hookspecs import (
     AuthEvent,
     DashboardPrincipal,
     Delivery,
+    FlowActions,
     Host,
     LogicAction,
     LogicActionRef,
     Origin,
+    Request,
     Walk,
 )
+from flowactions_hookspecs.core import LOADED
+from flowactions_plugin.services import Services
 from tests.waiting import until
 
-__all__ = ["SmallHost", "a_walk", "development", "until"]
+__all__ = ["SmallHost", "a_walk", "development", "services_of", "until"]
 
 
 class SmallHost(Host):
@@ -44,7 +48,7 @@ class SmallHost(Host):
         self.action: LogicAction | None = None
         self.action_error: Exception | None = None
         self.principal: DashboardPrincipal | None = DashboardPrincipal(
-            organization_id="acme", user_id="ada", user_name="Ada"
+            organization_id="acme", user_id="ada", user_name="Ada", may_change=True
         )
         self.api: ApiPrincipal | None = None
         self.agents: list[Agent] = []
@@ -52,10 +56,10 @@ class SmallHost(Host):
         self.finished: list[Delivery] = []
         self.finished_error: Exception | None = None
 
-    async def dashboard_principal(self, connection: Any) -> DashboardPrincipal | None:
+    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         return self.principal
 
-    async def api_principal(self, connection: Any) -> ApiPrincipal | None:
+    async def api_principal(self, request: Request) -> ApiPrincipal | None:
         return self.api
 
     async def agent(self, agent_id: str) -> Agent | None:
@@ -104,3 +108,9 @@ def a_walk(**changes: Any) -> Walk:
         "content": "hello",
     }
     return Walk(**{**values, **changes})
+
+
+def services_of(host: Host) -> Services:
+    """Give what the plugin holds for a host, loading it when it was not."""
+    loaded = vars(host).get(LOADED)
+    return FlowActions.load(host).plugin_state(Services) if loaded is None else loaded.state(Services)

@@ -12,7 +12,7 @@ from litestar.exceptions import InternalServerException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
-from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host, NotStarted
+from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host, NotStarted, ScopeRequest
 from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.cross_site import Fetch, is_cross_site
 from flowactions_plugin.http.openapi import RouteRules
@@ -77,13 +77,14 @@ class RouteGuard:
 
     async def _authenticate(self, connection: AnyConnection, rules: RouteRules) -> None:
         found: DashboardPrincipal | ApiPrincipal | None
+        request = ScopeRequest(cast("dict[str, Any]", connection.scope))
         if rules.caller == "dashboard":
-            answer = await self._host.dashboard_principal(connection)
+            answer = await self._host.dashboard_principal(request)
             found = checked(self._host, "dashboard_principal", DashboardPrincipal | None, answer)
             otherwise = "This needs a dashboard session."
         elif rules.caller == "api":
             found = checked(
-                self._host, "api_principal", ApiPrincipal | None, await self._host.api_principal(connection)
+                self._host, "api_principal", ApiPrincipal | None, await self._host.api_principal(request)
             )
             otherwise = "This needs an access token."
         else:
@@ -91,6 +92,8 @@ class RouteGuard:
         if found is None:
             realm = {"WWW-Authenticate": f'Bearer realm="{rules.caller}"'}
             raise Problem("unauthorized", otherwise, headers=realm)
+        if isinstance(found, DashboardPrincipal) and rules.changes and not found.may_change:
+            raise Problem("forbidden", "You may look at this, and not change it.")
         cast("dict[str, Any]", connection.scope)[_PRINCIPAL] = found
 
     def _check_site(self, connection: AnyConnection, rules: RouteRules) -> None:

@@ -107,7 +107,7 @@ def described(
     """
     codes: dict[str, None] = dict.fromkeys(["unauthorized"] if caller else [])
     if changes and caller == "dashboard":
-        codes["cross_site"] = None
+        codes |= dict.fromkeys(["forbidden", "cross_site"])
     if changes and caller in {"dashboard", "api"}:
         codes |= dict.fromkeys(["unsupported_media_type", "too_large", "invalid_request"])
     if query is not None:

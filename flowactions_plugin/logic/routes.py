@@ -19,7 +19,7 @@ from flowactions_hookspecs import (
     LogicActionRef,
     NodeTriggerRef,
 )
-from flowactions_hookspecs.ids import MAX_ID_LENGTH, id_fault
+from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
 from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, AnyConnection, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, described, documented

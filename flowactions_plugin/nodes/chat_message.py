@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -12,13 +11,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
-from flowactions_hookspecs.nodes import Reach
 from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.connection import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
 
@@ -70,7 +67,7 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
     ] = True
 
 
-UI: Final[dict[str, Any]] = {
+UI_SCHEMA: Final[dict[str, Any]] = {
     "ui:order": [
         "chatActionType",
         "chatChannelId",
@@ -109,12 +106,12 @@ def _schema() -> dict[str, Any]:
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}
 
 
-def node_type(reach: Reach, options: dict[str, str], unavailable: NotConfigured | None) -> NodeType:
+def node_type(node: ChatMessageNode, pickers: dict[str, str], unavailable: NotConfigured | None) -> NodeType:
     """Describe the node type to the flow editor.
 
     Args:
-        reach: runs such a node.
-        options: field → route of its picker.
+        node: what reaching such a node does.
+        pickers: field → route of its picker.
         unavailable: why chat cannot be used in this host.
     """
     return NodeType(
@@ -124,12 +121,12 @@ def node_type(reach: Reach, options: dict[str, str], unavailable: NotConfigured 
         category="Integrations",
         icon=ICON,
         config_schema=_schema(),
-        ui=UI,
-        options=options,
+        ui_schema=UI_SCHEMA,
+        pickers=pickers,
         template_variables=VARIABLES,
         available=unavailable is None,
         unavailable_reason=None if unavailable is None else str(unavailable),
-        reach=reach,
+        reach=node.reach,
     )
 
 
@@ -143,11 +140,8 @@ class ChatMessageNode:
     def __init__(self, connections: Connections | None) -> None:
         self._connections = connections
 
-    async def prepare(self, walk: Walk, node: Node) -> Action:
-        """Leave everything to be done after the transaction: a message cannot be rolled back."""
-        return Action(partial(self._run, walk, node))
-
-    async def _run(self, walk: Walk, node: Node) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+        """Sends the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
         until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
         try:

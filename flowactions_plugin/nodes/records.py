@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from flowactions_hookspecs import Node, Walk
+from flowactions_hookspecs import Deferred, Node, Walk
 
 WALK_FIELDS: Final = ("agent_id", "user_id", "content")
 """What a record keeps of the walk beside its own columns."""
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A node that waits, the walk as it was when the node was reached, and the token of who holds it."""
+    """A node that waits, the walk as it was when the node was reached, and the token of its lease."""
 
     id: int
     walk: Walk
@@ -31,17 +31,17 @@ class Record(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What came of asking for a step's records.
+    """The answer to asking for a step's records.
 
     Attributes:
-        state: ``held`` (the records are the caller's to run), or why there are none: ``done`` (nothing waits),
-            ``running`` (somebody else holds them), ``halted`` (the run was halted before), ``unavailable`` (the first
+        state: ``leased`` (the records are the caller's to run), or why there are none: ``done`` (nothing waits),
+            ``running`` (somebody else leases them), ``halted`` (the run was halted before), ``unavailable`` (the first
             one is of a type that is not offered here).
-        records: those that the caller holds, in walk order.
+        records: those that the caller leases, in walk order.
         blocked: whether behind them waits one of a type that is not offered here.
     """
 
-    state: Literal["held", "done", "running", "halted", "unavailable"]
+    state: Literal["leased", "done", "running", "halted", "unavailable"]
     records: Sequence[Record] = ()
     blocked: bool = False
 
@@ -51,16 +51,18 @@ def step_of(walk: Walk, step_id: str | None) -> Step:
     return Step(walk.organization_id, walk.run_id, walk.flow_id, step_id or "")
 
 
-def columns_of(walk: Walk, node: Node) -> dict[str, str]:
-    """Give what is kept of a node that waits for ``walk.next_step_id``, column by column."""
+def columns_of(walk: Walk, node: Node, step_id: str | None) -> dict[str, str]:
+    """Returns what is kept of a node that waits for a step, column by column."""
     return {
-        **step_of(walk, walk.next_step_id)._asdict(),
+        **step_of(walk, step_id)._asdict(),
         "node_id": node.id,
         "visit": walk.visit,
         "node_type": node.type,
         # Written as ASCII: a text that UTF-8 cannot hold is kept, too.
         "walk": json.dumps({name: getattr(walk, name) for name in WALK_FIELDS}),
-        "node": json.dumps({"id": node.id, "type": node.type, "config": dict(node.config)}),
+        "node": json.dumps(
+            {"id": node.id, "type": node.type, "version": node.version, "config": dict(node.config)}
+        ),
     }
 
 
@@ -69,12 +71,12 @@ def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any])
 
     Args:
         row_id: the record's.
-        token: of who holds it.
+        token: of its lease.
         step: the step that it waits for; a record runs for no other run, whatever it says.
         columns: ``node_id``, ``node_type``, ``visit``, ``walk`` and ``node`` as they are stored.
 
     Returns:
-        The record; ``None`` when somebody has spoilt it.
+        The record; ``None`` when it is corrupt.
     """
     texts = {name: stored_text(value) for name, value in columns.items()}
     node_id, visit, walk_text, node_text = (texts[name] for name in ("node_id", "visit", "walk", "node"))
@@ -84,15 +86,26 @@ def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any])
         walk, node = json.loads(walk_text), json.loads(node_text)
         kept = {name: walk[name] for name in WALK_FIELDS}
         config = node["config"]
+        version = node.get("version", 1)  # records of release 0.1.0 have none
         same = (node["id"], node["type"]) == (node_id, texts["node_type"])
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    if not same or not isinstance(config, dict) or not all(isinstance(value, str) for value in kept.values()):
+    if (
+        not same
+        or not isinstance(config, dict)
+        or not isinstance(version, int)
+        or not all(isinstance(value, str) for value in kept.values())
+    ):
         return None
     whole = Walk(
-        organization_id=step.organization_id, run_id=step.run_id, flow_id=step.flow_id, visit=visit, **kept
+        organization_id=step.organization_id,
+        run_id=step.run_id,
+        flow_id=step.flow_id,
+        visit=visit,
+        pacing=Deferred(step.step_id or None),
+        **kept,
     )
-    return Record(row_id, whole, Node(id=node_id, type=node["type"], config=config), token)
+    return Record(row_id, whole, Node(id=node_id, type=node["type"], config=config, version=version), token)
 
 
 def stored_text(stored: object) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from uuid import uuid4
 
@@ -36,10 +36,10 @@ from flowactions_plugin.storage.schema import deferred, halted_runs
 
 log = logging.getLogger("flowactions")
 
-HOLD_SECONDS: Final = 15.0
+LEASE_SECONDS: Final = 15.0
 """Longer than one node takes, a message with all its attempts included. A holder that was killed is succeeded after."""
 
-MAX_HOLDS: Final = 5
+MAX_LEASES: Final = 5
 """A node whose holder was gone so often is given up: it may be what ends them."""
 
 UNREADABLE_TYPE: Final = ""
@@ -55,21 +55,27 @@ class DeferredStore:
 
     Args:
         database: which.
-        types: the node types that this process offers. Records of others wait for a process that does.
+        types: returns the node types that this process offers. Records of others wait for a process that does.
     """
 
-    def __init__(self, database: Database, types: Sequence[str]) -> None:
+    def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
         self._database = database
-        self._types = (*types, UNREADABLE_TYPE)
+        self._offered = types
 
-    async def record(self, walk: Walk, node: Node, transaction: AsyncConnection | None) -> bool:
-        """Write down that a node waits for ``walk.next_step_id``; a second time changes nothing.
+    @property
+    def _types(self) -> Sequence[str]:
+        return (*self._offered(), UNREADABLE_TYPE)
+
+    async def record(
+        self, walk: Walk, node: Node, step_id: str | None, transaction: AsyncConnection | None
+    ) -> bool:
+        """Records that a node waits for a step; a second time changes nothing.
 
         Returns:
             Whether it waits; not so when the run was halted.
         """
-        step = step_of(walk, walk.next_step_id)
-        row = {**columns_of(walk, node), "holds": 0}
+        step = step_of(walk, step_id)
+        row = {**columns_of(walk, node, step_id), "holds": 0}
         values = [literal(value, deferred.c[name].type).label(name) for name, value in row.items()]
         source = select(*values, self._database.now().label("created_at")).where(not_(_halted(step)))
         added = self._database.insert_unless_there(deferred).from_select([*row, "created_at"], source)
@@ -79,10 +85,10 @@ class DeferredStore:
             # It waits already, or the run was halted.
             return not (await connection.execute(select(_halted(step)))).scalar_one()
 
-    async def hold(
+    async def lease(
         self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
     ) -> Lease:
-        """Keep everybody else from running what waits for a step, for `HOLD_SECONDS`.
+        """Keep everybody else from running what waits for a step, for `LEASE_SECONDS`.
 
         Args:
             step: which.
@@ -105,7 +111,7 @@ class DeferredStore:
                 return Lease(seen.state)
             # Whoever has the first record has them all. Who comes second does not wait: they are being run.
             gate = (
-                select(deferred.c.holds >= MAX_HOLDS)
+                select(deferred.c.holds >= MAX_LEASES)
                 .where(deferred.c.id == seen.first, not_(self._live()), not_(_halted(step)))
                 .with_for_update(skip_locked=True, of=deferred)
             )
@@ -113,8 +119,8 @@ class DeferredStore:
             if exhausted is None:
                 return Lease("running")
             if exhausted:
-                await self._give_up(step, seen.first, connection)
-            return await self._take_over(step, token or uuid4().hex, connection)
+                await self._drop_exhausted(step, seen.first, connection)
+            return await self._lease_all(step, token or uuid4().hex, connection)
 
     async def state(
         self, step: Step, transaction: AsyncConnection | None = None
@@ -158,13 +164,13 @@ class DeferredStore:
             .values(token=None, held_until=case((is_first, self._database.now()), else_=null()))
         )
 
-    async def _give_up(self, step: Step, first: int, connection: AsyncConnection) -> None:
+    async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
         removed = delete(deferred).where(deferred.c.id == first).returning(self._raw(deferred.c.node_id))
         node_id = stored_text((await connection.execute(removed)).scalar_one())
         node, run = printable(node_id), printable(step.run_id)
         log.error("node %s of run %s is given up: each process that ran it was gone", node, run)
 
-    async def _take_over(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
+    async def _lease_all(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
         now = self._database.now()
         other = deferred.alias("other")
         first = select(func.min(other.c.id)).where(*_of(step, other)).scalar_subquery()
@@ -182,11 +188,11 @@ class DeferredStore:
             .values(
                 token=case((mine, token), else_=null()),
                 held_until=case(
-                    (mine, now + int(HOLD_SECONDS * 1000)), (deferred.c.id == blocked, now), else_=null()
+                    (mine, now + int(LEASE_SECONDS * 1000)), (deferred.c.id == blocked, now), else_=null()
                 ),
                 # Only the first one's: should this process end, it is what may have ended it.
                 holds=case(
-                    (and_(mine, deferred.c.id == first, deferred.c.holds < MAX_HOLDS), deferred.c.holds + 1),
+                    (and_(mine, deferred.c.id == first, deferred.c.holds < MAX_LEASES), deferred.c.holds + 1),
                     else_=deferred.c.holds,
                 ),
             )
@@ -207,7 +213,7 @@ class DeferredStore:
         is_blocked = len(read) < len(rows)
         if not records:
             return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
-        return Lease("held", records, is_blocked)
+        return Lease("leased", records, is_blocked)
 
     async def _drop(self, step: Step, unreadable: Sequence[int], connection: AsyncConnection) -> None:
         for row_id in unreadable:
@@ -217,8 +223,8 @@ class DeferredStore:
         if unreadable:
             await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))
 
-    async def go_on_holding(self, record: Record) -> bool:
-        """Hold for another `HOLD_SECONDS`, this record and those after it.
+    async def renew(self, record: Record) -> bool:
+        """Hold for another `LEASE_SECONDS`, this record and those after it.
 
         Returns:
             Whether nobody else has taken over in the meantime.
@@ -233,7 +239,7 @@ class DeferredStore:
                 deferred.c.id >= record.id,
                 deferred.c.token == record.token,
             )
-            .values(held_until=self._database.now() + int(HOLD_SECONDS * 1000))
+            .values(held_until=self._database.now() + int(LEASE_SECONDS * 1000))
         )
         async with self._database.write() as connection:
             return (await connection.execute(held)).rowcount > 0
@@ -252,7 +258,7 @@ class DeferredStore:
         async with self._database.write(transaction) as connection:
             await connection.execute(freed)
 
-    async def take(self, record: Record, connection: AsyncConnection) -> bool:
+    async def pop(self, record: Record, connection: AsyncConnection) -> bool:
         """Remove a record that one holds.
 
         Returns:
@@ -273,7 +279,7 @@ class DeferredStore:
         del halted["step_id"]
         await connection.execute(self._database.insert_unless_there(halted_runs).values(halted))
 
-    async def abandoned(self, limit: int) -> Sequence[Step]:
+    async def expired(self, limit: int) -> Sequence[Step]:
         """List steps whose holder is gone and whose records this process can run, the longest abandoned first.
 
         Args:
@@ -319,7 +325,7 @@ class DeferredStore:
         return and_(
             table.c.token.is_not(None),
             table.c.held_until.is_not(None),
-            table.c.held_until.between(now, now + int(2 * HOLD_SECONDS * 1000)),
+            table.c.held_until.between(now, now + int(2 * LEASE_SECONDS * 1000)),
         )
 
     def _raw(self, column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -12,16 +11,15 @@ from msgspec import UNSET, Meta, UnsetType
 from flowactions_hookspecs import (
     FlowNodeOrigin,
     Header,
+    InTransaction,
     Node,
     NodeResult,
     NodeType,
     Walk,
     config_schema,
 )
-from flowactions_hookspecs.nodes import Reach
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import (
     VARIABLES,
@@ -37,6 +35,7 @@ from flowactions_plugin.outbox.delivery import (
     check_headers_size,
     method_name,
 )
+from flowactions_plugin.outbox.prepared import PreparedDelivery
 from flowactions_plugin.outbox.queue import Outbox, Webhook
 
 log = logging.getLogger("flowactions")
@@ -120,7 +119,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
     ] = True
 
 
-UI: Final[dict[str, Any]] = {
+UI_SCHEMA: Final[dict[str, Any]] = {
     "ui:order": [
         "webhookUrl",
         "webhookMethod",
@@ -142,7 +141,7 @@ UI: Final[dict[str, Any]] = {
 }
 
 
-def node_type(reach: Reach) -> NodeType:
+def node_type(node: WebhookNode) -> NodeType:
     """Describe the node type to the flow editor."""
     return NodeType(
         name=NAME,
@@ -151,9 +150,10 @@ def node_type(reach: Reach) -> NodeType:
         category="Integrations",
         icon=ICON,
         config_schema=config_schema(WebhookConfig),
-        ui=UI,
+        ui_schema=UI_SCHEMA,
+        secret_fields=(SECRET_FIELD,),
         template_variables=VARIABLES,
-        reach=reach,
+        reach=node.reach,
     )
 
 
@@ -163,8 +163,8 @@ class WebhookNode:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
-    async def prepare(self, walk: Walk, node: Node) -> Action:
-        """Check and substitute; the webhook is enqueued in the transaction that the action is given."""
+    async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
+        """Checks and substitutes; the webhook is written in the transaction that removes the node's record (§3.1)."""
         config, unusable = read_config(WebhookConfig, node.config)
         variables = variables_of(walk)
         try:
@@ -177,10 +177,7 @@ class WebhookNode:
         except EgressRefused as exc:
             reason = "blocked_url" if config.webhook_url.strip() else "missing_url"
             return _skipped(node, config, reason, str(exc))
-        return Action(
-            NodeResult(node_id=node.id, status="queued", delivery_id=delivery.id),
-            write=partial(self._outbox.write, delivery),
-        )
+        return InTransaction(PreparedDelivery(self._outbox, delivery).write)
 
 
 def _body(config: WebhookConfig, variables: Variables, unusable: frozenset[str], limit: int) -> bytes | None:
@@ -234,14 +231,12 @@ def _entity(walk: Walk, node: Node) -> str:
     return msgspec.json.encode(parts).decode()
 
 
-def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> Action:
+def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> NodeResult:
     log.warning("webhook node %s skipped: %s", printable(node.id), reason)
-    return Action(
-        NodeResult(
-            node_id=node.id,
-            status="skipped",
-            reason=reason,
-            message=message,
-            halt=not config.webhook_continue_on_failure,
-        )
+    return NodeResult(
+        node_id=node.id,
+        status="skipped",
+        reason=reason,
+        message=message,
+        halt=not config.webhook_continue_on_failure,
     )

@@ -70,7 +70,7 @@ class Database(Dialect):
 
     Args:
         url: opened when ``engine`` is ``None``; parsed by `parse_database_url`.
-        engine: the host's engine; its life stays the host's.
+        engine: the host's engine, or what returns it when the database is opened; its life stays the host's.
         clock: the time for SQLite and for ids. PostgreSQL's own clock decides there what is due, so that
             workers on several machines agree.
         statement_seconds: how long PostgreSQL may take over a statement; ``None``: as long as it takes.
@@ -82,29 +82,40 @@ class Database(Dialect):
     def __init__(
         self,
         url: str,
-        engine: AsyncEngine | None = None,
+        engine: AsyncEngine | Callable[[], AsyncEngine | None] | None = None,
         clock: Clock = system_clock,
         *,
         statement_seconds: float | None = STATEMENT_SECONDS,
     ) -> None:
-        self._shared = engine
-        self._url = make_url(url) if engine is None else engine.url
-        super().__init__(self._url.get_backend_name(), clock)
+        self._given = engine if callable(engine) else lambda: engine
+        self._own_url = url
+        super().__init__("", clock)
+        self._bind()
+        self._direct: Engine | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._statement_seconds = statement_seconds
+        self._writer = Writer()
+        self._prepared = False
+        self._after_commit: dict[int, list[Callable[[], None]]] = {}
+        self._lent: set[int] = set()
+
+    def _bind(self) -> None:
+        """Reads which database it is.
+
+        Raises:
+            HostInvalid: the host's engine is of a database in memory.
+        """
+        self._shared = self._given()
+        self._url = make_url(self._own_url) if self._shared is None else self._shared.url
+        self.dialect = self._url.get_backend_name()
         if self.dialect == "sqlite" and is_in_memory(self._url):
             raise HostInvalid(
                 "Host.database is an SQLite database in memory, whose only connection all would have to share: "
                 "give it a file"
             )
-        self._engine = engine
-        self._direct: Engine | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._statement_seconds = statement_seconds
+        self._engine: AsyncEngine | None = self._shared
         self._outages = Outages(self._url)
-        self._host = HostTransactions(engine)
-        self._writer = Writer()
-        self._prepared = False
-        self._after_commit: dict[int, list[Callable[[], None]]] = {}
-        self._lent: set[int] = set()
+        self._host = HostTransactions(self._shared)
 
     @property
     def directory(self) -> Path:
@@ -131,6 +142,7 @@ class Database(Dialect):
             StorageMisplaced: there is no directory for an SQLite file.
             StorageUnavailable: it answers, but not with what is needed, or it does not answer and has to.
         """
+        self._bind()
         self._writer = Writer()
         self._prepared = False
         try:

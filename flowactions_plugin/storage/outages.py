@@ -140,3 +140,9 @@ def _pattern(secret: str) -> str:
     # One that is short is taken out where it stands by itself: not each "a" of a message.
     inner = re.escape(secret)
     return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
+
+
+def blames_statement(exc: BaseException) -> bool:
+    """Returns whether a statement, a value or a constraint is at fault, so that waiting for the database is no use."""
+    code = code_of(exc) or ""
+    return isinstance(exc, FAILURES) and (is_mistake(exc) or code.startswith("42") or code == "SQLITE_ERROR")

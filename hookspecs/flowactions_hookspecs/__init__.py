@@ -1,9 +1,21 @@
 """The contract between a flow-engine host and its flow-action plugins."""
 
+from flowactions_hookspecs.actions import FlowActions
+from flowactions_hookspecs.base import CONTRACT_VERSION
+from flowactions_hookspecs.drafts import (
+    ConfigProblem,
+    NodeDraft,
+    PickerChoice,
+    PickerPage,
+    Preview,
+    TestOutcome,
+)
 from flowactions_hookspecs.errors import (
     AlreadyStarted,
     FlowActionsError,
     HostInvalid,
+    HostWarning,
+    NotQueued,
     NotStarted,
     OriginGone,
     PluginInvalid,
@@ -11,30 +23,48 @@ from flowactions_hookspecs.errors import (
     SettingsInvalid,
     StartFailed,
     TransactionInvalid,
+    WrongLoop,
 )
-from flowactions_hookspecs.host import Agent, ApiPrincipal, AuthEvent, DashboardPrincipal, Host
-from flowactions_hookspecs.loader import FlowActions
-from flowactions_hookspecs.logic import (
-    Delivery,
+from flowactions_hookspecs.host import (
+    Agent,
+    ApiPrincipal,
+    AuthEvent,
+    DashboardPrincipal,
+    Host,
+    Operator,
+    provides,
+)
+from flowactions_hookspecs.logic import Firing, LogicAction, LogicActionType
+from flowactions_hookspecs.markers import PROJECT, hookimpl, hookspec
+from flowactions_hookspecs.nodes import (
+    Advanced,
+    Deferred,
+    Eager,
+    InTransaction,
+    Node,
+    NodeResult,
+    NodeType,
+    Walk,
+)
+from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS
+from flowactions_hookspecs.origins import (
     ExperienceTriggerRef,
-    Firing,
     FlowNodeOrigin,
-    Header,
-    LogicAction,
+    HostOrigin,
     LogicActionOrigin,
     LogicActionRef,
-    LogicActionType,
     NodeTriggerRef,
     Origin,
-    Receipt,
+    PluginOrigin,
 )
-from flowactions_hookspecs.markers import PROJECT, hookimpl, hookspec
-from flowactions_hookspecs.nodes import Advanced, Node, NodeResult, NodeType, StepListener, Walk
-from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS
+from flowactions_hookspecs.request import Request, ScopeRequest
+from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.schema import config_schema
 from flowactions_hookspecs.tasks import BackgroundTask
+from flowactions_hookspecs.webhooks import Delivery, Header, OutboundWebhook, PreparedWebhook, Receipt
 
 __all__ = [
+    "CONTRACT_VERSION",
     "OPENAPI_COMPONENTS",
     "PROJECT",
     "Advanced",
@@ -43,8 +73,11 @@ __all__ = [
     "ApiPrincipal",
     "AuthEvent",
     "BackgroundTask",
+    "ConfigProblem",
     "DashboardPrincipal",
+    "Deferred",
     "Delivery",
+    "Eager",
     "ExperienceTriggerRef",
     "Firing",
     "FlowActions",
@@ -53,26 +86,43 @@ __all__ = [
     "Header",
     "Host",
     "HostInvalid",
+    "HostOrigin",
+    "HostWarning",
+    "InTransaction",
     "LogicAction",
     "LogicActionOrigin",
     "LogicActionRef",
     "LogicActionType",
     "Node",
+    "NodeDraft",
     "NodeResult",
     "NodeTriggerRef",
     "NodeType",
+    "NotQueued",
     "NotStarted",
+    "Operator",
     "Origin",
     "OriginGone",
+    "OutboundWebhook",
+    "PickerChoice",
+    "PickerPage",
     "PluginInvalid",
+    "PluginOrigin",
+    "PreparedWebhook",
+    "Preview",
     "QuestionRequired",
     "Receipt",
+    "Request",
+    "Runtime",
+    "ScopeRequest",
     "SettingsInvalid",
     "StartFailed",
-    "StepListener",
+    "TestOutcome",
     "TransactionInvalid",
     "Walk",
+    "WrongLoop",
     "config_schema",
     "hookimpl",
     "hookspec",
+    "provides",
 ]

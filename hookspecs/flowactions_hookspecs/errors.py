@@ -8,8 +8,12 @@ FlowActionsError
 ├── NotStarted          the facade was used before its lifespan was entered
 ├── AlreadyStarted      the lifespan was entered a second time while it was open
 ├── TransactionInvalid  a transaction that was given cannot be joined; a ValueError, too
+├── WrongLoop           the facade was used from another event loop than that of its lifespan
+├── NotQueued           a webhook could not be enqueued, because the database failed; nothing was written
 ├── OriginGone          raised by a host: the action behind a delivery no longer exists
 └── QuestionRequired    raised by a host: a survey-question trigger was addressed without its question
+
+HostWarning, a UserWarning, is given for what is probably a mistake in a host.
 
 The first line of a class's docstring is its default message.
 """
@@ -52,9 +56,21 @@ class TransactionInvalid(FlowActionsError, ValueError):
     """The transaction cannot be joined."""
 
 
+class WrongLoop(FlowActionsError, RuntimeError):
+    """This belongs to the event loop of its lifespan: from a thread or another loop, use `actions.call(…)`."""
+
+
+class NotQueued(FlowActionsError):
+    """The database did not answer, so the webhook was not queued: try again."""
+
+
 class OriginGone(FlowActionsError):
     """The action that enqueued this delivery no longer exists."""
 
 
 class QuestionRequired(FlowActionsError):
     """This action belongs to a survey question: name it with questionId."""
+
+
+class HostWarning(UserWarning):
+    """Something about a host object is probably a mistake."""

@@ -1,18 +1,20 @@
-"""What a host provides: an abstract base class, and the few things that its methods return."""
+"""What a host provides: a base class, and the few things that its methods return."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from litestar.connection import ASGIConnection
 from msgspec import field
 
 from flowactions_hookspecs.base import ContractStruct
-from flowactions_hookspecs.logic import Delivery, LogicAction, LogicActionRef, Origin
-from flowactions_hookspecs.nodes import Advanced, Walk
+from flowactions_hookspecs.logic import LogicAction
+from flowactions_hookspecs.nodes import Advanced, Node, Walk
+from flowactions_hookspecs.origins import LogicActionRef, Origin
+from flowactions_hookspecs.request import Request
+from flowactions_hookspecs.webhooks import Delivery
 
 if TYPE_CHECKING:
     import httpx
@@ -21,18 +23,38 @@ else:
     # msgspec resolves annotations at run time, and the contract imports no SQLAlchemy.
     AsyncConnection = Any
 
-State = TypeVar("State")
 
+class DashboardPrincipal(ContractStruct, frozen=True, kw_only=True):
+    """A person signed in to the host's dashboard.
 
-class DashboardPrincipal(ContractStruct, frozen=True):
-    """A person signed in to the host's dashboard."""
+    Args:
+        organization_id: the tenant; the person sees nothing of another one.
+        user_id: the person.
+        user_name: shown to others of the organization.
+        may_change: whether the person may change anything; without it, changing answers 403.
+    """
 
     organization_id: str
     user_id: str
     user_name: str
+    may_change: bool
 
 
-class ApiPrincipal(ContractStruct, frozen=True):
+class Operator(ContractStruct, frozen=True, kw_only=True):
+    """A person who operates the host, and sees what belongs to every organization.
+
+    Args:
+        user_id: the person.
+        user_name: written into the audit log.
+        may_change: whether the person may change anything, or only look.
+    """
+
+    user_id: str
+    user_name: str
+    may_change: bool
+
+
+class ApiPrincipal(ContractStruct, frozen=True, kw_only=True):
     """A customer backend that calls the API.
 
     Args:
@@ -43,7 +65,7 @@ class ApiPrincipal(ContractStruct, frozen=True):
     agent_ids: frozenset[str] | None = None
 
 
-class Agent(ContractStruct, frozen=True):
+class Agent(ContractStruct, frozen=True, kw_only=True):
     """An agent of an organization."""
 
     id: str
@@ -51,7 +73,7 @@ class Agent(ContractStruct, frozen=True):
     organization_id: str
 
 
-class AuthEvent(ContractStruct, frozen=True):
+class AuthEvent(ContractStruct, frozen=True, kw_only=True):
     """An authentic auth-provider event that was not seen before (§4.4).
 
     Args:
@@ -76,88 +98,100 @@ class AuthEvent(ContractStruct, frozen=True):
 
 
 class Host(ABC):
-    """Subclass it, implement the methods, and hand an instance to `FlowActions.load`.
+    """Subclass it, implement the methods, and give an instance to `FlowActions.load`.
 
-    All methods are async and must be safe to call concurrently. They are asked again each time, so
-    answer with what is true now; the plugin caches nothing of it beyond one batch.
+    Required are `settings`, `dashboard_principal` and `signing_secret`; each of the others says what is missing
+    without it. All methods are async and must be safe to call concurrently. They are asked again each time, so
+    answer with what is true now; the plugin caches nothing of it beyond one batch. What they return is checked: a
+    wrong type is logged with host and method.
+
+    Public names belong to the contract. Start the names of your own methods with an underscore.
     """
 
     settings: Mapping[str, str]
-    """Setting name → text, usually ``os.environ``. Read once, at load."""
+    """Required. Setting name → text, usually ``os.environ``. Read once, at load."""
 
     database: AsyncEngine | None = None
-    """The host's SQLAlchemy engine, to share it. ``None``: the plugin opens ``FLOWACTIONS_DATABASE_URL``."""
+    """The host's SQLAlchemy engine, to share it. ``None``: the plugin opens ``FLOWACTIONS_DATABASE_URL``.
+
+    Read when the lifespan opens.
+    """
 
     transport: httpx.AsyncBaseTransport | None = None
-    """Replaces the transport of outbound webhooks (an egress proxy, a test). ``None``: the plugin's own."""
+    """Replaces the transport of outbound webhooks (an egress proxy, a test). ``None``: the plugin's own.
+
+    Read when the lifespan opens.
+    """
 
     @abstractmethod
-    async def dashboard_principal(
-        self, connection: ASGIConnection[Any, Any, Any, Any]
-    ) -> DashboardPrincipal | None:
-        """Tell who sits at the dashboard, from a bearer token or the host's session cookie; ``None``: nobody (§5.1)."""
+    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
+        """Required. Returns who sits at the dashboard, from a bearer token or the host's session cookie (§5.1).
 
-    @abstractmethod
-    async def api_principal(self, connection: ASGIConnection[Any, Any, Any, Any]) -> ApiPrincipal | None:
-        """Tell which customer backend calls, from its access token; ``None``: nobody (§5.1)."""
-
-    @abstractmethod
-    async def agent(self, agent_id: str) -> Agent | None:
-        """Look an agent up, whatever its organization; ``None``: there is none."""
-
-    @abstractmethod
-    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
-        """List the organization's agents whose flows hold a node of this type (§2.2)."""
-
-    @abstractmethod
-    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
-        """Resolve a logic action (§2.8); ``None``: the path resolves to no webhook action.
-
-        Raises:
-            QuestionRequired: the trigger is a survey question's and ``ref`` names no question.
+        Returns:
+            The person; ``None`` for nobody, which answers 401.
         """
 
     @abstractmethod
     async def signing_secret(self, origin: Origin) -> str | None:
-        """Give the signing secret on the action's config as it is now (§5.3.6); ``None``: unsigned.
+        """Required. Returns the signing secret on the action's config as it is now (§5.3.6); ``None``: unsigned.
 
         Raises:
             OriginGone: the action no longer exists; the delivery ends ``dead`` with that reason.
         """
 
-    @abstractmethod
-    async def auth_event(self, event: AuthEvent) -> None:
-        """Handle an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again.
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        """Returns a node as its flow has it now, secret fields included.
 
-        Write through ``event.transaction`` when there is one; it may take ten seconds.
+        Without it, deferred nodes run without their secret fields; ``webhook`` and ``chat_message`` need none then.
         """
 
-    async def delivery_finished(self, delivery: Delivery) -> None:  # noqa: B027  hosts need not care
-        """Learn that a webhook was delivered or is dead, for example to alert. Does nothing by default.
+    async def api_principal(self, request: Request) -> ApiPrincipal | None:
+        """Returns which customer backend calls, from its access token (§5.1). Without it, its routes answer 401."""
+
+    async def agent(self, agent_id: str) -> Agent | None:
+        """Returns an agent, whatever its organization. Without it, there is none."""
+
+    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:  # noqa: ARG002
+        """Returns the organization's agents whose flows hold a node of this type (§2.2). Without it, there are none."""
+        return ()
+
+    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
+        """Returns a logic action (§2.8). Without it, or with ``None``, there is no such action, which answers 400.
+
+        Raises:
+            QuestionRequired: the trigger is a survey question's and ``ref`` names no question.
+        """
+
+    async def auth_event(self, event: AuthEvent) -> None:
+        """Handles an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again.
+
+        Write through ``event.transaction`` when there is one; it may take ten seconds. Without this method the route
+        answers 503, and a secret for the events in the settings is an error at load.
+        """
+
+    async def delivery_finished(self, delivery: Delivery) -> None:
+        """Learns that a webhook was delivered or is dead, for example to alert. Without it, nobody is told.
 
         Called after the outcome is written, once by the worker that wrote it; a worker that is killed in
         between does not call. What it raises is logged, and it may take five seconds.
         """
 
-    async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:  # noqa: B027  as above
-        """Learn of deferred nodes that ran after the process that had begun to run them was gone. Does nothing by default.
+    async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:
+        """Learns of deferred nodes that ran after the process that had begun to run them was gone.
 
         The next `FlowActions.advance` of the run knows of a halt all the same. What this raises is logged, and it may
-        take five seconds; a worker that is killed in between does not call.
+        take five seconds; a worker that is killed in between does not call. Without it, nobody is told.
 
         Args:
             walk: the run, as it was recorded with the first of the nodes.
             step_id: the content step that they waited for; ``None`` is the end of the flow.
-            advanced: what came of it.
+            advanced: the result.
         """
 
-    def plugin_state(self, factory: Callable[[Host], State]) -> State:
-        """Give the one object that ``factory`` made for this host, making it at the first call.
+    async def operator(self, request: Request) -> Operator | None:
+        """Returns who operates this host. Without it, there is no view across organizations."""
 
-        A plugin keeps what belongs to a host here rather than at module level, so two hosts in one
-        process do not see each other.
-        """
-        states = cast("dict[object, object]", self.__dict__.setdefault("_plugin_states", {}))
-        if factory not in states:
-            states[factory] = factory(self)
-        return cast("State", states[factory])
+
+def provides(host: Host, method: str) -> bool:
+    """Returns whether a host has a method of its own where the contract has one that does nothing."""
+    return method in vars(host) or getattr(type(host), method) is not getattr(Host, method)

@@ -16,7 +16,7 @@ SETTLED_SECONDS: Final = 60.0
 """A task that ran this long before it crashed starts its backoff anew."""
 
 
-class BackgroundTask(ContractStruct, frozen=True):
+class BackgroundTask(ContractStruct, frozen=True, kw_only=True):
     """A coroutine that runs beside the host for as long as its lifespan is open.
 
     Args:

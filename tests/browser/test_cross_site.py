@@ -17,9 +17,8 @@ from sqlalchemy import text
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
-from flowactions_plugin.services import Services
 from tests.chatting import chat_settings
-from tests.support import SmallHost, a_walk, until
+from tests.support import SmallHost, a_walk, services_of, until
 
 pytestmark = pytest.mark.browser
 
@@ -128,7 +127,7 @@ class Site:
         )
 
     async def execute(self, statement: str, **parameters: Any) -> list[Any]:
-        async with self.host.plugin_state(Services)._database.write() as connection:
+        async with services_of(self.host)._database.write() as connection:
             found = await connection.execute(text(statement), parameters)
             return list(found.all()) if found.returns_rows else []
 

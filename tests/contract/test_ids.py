@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flowactions_hookspecs import ExperienceTriggerRef, FlowActions, LogicAction, Node, NodeTriggerRef
-from flowactions_plugin.services import Services
-from tests.support import SmallHost, a_walk, development
+from flowactions_hookspecs import Deferred, ExperienceTriggerRef, FlowActions, LogicAction, Node, NodeTriggerRef
+from tests.support import SmallHost, a_walk, development, services_of
 
 Call = Callable[[FlowActions, Any], Awaitable[Any]]
 
@@ -90,7 +89,7 @@ async def actions(database_url: str) -> Any:
 async def rows(actions: FlowActions) -> int:
     """Count what is in the plugin's tables."""
     total = 0
-    async with actions.host.plugin_state(Services)._database.read() as connection:
+    async with services_of(actions.host)._database.read() as connection:
         for table in ("flowactions_outbox", "flowactions_deferred", "flowactions_halted_runs"):
             total += (await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one()  # noqa: S608
     return total
@@ -117,7 +116,7 @@ async def test_any_other_text_is_an_id(actions: FlowActions) -> None:
 
 async def test_none_is_the_end_of_the_flow(actions: FlowActions) -> None:
     """Neither a step named like the empty text nor anything else stands for it."""
-    walk = a_walk(pacing="deferred", next_step_id=None)
+    walk = a_walk(pacing=Deferred(None))
     assert (await actions.reach(walk, A_NODE)).status == "recorded"
     with pytest.raises(ValueError, match="step_id must not be empty"):
         await actions.advance(walk, "")

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_conformance.serving import serve
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings import read_settings
 from tests.chatting import adopt, adopting_settings
 from tests.crash.actors import actors
@@ -38,7 +38,7 @@ class Field:
 
         A ``chat_halt`` has no target, and a ``webhook_halt`` no URL that may be used: both halt.
         """
-        walk = a_walk(pacing="deferred", next_step_id="s")
+        walk = a_walk(pacing=Deferred("s"))
         for number, kind in enumerate(kinds):
             config: dict[str, Any] = (
                 {"webhookUrl": "http://127.0.0.1:9/", "webhookBody": '{"run": "' + walk.run_id + '"}'}

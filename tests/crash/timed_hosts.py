@@ -10,21 +10,11 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable
-from typing import TypeVar, cast
+from collections.abc import Mapping
 
-from flowactions_hookspecs import Host, Origin
+from flowactions_hookspecs import Origin
 from flowactions_plugin.outbox.delivery import Timing
-from flowactions_plugin.services import Services
 from tests.support import SmallHost
-
-State = TypeVar("State")
-
-
-def timed_services(host: Host) -> Services:
-    """Make the services of a host with the times of the environment."""
-    given = os.environ.get("FLOWACTIONS_TEST_TIMING", "")
-    return Services(host, Timing(*map(float, given.split())) if given else Timing())
 
 
 def use_up_descriptors(seconds: float) -> None:
@@ -49,10 +39,10 @@ class TimedHost(SmallHost):
 
     _asked = False
 
-    def plugin_state(self, factory: Callable[[Host], State]) -> State:
-        if factory is Services:
-            return cast("State", super().plugin_state(timed_services))
-        return super().plugin_state(factory)
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        given = os.environ.get("FLOWACTIONS_TEST_TIMING", "")
+        self._flowactions_timing = Timing(*map(float, given.split()))
 
     async def signing_secret(self, origin: Origin) -> str | None:
         if os.environ.get("FLOWACTIONS_TEST_DIES") == "signing_secret":

@@ -16,7 +16,7 @@ from litestar import Litestar
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
-from flowactions_hookspecs import Node
+from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.settings import read_settings
 from tests.benchmarks.simulate import CASES, plot, row_of, simulate
 from tests.support import SmallHost, a_walk, development
@@ -70,7 +70,7 @@ def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "Litestar": Litestar,
         "MyHost": lambda: SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")),
         "mine": [],
-        "walk": a_walk(pacing="deferred"),
+        "walk": a_walk(pacing=Deferred(None)),
         "node": Node(id="n", type="webhook"),
         "step_id": None,
         "loop": loop,

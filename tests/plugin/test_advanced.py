@@ -11,23 +11,22 @@ from functools import partial
 from typing import Any
 
 import pytest
+from flowactions_plugin.nodes.action import Action
 from msgspec.structs import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import Advanced, FlowActions, Node, NodeResult, Walk
+from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
 from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.contract.test_loader import load, plugin
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 URL = "http://127.0.0.1:9/"
 
@@ -52,7 +51,7 @@ class Paced:
     def __init__(self, host: Telling, actions: FlowActions) -> None:
         self.host = host
         self.actions = actions
-        self.services = host.plugin_state(Services)
+        self.services = services_of(host)
         self.pacing = self.services._pacing
         self.store = self.services._deferred
         self.database = self.services._database
@@ -60,7 +59,7 @@ class Paced:
     async def record(self, walk: Walk, name: str, *, step: str | None = "s", halts: bool = False) -> NodeResult:
         url = "ftp://x" if halts else URL
         config = {"webhookUrl": url, "webhookBody": f'"{name}"', "webhookContinueOnFailure": not halts}
-        recorded = replace(walk, pacing="deferred", next_step_id=step)
+        recorded = replace(walk, pacing=Deferred(step))
         return await self.actions.reach(recorded, Node(id=name, type="webhook", config=config))
 
     async def run(self, statement: str, **values: Any) -> None:
@@ -194,7 +193,7 @@ class TestStates:
         """Agent, user, content and visit are those of the recording, whatever the advancing walk says."""
         walk = a_walk(agent_id="then", user_id="u then", content="c then", visit="7")
         pacing = run.offering("fax")
-        recorded = replace(walk, pacing="deferred", next_step_id=None)
+        recorded = replace(walk, pacing=Deferred(None))
         await pacing.reach(recorded, Node(id="n", type="fax"))
         seen: list[Walk] = []
 
@@ -295,7 +294,7 @@ class TestTypesNotOffered:
         walk = a_walk()
         both = run.offering("webhook", "fax")
         await run.record(walk, "a")
-        recorded = replace(walk, pacing="deferred", next_step_id="s")
+        recorded = replace(walk, pacing=Deferred("s"))
         assert (await both.reach(recorded, Node(id="f", type="fax"))).status == "recorded"
         await run.record(walk, "z")
         first = await run.actions.advance(walk, "s")
@@ -314,7 +313,7 @@ class TestTypesNotOffered:
         """It need not wait for recovery, and reports all in walk order."""
         walk = a_walk()
         both = run.offering("webhook", "fax")
-        recorded = replace(walk, pacing="deferred", next_step_id="s")
+        recorded = replace(walk, pacing=Deferred("s"))
         await both.reach(recorded, Node(id="f", type="fax"))
         await run.record(walk, "z", halts=True)
         assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
@@ -324,7 +323,7 @@ class TestTypesNotOffered:
 
     async def test_a_step_that_nobody_got_to_waits_for_its_user(self, run: Paced) -> None:
         """Only steps that were advanced to are looked after."""
-        walk = replace(a_walk(), pacing="deferred", next_step_id="s")
+        walk = replace(a_walk(), pacing=Deferred("s"))
         both = run.offering("webhook", "fax")
         await both.reach(walk, Node(id="f", type="fax"))
         assert await both.recover() == 0
@@ -334,7 +333,7 @@ class TestTypesNotOffered:
         both = run.offering("webhook", "fax")
         for number in range(30):
             walk = a_walk(run_id=f"mixed-{number}")
-            recorded = replace(walk, pacing="deferred", next_step_id="s")
+            recorded = replace(walk, pacing=Deferred("s"))
             await both.reach(recorded, Node(id="f", type="fax"))
             await run.record(walk, "w")
             assert (await both._store.hold(step_of(walk, "s"))).state == "held"

@@ -25,10 +25,9 @@ from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.http.events import EventInvalid, NotAuthentic
 from flowactions_plugin.http.refusals import RefusalLog
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.chatting import chat_host
-from tests.support import SmallHost, development, until
+from tests.support import SmallHost, development, services_of, until
 
 OLD, NEW, OTHER = ("whsec_" + base64.b64encode(bytes([number]) * 24).decode() for number in (1, 2, 3))
 CREATED = {"type": "user.created", "object": "event", "data": {"id": "user_1", "name": "Zoë"}}
@@ -467,7 +466,7 @@ class TestOrganizationDeleted:
 
     async def test_without_chat_settings_the_row_goes_all_the_same(self, run: Running) -> None:
         """An organization that was deleted leaves no token behind."""
-        database = run.host.plugin_state(Services)._database
+        database = services_of(run.host)._database
         async with database.write() as connection:
             await connection.execute(
                 text(

@@ -10,9 +10,8 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.outbox import bell, continuous
 from flowactions_plugin.outbox.bell import DEBOUNCE_SECONDS, Bell, keep_listening
-from flowactions_plugin.services import Services
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 
 class Pauses:
@@ -133,7 +132,7 @@ async def test_a_worker_elsewhere_is_woken(postgres_url: str, monkeypatch: pytes
     sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
     delivering = FlowActions.load(SmallHost(settings))
     async with recorder() as receiver, sending.lifespan(), delivering.lifespan():
-        database = sending.host.plugin_state(Services)._database
+        database = services_of(sending.host)._database
         node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
 
         async def listeners() -> int:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowactions_conformance.chat_provider import Fault
-from flowactions_hookspecs import Node
+from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.chat.answers import MOST_BYTES, read_answer
 from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
@@ -404,7 +404,7 @@ class TestEverywhere:
     async def test_a_deferred_message_is_posted_once(self, run: ChatHost) -> None:
         """Its record goes with the failure, so that nothing is tried again behind the author's back."""
         for name, fault in self.FAULTS.items():
-            walk = a_walk(pacing="deferred", next_step_id="s")
+            walk = a_walk(pacing=Deferred("s"))
             config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
             await run.actions.reach(walk, Node(id="n", type="chat_message", config=config))
             run.provider.calls.clear()

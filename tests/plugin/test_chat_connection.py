@@ -139,7 +139,7 @@ class TestInstall:
     async def test_the_state_names_nobody(self, run: ChatHost, database_url: str) -> None:
         """What passes through the provider and the browser's history tells neither tenant nor person, in any coding."""
         principal = DashboardPrincipal(
-            organization_id="org-marker", user_id="user-marker", user_name="Name Marker"
+            organization_id="org-marker", user_id="user-marker", user_name="Name Marker", may_change=True
         )
         run.host.principal = principal
         url = await run.start()

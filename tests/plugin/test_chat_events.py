@@ -18,11 +18,10 @@ from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import is_authentic, read_event
 from flowactions_plugin.http.events import EventInvalid
-from flowactions_plugin.services import Services
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, development
+from tests.support import SmallHost, development, services_of
 
 EVENTS = "/integrations/chat/events"
 
@@ -367,7 +366,7 @@ class TestRevoking:
         await run.connect()
         for _ in range(3):
             await send(run, uninstalled("T0NOBODY"))
-        database = run.host.plugin_state(Services)._database
+        database = services_of(run.host)._database
 
         async def prune(limit: int) -> int:
             return await inbound.prune(database, 30 * DAY_MS, limit)

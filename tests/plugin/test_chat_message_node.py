@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
-from flowactions_hookspecs import Advanced, FlowActions, Node
+from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node
 from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -186,7 +186,7 @@ class TestDeferred:
     """A chat message in a client-paced flow."""
 
     async def record(self, run: Adopted) -> Any:
-        walk = a_walk(pacing="deferred", next_step_id="s")
+        walk = a_walk(pacing=Deferred("s"))
         config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
         assert (
             await run.actions.reach(walk, Node(id="n1", type="chat_message", config=config))

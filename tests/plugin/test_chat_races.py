@@ -18,10 +18,10 @@ from sqlalchemy import text
 from flowactions_conformance.chat_provider import Fault, Gate, Token, Workspace, sample_workspace
 from flowactions_hookspecs import AuthEvent
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import ChatHost, chat_host
+from tests.support import services_of
 
 CONNECTION = "/integrations/chat/connection"
 SECRET = "whsec_" + base64.b64encode(b"s" * 24).decode()
@@ -190,7 +190,7 @@ class TestReplacing:
     ) -> None:
         """Revoked, or lacking a scope: it is noted only where the installation is still the same."""
         await run.connect()
-        store = ConnectionStore(run.host.plugin_state(Services)._database)
+        store = ConnectionStore(services_of(run.host)._database)
         earlier = await store.get("acme")
         assert earlier is not None
         await run.connect()

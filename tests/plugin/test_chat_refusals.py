@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.chat.attempts import SEND_SECONDS, with_retries
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.service import Chat
@@ -27,9 +27,8 @@ from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.watch import Watch
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.services import Services
 from tests.chatting import Adopted, adopt, adopted, adopting_settings, chat_host
-from tests.support import SmallHost, a_walk, until
+from tests.support import SmallHost, a_walk, services_of, until
 from tests.waiting import SAFETY_SECONDS, within
 
 DOWN = Fault(503, b"<html>down</html>")
@@ -267,7 +266,7 @@ class TestBounds:
         node = Node(id="n", type="chat_message", config=config)
         failed = ("send_failed", not proceed)
         async with adopted("", database=engine) as run:
-            deferred = a_walk(pacing="deferred", next_step_id="s")
+            deferred = a_walk(pacing=Deferred("s"))
             await run.actions.reach(deferred, node)
             async with engine.connect() as locking:
                 await locking.exec_driver_sql(
@@ -423,7 +422,7 @@ class TestWaiting:
 
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             await run.connect()
-            connections = cast("Chat", run.host.plugin_state(Services)._chat).connections
+            connections = cast("Chat", services_of(run.host)._chat).connections
             monkeypatch.setattr(connections, "_sleep", sleep)
             throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
             run.provider.faults[method].append(throttled)

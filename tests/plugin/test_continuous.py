@@ -17,13 +17,12 @@ from flowactions_plugin.outbox import continuous
 from flowactions_plugin.outbox.continuous import ContinuousWorker
 from flowactions_plugin.outbox.courier import Courier
 from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.bulk import copy
 from tests.loopback import listening
 from tests.queueing import Queue, a_worker, as_transport, look, no_secret, nobody_listens
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 from tests.waiting import within
 
 
@@ -78,13 +77,13 @@ async def test_a_dead_destination_with_ten_thousand_rows_holds_up_nobody(databas
     settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")
     host = SmallHost(settings)
     actions = FlowActions.load(host)
-    services = host.plugin_state(Services)
+    services = services_of(host)
     async with silent() as dead, recorder() as healthy:
         before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
         async with before.lifespan():
             config = {"webhookUrl": dead.url, "webhookRetryOnFailure": True}
             first = await before.reach(a_walk(), Node(id="n", type="webhook", config=config))
-            database = before.host.plugin_state(Services)._database
+            database = services_of(before.host)._database
             await copy(database, str(first.delivery_id), 10_000)
         async with actions.lifespan():
             await until(lambda: dead.now == 10)

@@ -31,12 +31,11 @@ from flowactions_plugin.outbox.queue import Webhook
 from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.transport import OutboundTransport
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
 from tests.queueing import ORIGIN, Queue, a_delivery, a_worker, claimed
 from tests.recorder import OK, Recorder, recorder, status
-from tests.support import SmallHost, until
+from tests.support import SmallHost, services_of, until
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
@@ -87,7 +86,7 @@ class TestProxy:
                 },
                 transport=httpx.MockTransport(answer) if how == "transport" else None,
             )
-            services = host.plugin_state(Services)
+            services = services_of(host)
 
             async def planted(url: str) -> Delivery:
                 delivery = a_delivery(id=new_id(1_700_000_000), url=url, max_attempts=1)
@@ -131,7 +130,7 @@ class TestProxy:
             names["slow.example"] = ["127.0.0.1"]
             go.clear()
             async with self.leaving(tmp_path, how) as (host, _, asked):
-                services = host.plugin_state(Services)
+                services = services_of(host)
                 delivery = await services._outbox.prepare(a_webhook("http://slow.example/"))
                 await services._outbox.write(delivery)
                 await asyncio.sleep(0.3)
@@ -165,7 +164,7 @@ class TestProxy:
                 planted,
                 asked,
             ):
-                outbox = host.plugin_state(Services)._outbox
+                outbox = services_of(host)._outbox
                 for url in ("http://inside.example/", "http://missing.example/"):
                     await outbox.prepare(a_webhook(url))
                     assert (await planted(url)).status == "delivered"
@@ -204,7 +203,7 @@ class TestProxy:
 
                 transport = httpx.MockTransport(answer)
             host = SmallHost(settings, transport=transport)
-            services = host.plugin_state(Services)
+            services = services_of(host)
             actions = FlowActions.load(host)
             async with actions.lifespan():
                 for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):

@@ -16,6 +16,7 @@ from sqlalchemy import text
 from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
+    Deferred,
     ExperienceTriggerRef,
     FlowActions,
     LogicAction,
@@ -26,9 +27,8 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
 from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.services import Services
 from tests.recorder import OK, recorder, status
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 URL = "http://127.0.0.1:9/"
 NODE = Node(id="n", type="webhook", config={"webhookUrl": URL, "webhookBody": '{"said": {{content}}}'})
@@ -55,7 +55,7 @@ class Queued:
         self.host = host
         self.actions = actions
         self.client = client
-        self.database = host.plugin_state(Services)._database
+        self.database = services_of(host)._database
 
     async def call(self, key: str, agent: str = "a1", **changes: Any) -> httpx.Response:
         return await self.client.post(PATH.format(agent), json={"idempotencyKey": key, **CALL, **changes})
@@ -136,7 +136,7 @@ class TestNodes:
     async def test_a_deferred_node_has_the_id_that_it_has_at_once(self, run: Queued) -> None:
         """Pacing is not part of the event."""
         at_once = await run.reach()
-        walk = a_walk(run_id="r", content="hi", pacing="deferred", next_step_id="s")
+        walk = a_walk(run_id="r", content="hi", pacing=Deferred("s"))
         await run.actions.reach(walk, NODE)
         (result,) = (await run.actions.advance(walk, "s")).results
         assert await run.event_id(result.delivery_id) == at_once
@@ -238,7 +238,7 @@ async def test_every_retry_carries_the_same_id(database_url: str) -> None:
         receipt = await actions.dispatch(EXPERIENCE, firing_id="f", occurred_at=NOW)
 
         async def due_again() -> bool:
-            async with host.plugin_state(Services)._database.write() as connection:
+            async with services_of(host)._database.write() as connection:
                 retrying = "UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE status = 'retrying'"
                 await connection.execute(text(retrying))
             return len(receiver.requests) == 3

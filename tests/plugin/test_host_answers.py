@@ -138,7 +138,10 @@ async def test_an_agent_of_a_wrong_type_is_named(
     [
         ({"organization_id": "acme"}, "it is a dict"),
         (True, "it is a bool"),
-        (DashboardPrincipal(organization_id="acme", user_id="u", user_name="U"), "it is a DashboardPrincipal"),
+        (
+            DashboardPrincipal(organization_id="acme", user_id="u", user_name="U", may_change=True),
+            "it is a DashboardPrincipal",
+        ),
         (ApiPrincipal(organization_id="acme\0"), "organization_id must not hold a NUL"),
         (ApiPrincipal(organization_id="acme", agent_ids=["a1"]), "agent_ids is a list, not a set of str"),  # type: ignore[arg-type]
         (ApiPrincipal(organization_id="acme", agent_ids=frozenset({1})), r"agent_ids\[0\] is an int"),  # type: ignore[arg-type]
@@ -163,13 +166,16 @@ async def test_a_backends_principal_of_a_wrong_type_is_named(
         ({"organization_id": "acme"}, "it is a dict"),
         ("ada", "it is a str"),
         (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
-        (DashboardPrincipal(organization_id="acme", user_id=1, user_name="U"), "user_id is an int"),  # type: ignore[arg-type]
         (
-            DashboardPrincipal(organization_id="acme", user_id="u\0", user_name="U"),
+            DashboardPrincipal(organization_id="acme", user_id=1, user_name="U", may_change=True),
+            "user_id is an int",
+        ),  # type: ignore[arg-type]
+        (
+            DashboardPrincipal(organization_id="acme", user_id="u\0", user_name="U", may_change=True),
             "user_id must not hold a NUL",
         ),
         (
-            DashboardPrincipal(organization_id="acme", user_id="u", user_name="U\0"),
+            DashboardPrincipal(organization_id="acme", user_id="u", user_name="U\0", may_change=True),
             "user_name must not hold a NUL",
         ),
     ],

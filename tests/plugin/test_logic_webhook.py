@@ -28,11 +28,10 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, admit
 from flowactions_plugin.logic.store import CallStore
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, development, until
+from tests.support import SmallHost, development, services_of, until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
 OF_EXPERIENCE: dict[str, Any] = {"source": "experience_trigger", "actionIndex": 0, "triggerRowId": "submitted"}
@@ -77,12 +76,12 @@ class Running:
         return await self.client.post(path, json={"idempotencyKey": key, **(body or OF_EXPERIENCE)})
 
     async def count(self, table: str) -> int:
-        async with self.host.plugin_state(Services)._database.read() as connection:
+        async with services_of(self.host)._database.read() as connection:
             query = text(f"SELECT count(*) FROM {table}")  # noqa: S608  our own words
             return int((await connection.execute(query)).scalar_one())
 
     async def run(self, statement: str) -> None:
-        async with self.host.plugin_state(Services)._database.write() as connection:
+        async with services_of(self.host)._database.write() as connection:
             await connection.execute(text(statement))
 
 
@@ -196,7 +195,7 @@ class TestEnqueue:
             await run.run(OLDER.format(hours))
             assert (await run.call("k")).status_code == expected
             await run.run("UPDATE flowactions_enqueue_rates SET times = '[]'")
-        calls = run.host.plugin_state(Services)._calls
+        calls = services_of(run.host)._calls
         assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [0, 0]
         await run.run("UPDATE flowactions_enqueue_keys SET created_at = 1")
         await run.run("UPDATE flowactions_enqueue_rates SET updated_at = 1")
@@ -361,7 +360,7 @@ class TestRate:
     @staticmethod
     async def age(run: Running, milliseconds: int) -> None:
         """Let all calls that count have been made so long ago."""
-        async with run.host.plugin_state(Services)._database.write() as connection:
+        async with services_of(run.host)._database.write() as connection:
             query = text("SELECT times FROM flowactions_enqueue_rates WHERE agent_id = 'agent-1'")
             times = json.loads((await connection.execute(query)).scalar_one())
             older = json.dumps([int(time.time() * 1000) - milliseconds for _ in times])

@@ -26,12 +26,11 @@ from flowactions_plugin.outbox.resolver import Resolver
 from flowactions_plugin.outbox.resources import SHORTAGES, shortage
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.transport import OutboundTransport
-from flowactions_plugin.services import Services
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.queueing import Queue, a_courier, a_worker, claimed, look
 from tests.recorder import OK, recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 TIMING = Timing(lease_seconds=4.0, deadline_seconds=0.6)
 
@@ -315,7 +314,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
 
     async with listening(serve) as port:
         host = SmallHost(settings)
-        services = host.plugin_state(Services)
+        services = services_of(host)
         actions = FlowActions.load(host)
         node = Node(id="n", type="webhook", config={"webhookUrl": f"http://127.0.0.1:{port}/"})
         before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
@@ -412,7 +411,7 @@ async def test_missing_rights_are_an_outage(database_url: str, caplog: pytest.Lo
     caplog.set_level(logging.INFO)
     host = SmallHost(development(database_url))
     actions = FlowActions.load(host)
-    database: Database = host.plugin_state(Services)._database
+    database: Database = services_of(host)._database
     async with recorder() as receiver, actions.lifespan():
 
         async def rename(old: str, new: str) -> None:

@@ -13,17 +13,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from flowactions_hookspecs import Advanced, FlowActions, Node, NodeResult, Walk
+from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
 from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 
 @asynccontextmanager
@@ -52,7 +51,7 @@ def node(node_id: str, url: str, **config: Any) -> Node:
 
 def before(walk: Walk, step_id: str | None) -> Walk:
     """Make the walk as it is when a node before this step is reached."""
-    return a_walk(run_id=walk.run_id, pacing="deferred", next_step_id=step_id)
+    return a_walk(run_id=walk.run_id, pacing=Deferred(step_id))
 
 
 async def nothing_but(actions: FlowActions, receiver: Recorder, *names: str) -> None:
@@ -89,7 +88,7 @@ async def test_nothing_fires_until_its_step(actions: FlowActions, receiver: Reco
 async def test_what_fires_is_the_walk_as_it_was_recorded(actions: FlowActions, receiver: Recorder) -> None:
     """userId and content are those of the moment of recording."""
     walk = before(a_walk(content="then"), "s")
-    walk = a_walk(run_id=walk.run_id, pacing="deferred", next_step_id="s", content="then \ud800")
+    walk = a_walk(run_id=walk.run_id, pacing=Deferred("s"), content="then \ud800")
     await actions.reach(walk, node("a", receiver.url))
     await actions.advance(a_walk(run_id=walk.run_id, content="now"), "s")
     await until(lambda: receiver.requests)
@@ -218,7 +217,7 @@ async def test_what_ends_every_process_is_given_up(
 ) -> None:
     """A node whose holders were all gone is dropped, and those after it run."""
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, store = services_of(made)
+        pacing, store = pacing_of(made)
         walk = a_walk()
         for name in ("poison", "fine"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
@@ -238,7 +237,7 @@ async def test_a_holder_that_was_too_slow_changes_nothing(
 ) -> None:
     """Who wakes up after its hold was taken over neither runs nor removes anything."""
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, store = services_of(made)
+        pacing, store = pacing_of(made)
         walk = a_walk()
         for name in ("a", "b"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
@@ -265,7 +264,7 @@ async def test_a_long_step_is_held_to_its_end(
     held: list[int] = []
 
     async def slowly(self: Outbox, webhook: Any) -> Any:
-        async with one.host.plugin_state(Services)._database.read() as connection:
+        async with services_of(one.host)._database.read() as connection:
             query = "SELECT held_until FROM flowactions_deferred ORDER BY id"
             held.append((await connection.exec_driver_sql(query)).scalars().all()[-1])
         await asyncio.sleep(0.1)
@@ -353,12 +352,12 @@ async def test_a_record_that_was_spoilt_holds_up_nobody(
 ) -> None:
     """Whatever is in the row, the nodes behind it run, and the task that takes over lives on."""
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, _ = services_of(made)
+        pacing, _ = pacing_of(made)
         walks = [a_walk(), a_walk()]
         for walk in walks:
             for name in ("a", "b"):
                 await made.reach(before(walk, "s"), node(name, receiver.url))
-        database = made.host.plugin_state(Services)._database
+        database = services_of(made.host)._database
         async with database.write() as connection:
             spoil = text(f"UPDATE flowactions_deferred SET {column} = :value WHERE node_id = 'a'")  # noqa: S608
             await connection.execute(spoil, {"value": value})
@@ -371,8 +370,8 @@ async def test_a_record_that_was_spoilt_holds_up_nobody(
             assert "b" not in left.scalars().all()
 
 
-def services_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:
-    pacing = actions.host.plugin_state(Services)._pacing
+def pacing_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:
+    pacing = services_of(actions.host)._pacing
     return pacing, pacing._store
 
 

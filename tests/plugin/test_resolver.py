@@ -17,7 +17,7 @@ from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
 from tests.queueing import a_delivery
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 
 class TestResolver:
@@ -252,7 +252,7 @@ class TestEnqueue:
                     ]
                     results = await asyncio.gather(*(actions.reach(a_walk(), node) for node in nodes))
                     assert {result.status for result in results} == {"queued"}
-                    made = host.plugin_state(services.Services)
+                    made = services_of(host)
                     delivery = a_delivery(url=f"http://answers:{port}/")
                     async with made._database.write() as connection:
                         await made._store.enqueue(delivery, connection)
@@ -272,7 +272,7 @@ class TestEnqueue:
                 {"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}", "FLOWACTIONS_HOST_WORKER": "off"}
             )
             actions = FlowActions.load(host)
-            made = host.plugin_state(services.Services)
+            made = services_of(host)
             node = Node(id="n", type="webhook", config={"webhookUrl": "http://rebinding.example/"})
             async with actions.lifespan():
                 assert (await actions.reach(a_walk(), node)).status == "queued"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flowactions_hookspecs import Node
+from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
@@ -96,7 +96,7 @@ async def test_records_of_abandoned_runs_go(services: Services) -> None:
     node = services.node_types()[1]
 
     for name in ("old", "new"):
-        await node.reach(a_walk(pacing="deferred"), Node(id=name, type="webhook"), None)
+        await node.reach(a_walk(pacing=Deferred(None)), Node(id=name, type="webhook"), None)
     async with services._database.write() as connection:
         await connection.execute(text("UPDATE flowactions_deferred SET created_at = 0 WHERE node_id = 'old'"))
     assert await prune_all(services._prunes()) == 1

@@ -12,9 +12,8 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
-from flowactions_plugin.services import Services
 from tests.recorder import Recorder, recorder, status
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 
 class Running:
@@ -161,7 +160,9 @@ async def test_another_organization_sees_nothing(run: Running) -> None:
     run.receiver.answer = lambda number: status(500)
     delivery_id = await run.enqueue()
     await until(lambda: _ended(run, delivery_id))
-    run.host.principal = DashboardPrincipal(organization_id="globex", user_id="g", user_name="G")
+    run.host.principal = DashboardPrincipal(
+        organization_id="globex", user_id="g", user_name="G", may_change=True
+    )
     assert await run.rows() == []
     assert (await run.client.get(f"/v1/webhooks/outbox/{delivery_id}")).status_code == 404
     assert (await run.client.post(f"/v1/webhooks/outbox/{delivery_id}/retry")).status_code == 404
@@ -256,7 +257,7 @@ async def test_a_corrupt_row_is_shown_and_hides_no_other(run: Running) -> None:
     spoilt, sound = await run.enqueue(), await run.enqueue()
     await until(lambda: _ended(run, spoilt, "delivered"))
     await until(lambda: _ended(run, sound, "delivered"))
-    database = run.host.plugin_state(Services)._database
+    database = services_of(run.host)._database
     for columns in ([name] for name in CORRUPT), [list(CORRUPT)]:
         for names in columns:
             changes = ", ".join(f"{name} = {CORRUPT[name]}" for name in names)

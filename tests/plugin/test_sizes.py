@@ -25,10 +25,9 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import BodyTooLarge, HeadersTooLarge
 from flowactions_plugin.outbox.delivery import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, frozen_headers
 from flowactions_plugin.outbox.queue import Webhook
-from flowactions_plugin.services import Services
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 LIMIT = 2048
 
@@ -44,7 +43,7 @@ async def running(
 
 
 async def enqueued(host: SmallHost) -> int:
-    async with host.plugin_state(Services)._database.read() as connection:
+    async with services_of(host)._database.read() as connection:
         return int((await connection.execute(text("SELECT count(*) FROM flowactions_outbox"))).scalar_one())
 
 
@@ -161,7 +160,7 @@ class TestOutbox:
     async def test_whatever_is_enqueued_is_measured(self, database_url: str) -> None:
         """The one way into the outbox refuses what is too large, by a typed error, before it looks a name up."""
         async with running(database_url) as (host, _, receiver):
-            outbox = host.plugin_state(Services)._outbox
+            outbox = services_of(host)._outbox
             await outbox.prepare(self.webhook(receiver.url))
             with pytest.raises(BodyTooLarge, match=r"larger than 2048 bytes \(FLOWACTIONS_MAX_BODY_BYTES\)"):
                 await outbox.prepare(self.webhook("http://no-such-host.invalid/", body=b"x" * (LIMIT + 1)))
@@ -176,7 +175,7 @@ class TestOutbox:
         async with running(database_url) as (host, _, receiver):
             headers = tuple(Header(key=f"{number}" + "x" * 1_000_000, value="") for number in range(100))
             with caplog.at_level(logging.WARNING):
-                await host.plugin_state(Services)._outbox.prepare(self.webhook(receiver.url, headers=headers))
+                await services_of(host)._outbox.prepare(self.webhook(receiver.url, headers=headers))
             (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
             assert len(line) < 1500
             assert line.endswith(" and more")

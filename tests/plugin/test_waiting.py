@@ -12,9 +12,8 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
 from flowactions_plugin.outbox.delivery import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
-from flowactions_plugin.services import Services
 from tests.queueing import Queue, a_worker
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 SECRET = "whsec_never_seen"
 
@@ -198,7 +197,7 @@ async def test_a_transport_that_is_none_has_its_rows_wait(
     async with actions.lifespan():
         node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
         ids = [str((await actions.reach(a_walk(), node)).delivery_id) for _ in range(4)]
-        store = host.plugin_state(Services)._store
+        store = services_of(host)._store
 
         async def waiting() -> bool:
             rows = [await store.detail(row_id, "acme") for row_id in ids]

@@ -131,7 +131,9 @@ class Shop:
 
     def become(self, organization: str) -> None:
         """Answer as one organization, whose agents have every id."""
-        self.host.principal = DashboardPrincipal(organization_id=organization, user_id="ada", user_name="Ada")
+        self.host.principal = DashboardPrincipal(
+            organization_id=organization, user_id="ada", user_name="Ada", may_change=True
+        )
         self.host.api = ApiPrincipal(organization_id=organization)
         self.host.agents = [
             Agent(id=agent, name="A", organization_id=organization) for agent in ("agent-1", "lonely")

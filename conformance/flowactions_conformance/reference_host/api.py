@@ -26,6 +26,7 @@ from flowactions_hookspecs import (
     ExperienceTriggerRef,
     FlowActions,
     Receipt,
+    ScopeRequest,
 )
 
 PAGES = Path(__file__).parent / "pages"
@@ -239,7 +240,7 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
     """Make the host's own routers."""
 
     async def person(request: Request[Any, Any, Any]) -> DashboardPrincipal:
-        principal = await host.dashboard_principal(request)
+        principal = await host.dashboard_principal(ScopeRequest(request.scope))
         if principal is None:
             raise NotAuthorizedException("Sign in first.")
         return principal

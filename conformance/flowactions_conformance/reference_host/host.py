@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
-from litestar.connection import ASGIConnection
 
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.store import Store
@@ -19,15 +17,16 @@ from flowactions_hookspecs import (
     FlowNodeOrigin,
     Host,
     LogicAction,
+    LogicActionOrigin,
     LogicActionRef,
+    Node,
     Origin,
     OriginGone,
     QuestionRequired,
+    Request,
 )
 
 SESSION_COOKIE = "session"
-
-Connection = ASGIConnection[Any, Any, Any, Any]
 
 
 class ReferenceHost(Host):
@@ -43,20 +42,23 @@ class ReferenceHost(Host):
         self.store = store
         self.database = store.engine
 
-    async def dashboard_principal(self, connection: Connection) -> DashboardPrincipal | None:
+    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """Tell who is signed in, by session cookie or bearer token."""
-        token = _bearer(connection) or connection.cookies.get(SESSION_COOKIE)
+        token = _bearer(request) or request.cookies.get(SESSION_COOKIE)
         found = await self.store.token("dashboard", token)
         person = await self.store.one(tables.people, id=found["person_id"]) if found else None
         if person is None:
             return None
         return DashboardPrincipal(
-            organization_id=person["organization_id"], user_id=person["id"], user_name=person["name"]
+            organization_id=person["organization_id"],
+            user_id=person["id"],
+            user_name=person["name"],
+            may_change=True,
         )
 
-    async def api_principal(self, connection: Connection) -> ApiPrincipal | None:
+    async def api_principal(self, request: Request) -> ApiPrincipal | None:
         """Tell which customer backend calls, by bearer token."""
-        found = await self.store.token("api", _bearer(connection))
+        found = await self.store.token("api", _bearer(request))
         if found is None:
             return None
         agent_ids = None if found["agent_ids"] is None else frozenset(found["agent_ids"])
@@ -103,17 +105,28 @@ class ReferenceHost(Host):
 
     async def signing_secret(self, origin: Origin) -> str | None:
         """Give the secret that the node or action has now."""
-        if not isinstance(origin, FlowNodeOrigin):
+        if isinstance(origin, LogicActionOrigin):
             action = await self.logic_action(origin.ref)
             if action is None:
                 raise OriginGone
             return action.secret
-        flow = await self.store.flow(origin.flow_id)
-        for item in flow.items if flow is not None else ():
-            if item["id"] == origin.node_id and item["kind"] == "action":
-                secret: str | None = item["config"].get("webhookSecret")
-                return secret or None
-        raise OriginGone
+        if not isinstance(origin, FlowNodeOrigin):
+            raise OriginGone  # this host enqueues no webhooks of its own
+        node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
+        if node is None:
+            raise OriginGone
+        secret: str | None = node.config.get("webhookSecret")
+        return secret or None
+
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        """Find the node in the flow as it is now."""
+        flow = await self.store.flow(flow_id)
+        if flow is None or flow.organization_id != organization_id:
+            return None
+        for item in flow.items:
+            if item["id"] == node_id and item["kind"] == "action":
+                return Node(id=node_id, type=item["type"], config=item["config"])
+        return None
 
     async def auth_event(self, event: AuthEvent) -> None:
         """Remember the event, in the transaction that notes it as seen."""
@@ -123,6 +136,6 @@ class ReferenceHost(Host):
         )
 
 
-def _bearer(connection: Connection) -> str | None:
-    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+def _bearer(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

@@ -17,7 +17,7 @@ import msgspec
 
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.store import Flow, Run, Store
-from flowactions_hookspecs import FlowActions, Node, Walk
+from flowactions_hookspecs import Deferred, FlowActions, Node, Walk
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class Walker:
             if item["kind"] == "step":
                 shown.append(_step(item))
                 continue
-            walk = msgspec.structs.replace(
-                _walk(run), pacing="deferred" if paced else "eager", next_step_id=_step_after(flow, index)
-            )
+            walk = _walk(run)
+            if paced:
+                walk = msgspec.structs.replace(walk, pacing=Deferred(_step_after(flow, index)))
             node = Node(id=item["id"], type=item["type"], config=item["config"])
             result = await self._actions.reach(walk, node)
             await self._store.add_results(run.id, [result])

@@ -65,7 +65,7 @@ export class SchemaForm {
   }
 
   field(name, schema, required) {
-    const ui = this.nodeType.ui[name] ?? {};
+    const ui = this.nodeType.uiSchema[name] ?? {};
     const id = `field-${name}`;
     const value = this.config[name] ?? schema.default;
     const help = h("p", { class: "help", id: `${id}-help` }, ui["ui:help"] ?? schema.description ?? "");
@@ -90,7 +90,7 @@ export class SchemaForm {
       select.value = value ?? "";
       return select;
     }
-    if (this.nodeType.options[name]) return picker(this.nodeType.options[name], shared, value ?? "", set);
+    if (this.nodeType.pickers[name]) return picker(this.nodeType.pickers[name], shared, value ?? "", set);
     const area = ui["ui:widget"] === "textarea";
     const type = ui["ui:widget"] === "password" ? "password" : "text";
     const input = h(area ? "textarea" : "input", { ...shared, ...(area ? { rows: ui["ui:options"]?.rows ?? 4 } : { type, autocomplete: "off" }), input: () => set(input.value) });

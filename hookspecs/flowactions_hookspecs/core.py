@@ -1,0 +1,190 @@
+"""What a host's `FlowActions` holds: the plugins that were loaded, and the lifespan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
+
+import msgspec
+from litestar.types import ControllerRouterHandler
+
+from flowactions_hookspecs import hooks as declared
+from flowactions_hookspecs.errors import AlreadyStarted, HostInvalid, NotStarted, StartFailed, WrongLoop
+from flowactions_hookspecs.host_check import check_host
+from flowactions_hookspecs.logic import LogicActionType
+from flowactions_hookspecs.nodes import NodeType
+from flowactions_hookspecs.plugins import plugin_manager
+from flowactions_hookspecs.routes import check_routes, is_route_handler
+from flowactions_hookspecs.runtime import Runtime
+from flowactions_hookspecs.tasks import Supervisor
+
+T = TypeVar("T")
+
+LOADED = "_flowactions"
+"""The attribute by which a host object keeps that it was loaded."""
+
+
+class Core:
+    """Loads the plugins for one host; runs their lifespans and tasks.
+
+    Args:
+        host: the host.
+        prefix: before the path of every route.
+
+    Raises:
+        HostInvalid: the host lacks something, or was loaded before.
+    """
+
+    runtime: Runtime
+    node_types: Mapping[str, NodeType]
+    logic_action_types: Mapping[str, LogicActionType]
+    route_handlers: Sequence[ControllerRouterHandler]
+    signing_secrets: Mapping[tuple[str, str], declared.SecretResolver]
+    plugin_names: Sequence[str]
+
+    def __init__(self, host: object, prefix: str) -> None:
+        self.host = check_host(host)
+        if LOADED in vars(self.host):
+            raise HostInvalid(
+                f"this {type(self.host).__name__} was loaded before: one host object has one FlowActions"
+            )
+        self.prefix = prefix
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_open = False
+        self._calls: set[Future[Any]] = set()
+        self._states: dict[object, object] = {}
+
+    def load(self, plugins: Iterable[object], arguments: Callable[[str], Mapping[str, object]]) -> None:
+        """Registers the installed plugins and ``plugins``, and calls their hooks.
+
+        Args:
+            plugins: further ones.
+            arguments: plugin's name → what its hooks may name as arguments.
+
+        Raises:
+            PluginInvalid: a plugin breaks the contract; the message names it.
+            SettingsInvalid: settings cannot be used; the message holds what all plugins say of theirs.
+        """
+        manager = plugin_manager(plugins)
+        self.plugin_names = tuple(name for name, _ in reversed(manager.list_name_plugin()))
+        hooks = declared.Hooks(manager, arguments)
+        runtime = hooks.runtime()
+        node_types = hooks.collect("flowactions_node_types", "NodeType", declared.is_node_type)
+        actions = hooks.collect(
+            "flowactions_logic_action_types", "LogicActionType", declared.is_logic_action_type
+        )
+        tasks = hooks.collect("flowactions_background_tasks", "BackgroundTask", declared.is_background_task)
+        routes = hooks.collect("flowactions_route_handlers", "Litestar routers or handlers", is_route_handler)
+        secrets = hooks.signing_secrets()
+        lifespans = hooks.lifespans()
+        hooks.check_settings()
+        assert runtime is not None  # noqa: S101  check_settings raised otherwise
+        declared.unique(node_types, "node type")
+        declared.unique(actions, "logic action type")
+        declared.unique(tasks, "background task")
+        check_routes(routes, runtime.plugin)
+        self.runtime = runtime.value
+        self.node_types = MappingProxyType(
+            {owned.value.name: self._prefixed(owned.value) for owned in node_types}
+        )
+        self.logic_action_types = {owned.value.name: owned.value for owned in actions}
+        self.route_handlers = tuple(owned.value for owned in routes)
+        self.signing_secrets = secrets
+        self._tasks = tuple(owned.value for owned in tasks)
+        # Opened first and closed last: the others may use it while they open.
+        self._lifespans = sorted(lifespans, key=lambda owned: owned.plugin != runtime.plugin)
+        vars(self.host)[LOADED] = self
+
+    def _prefixed(self, node_type: NodeType) -> NodeType:
+        pickers = {field: f"{self.prefix}{path}" for field, path in node_type.pickers.items()}
+        return msgspec.structs.replace(node_type, pickers=pickers)
+
+    def state(self, factory: Callable[..., T], *arguments: object) -> T:
+        """Returns the one object that ``factory`` made, making it at the first call."""
+        if factory not in self._states:
+            self._states[factory] = factory(*arguments)
+        return cast("T", self._states[factory])
+
+    @asynccontextmanager
+    async def lifespan(self, *, tasks: bool) -> AsyncIterator[None]:
+        """Opens what the plugins need and runs their background tasks until the context is left.
+
+        Args:
+            tasks: whether to run the tasks.
+
+        Raises:
+            AlreadyStarted: it is open.
+            StartFailed: a plugin could not be opened; the message names it.
+        """
+        if self._is_open:
+            raise AlreadyStarted
+        self._is_open = True
+        try:
+            async with AsyncExitStack() as stack:
+                for plugin, factory in self._lifespans:
+                    try:
+                        await stack.enter_async_context(factory())
+                    except Exception as exc:
+                        message = f"plugin {plugin!r} could not be started: {type(exc).__name__}: {exc}"
+                        raise StartFailed(message) from exc
+                self._loop = asyncio.get_running_loop()
+                stack.callback(self._close)
+                await stack.enter_async_context(Supervisor(self._tasks if tasks else ()))
+                yield
+        finally:
+            self._loop = None
+            self._is_open = False
+
+    def _close(self) -> None:
+        self._loop = None
+        for call in list(self._calls):
+            call.cancel()
+
+    def check_usable(self) -> None:
+        """Checks that the lifespan is open, and in this event loop.
+
+        Raises:
+            NotStarted: it is not open.
+            WrongLoop: it is open in another one.
+        """
+        if self._loop is None:
+            raise NotStarted
+        if asyncio.get_running_loop() is not self._loop:
+            raise WrongLoop
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
+        """Runs a coroutine in the lifespan's event loop, and waits for it in this thread.
+
+        Raises:
+            NotStarted: the lifespan is not open, or was closed meanwhile.
+            WrongLoop: this thread runs that event loop.
+            TimeoutError: it took too long, and was cancelled.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            coroutine.close()
+            raise NotStarted
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            coroutine.close()
+            raise WrongLoop("This thread runs the lifespan's event loop: await the coroutine instead.")
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        self._calls.add(future)
+        if self._loop is None:  # closed in between
+            future.cancel()
+        try:
+            return future.result(timeout)
+        except CancelledError:
+            raise NotStarted("The lifespan was closed before the call had ended.") from None
+        except TimeoutError:
+            future.cancel()
+            raise
+        finally:
+            self._calls.discard(future)

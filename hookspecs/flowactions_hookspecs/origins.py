@@ -1,0 +1,87 @@
+"""Where a delivery comes from: the place by which its signing secret is found (§5.3.6)."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from flowactions_hookspecs.base import ContractStruct
+
+
+class ExperienceTriggerRef(
+    ContractStruct, frozen=True, kw_only=True, tag_field="source", tag="experience_trigger"
+):
+    """Points at ``settings.triggers[triggerRowId].actions[actionIndex]`` of an experience (§2.8)."""
+
+    organization_id: str
+    agent_id: str
+    experience_id: str
+    trigger_row_id: str
+    action_index: int
+
+
+class NodeTriggerRef(ContractStruct, frozen=True, kw_only=True, tag_field="source", tag="node_trigger"):
+    """Points at an action in a flow node's trigger group (§2.8).
+
+    Args:
+        question_id: additionally names the question of a survey-question trigger (§4.2).
+    """
+
+    organization_id: str
+    agent_id: str
+    experience_id: str
+    node_id: str
+    node_trigger_group_id: str
+    action_index: int
+    question_id: str | None = None
+
+
+LogicActionRef: TypeAlias = ExperienceTriggerRef | NodeTriggerRef
+
+
+class FlowNodeOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="flow_node"):
+    """A delivery came from a webhook node of a flow."""
+
+    organization_id: str
+    agent_id: str
+    flow_id: str
+    node_id: str
+
+
+class LogicActionOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="logic_action"):
+    """A delivery came from a logic action."""
+
+    ref: LogicActionRef
+
+
+class HostOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="host"):
+    """A delivery came from the host itself, by `FlowActions.enqueue`.
+
+    Args:
+        organization_id: the tenant.
+        name: which of the host's webhooks it is, for example ``order-placed``.
+        id: what tells apart those of one name, for example the id of a subscription.
+    """
+
+    organization_id: str
+    name: str
+    id: str
+
+
+class PluginOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="plugin"):
+    """A delivery came from another plugin. The plugin's own resolver gives its signing secret.
+
+    Args:
+        organization_id: the tenant.
+        plugin: the plugin's name, as its entry point has it.
+        name: which of the plugin's origins it is: a key of what its `flowactions_signing_secrets` returns.
+        id: what tells apart those of one name.
+    """
+
+    organization_id: str
+    plugin: str
+    name: str
+    id: str
+
+
+Origin: TypeAlias = FlowNodeOrigin | LogicActionOrigin | HostOrigin | PluginOrigin
+"""Where a delivery comes from. The union gains members in later versions: keep a default branch."""

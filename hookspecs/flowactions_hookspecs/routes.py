@@ -1,0 +1,74 @@
+"""Checks the routes that plugins declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from litestar import Controller, Litestar, Router
+from litestar.handlers import BaseRouteHandler
+from litestar.routes import HTTPRoute
+
+from flowactions_hookspecs.errors import PluginInvalid
+from flowactions_hookspecs.hooks import Owned
+
+ROOT: Final = "integrations"
+
+RESERVED: Final = frozenset({"chat", "webhooks", "health", "nodes"})
+"""Below the root, for the plugin that provides the runtime."""
+
+
+def is_route_handler(item: object) -> bool:
+    """Tell whether Litestar can mount an item."""
+    if isinstance(item, type):
+        return issubclass(item, Controller | BaseRouteHandler)
+    return isinstance(item, Router | BaseRouteHandler)
+
+
+def check_routes(declared: Sequence[Owned[Any]], runtime_plugin: str) -> None:
+    """Checks that plugins declare HTTP routes, each below a place of its own.
+
+    Args:
+        declared: all route handlers, with their plugins.
+        runtime_plugin: the plugin that provides the runtime, whose places are reserved.
+
+    Raises:
+        PluginInvalid: a route is not HTTP, is not below ``/integrations/<plugin>/``, is in a reserved place, or is
+            declared twice; the message names path and plugins.
+    """
+    owners: dict[tuple[str, str], str] = {}
+    for plugin in dict.fromkeys(owned.plugin for owned in declared):
+        handlers = [owned.value for owned in declared if owned.plugin == plugin]
+        for method, path in _routes(plugin, handlers):
+            if plugin != runtime_plugin:
+                _check_place(plugin, path)
+            first = owners.setdefault((method, path), plugin)
+            if first != plugin:
+                raise PluginInvalid(
+                    f"plugins {first!r} and {plugin!r} both declare the route {method} {path}; uninstall one of them"
+                )
+
+
+def _routes(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
+    try:
+        app = Litestar(route_handlers=list(handlers), openapi_config=None, logging_config=None)
+    except Exception as exc:
+        raise PluginInvalid(
+            f"the routes of plugin {plugin!r} cannot be mounted: {type(exc).__name__}: {exc}"
+        ) from exc
+    for route in app.routes:
+        if not isinstance(route, HTTPRoute):
+            raise PluginInvalid(f"plugin {plugin!r} declares {route.path}, which is not an HTTP route")
+        for method in route.route_handler_map:
+            if method != "OPTIONS":  # Litestar's own answer
+                yield method, route.path_format
+
+
+def _check_place(plugin: str, path: str) -> None:
+    parts = path.strip("/").split("/")
+    if parts[0] != ROOT or len(parts) < 3 or parts[1].startswith("{"):
+        raise PluginInvalid(
+            f"plugin {plugin!r} declares the route {path}: a plugin's routes are below /{ROOT}/<plugin>/"
+        )
+    if parts[1] in RESERVED:
+        raise PluginInvalid(f"plugin {plugin!r} declares the route {path}: /{ROOT}/{parts[1]} is reserved")

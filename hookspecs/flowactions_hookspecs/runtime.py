@@ -1,0 +1,55 @@
+"""`Runtime`: what one plugin provides for all node types of all plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from flowactions_hookspecs.drafts import NodeDraft, TestOutcome
+from flowactions_hookspecs.nodes import Advanced, Node, NodeResult, Walk
+from flowactions_hookspecs.webhooks import OutboundWebhook, PreparedWebhook, Receipt
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+else:
+    AsyncConnection = Any
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """Transactions, the outbox and pacing, for the node types in `FlowActions.node_types`.
+
+    The plugin that provides it keeps deferred nodes, runs them in order under a lease, and runs what is left behind
+    when a process was killed. `FlowActions` checks arguments, calls it, and turns what it raises into results.
+    """
+
+    async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None) -> NodeResult:
+        """Runs the node, or records it when the walk's pacing is `Deferred`."""
+        ...
+
+    async def advance(self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None) -> Advanced:
+        """Runs what was recorded for a content step, in walk order, once."""
+        ...
+
+    async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedWebhook:
+        """Applies the egress rules and fixes the bytes; no SQL.
+
+        Args:
+            webhook: what to send; checked before.
+            caller: ``host`` or ``plugin:<name>``; idempotency keys are unique in it.
+        """
+        ...
+
+    async def enqueue(
+        self, webhook: OutboundWebhook, caller: str, transaction: AsyncConnection | None
+    ) -> Receipt:
+        """Prepares a webhook and writes it.
+
+        Raises:
+            NotQueued: the database failed.
+            TransactionInvalid: the transaction cannot be joined.
+        """
+        ...
+
+    async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
+        """Runs a draft once by the real path, at most ten times a minute and organization."""
+        ...

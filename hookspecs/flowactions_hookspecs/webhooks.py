@@ -1,0 +1,119 @@
+"""Webhooks on their way through the outbox: what is enqueued, the receipt, and how a delivery ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from flowactions_hookspecs.base import ContractStruct
+from flowactions_hookspecs.origins import Origin
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from flowactions_hookspecs.nodes import NodeResult
+else:
+    # The contract imports no SQLAlchemy, and nodes.py imports this module.
+    AsyncConnection = NodeResult = Any
+
+
+class Header(ContractStruct, frozen=True, kw_only=True):
+    """A custom header of a webhook. Its value may be a credential, so it is left out of the repr."""
+
+    key: str = ""
+    value: str = ""
+
+    def __repr__(self) -> str:
+        return f"Header(key={self.key!r}, value=…)"
+
+
+class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
+    """A webhook of the host's or another plugin's own, for `FlowActions.enqueue` and `FlowActions.prepare`.
+
+    Args:
+        organization_id: the tenant.
+        agent_id: the agent that it belongs to; ``None``: none.
+        event_type: as receivers see it (§6.1): ``[a-z0-9][a-z0-9_.-]{0,63}``; all of ``experience.*`` is reserved.
+        entity: what the event is about. With type and body it makes the event id, by which receivers dedupe.
+        url: the destination; the egress rules are applied before anything is written (§5.2).
+        method: GET and HEAD are sent without a body.
+        headers: stored as they are until the delivery is deleted, so they hold no secrets.
+        body: sent verbatim.
+        origin: where its signing secret is found: a `HostOrigin` of the host's, a `PluginOrigin` of the plugin's.
+        max_attempts: 1 to 10.
+        idempotency_key: unique per organization and caller (the host, or the plugin) within the dedupe window.
+    """
+
+    organization_id: str
+    event_type: str
+    entity: str
+    url: str
+    origin: Origin
+    agent_id: str | None = None
+    method: str = "POST"
+    headers: Sequence[Header] = ()
+    body: bytes | None = None
+    max_attempts: int = 5
+    idempotency_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"OutboundWebhook(event_type={self.event_type!r}, entity={self.entity!r}, …)"
+
+
+class Receipt(ContractStruct, frozen=True, kw_only=True):
+    """The result of enqueuing a webhook, or of dispatching a logic action.
+
+    Args:
+        status: ``queued`` (in the outbox), ``duplicate`` (the same key was used within the dedupe
+            window; the ids are those of the first delivery), ``skipped`` (refused URL, too large), ``failed``.
+        reason: a stable word for programs, ``None`` when all went well.
+        message: what a person should know or do.
+        delivery_id: the outbox row's id, when there is one.
+        event_id: the event id that receivers see, when there is one.
+    """
+
+    status: Literal["queued", "duplicate", "skipped", "failed"]
+    reason: str | None = None
+    message: str | None = None
+    delivery_id: str | None = None
+    event_id: str | None = None
+
+
+class PreparedWebhook(Protocol):
+    """A webhook that has passed the egress rules and whose bytes are fixed; nothing is written yet."""
+
+    @property
+    def refused(self) -> Receipt | None:
+        """Why it may not be sent; ``None`` when it may. `write` then writes nothing."""
+        ...
+
+    async def write(self, transaction: AsyncConnection) -> NodeResult:
+        """Writes the delivery in a transaction; it is due when that commits. `InTransaction` takes this method."""
+        ...
+
+
+class Delivery(ContractStruct, frozen=True, kw_only=True):
+    """A webhook delivery that has ended.
+
+    Args:
+        id: the outbox row's id.
+        agent_id: the agent that it belongs to, if there is one.
+        origin: where it came from.
+        event_id: the id by which receivers dedupe.
+        status: ``delivered`` or ``dead``.
+        attempts: how many were made.
+        status_code: the last answer, if there was one.
+        error: why the last attempt got no answer, or why the delivery ended without one.
+    """
+
+    id: str
+    organization_id: str
+    agent_id: str | None
+    origin: Origin
+    event_id: str
+    event_type: str
+    url: str
+    status: Literal["delivered", "dead"]
+    attempts: int
+    status_code: int | None = None
+    error: str | None = None
