@@ -185,4 +185,7 @@ class NodeType(ContractStruct, frozen=True, kw_only=True):
     def describe(self) -> dict[str, Any]:
         """Returns everything but the callables, camelCase and JSON-ready: what an editor's palette needs."""
         names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
-        return {wire: getattr(self, name) for name, wire in names if name not in {"reach", "check", "preview"}}
+        values = {
+            wire: getattr(self, name) for name, wire in names if name not in {"reach", "check", "preview"}
+        }
+        return {**values, "secretFields": list(self.secret_fields)}

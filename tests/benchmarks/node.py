@@ -14,7 +14,7 @@ import time
 
 from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_conformance.serving import serve
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import Deferred, FlowActions, Node
 from tests.benchmarks.field import on_each_database, percentile
 from tests.chatting import adopt, adopting_settings
 from tests.support import SmallHost, a_walk
@@ -30,7 +30,7 @@ NODES = {
     ),
     "recorded": (
         Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/hook"}),
-        {"pacing": "deferred", "next_step_id": "step-1"},
+        {"pacing": Deferred("step-1")},
     ),
     "chat": (
         Node(

@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import pluggy
 import pytest
 from litestar import get
 
 from flowactions_hookspecs import (
-    PROJECT,
     Advanced,
     AlreadyStarted,
     BackgroundTask,
@@ -23,6 +21,7 @@ from flowactions_hookspecs import (
     FlowActions,
     Host,
     HostInvalid,
+    HostWarning,
     LogicActionType,
     Node,
     NodeResult,
@@ -34,7 +33,6 @@ from flowactions_hookspecs import (
     StartFailed,
     Walk,
     hookimpl,
-    spec,
 )
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
@@ -52,8 +50,8 @@ def _working_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-async def reached(walk: Walk, node: Node, transaction: Any) -> NodeResult:
-    return NodeResult(node_id=node.id, status="sent", message=walk.content)
+async def reached(walk: Walk, node: Node) -> NodeResult:
+    return NodeResult(status="sent", message=walk.content)
 
 
 def a_node_type(name: str, reach: Any = reached) -> NodeType:
@@ -88,22 +86,6 @@ class TestWhatIsCollected:
             result = await actions.reach(a_walk(content="hi"), Node(id="n", type="third_thing"))
         assert result == NodeResult(node_id="n", status="sent", message="hi")
 
-    async def test_advance_calls_every_listener_and_joins_their_results(self) -> None:
-        """Results of all step listeners come back, and each listener gets the walk and the step."""
-        seen: list[tuple[str, str | None]] = []
-
-        async def listener(walk: Walk, step_id: str | None, transaction: Any) -> Advanced:
-            seen.append((walk.run_id, step_id))
-            return Advanced(state="done", results=[NodeResult(node_id=f"n{len(seen)}", status="sent")])
-
-        actions = load(plugin("one", step_listeners=[listener]), plugin("two", step_listeners=[listener]))
-        walk = a_walk()
-        async with actions.lifespan():
-            advanced = await actions.advance(walk, "step-2")
-        assert advanced.state == "done"
-        assert [result.node_id for result in advanced.results] == ["n1", "n2"]
-        assert seen == [(walk.run_id, "step-2")] * 2
-
     async def test_dispatch_goes_to_the_action_type_that_is_named(self) -> None:
         """A logic action of another kind than webhook goes to the plugin that declares it."""
 
@@ -118,7 +100,7 @@ class TestWhatIsCollected:
     def test_routes_of_all_plugins_are_given(self) -> None:
         """A plugin's route handlers are among those that the host mounts."""
 
-        @get("/extra", sync_to_thread=False)
+        @get("/integrations/extra/thing", sync_to_thread=False)
         def extra() -> str:
             return "extra"
 
@@ -165,23 +147,15 @@ async def listed(actions: FlowActions) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_host_may_do_it_by_hand() -> None:
-    """With pluggy alone and no facade, the entry points load and the hooks answer."""
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(spec)
-    assert manager.load_setuptools_entrypoints(PROJECT) >= 1
-    manager.check_pending()
-    (node_types,) = manager.hook.flowactions_node_types(host=SmallHost())
-    assert [node_type.name for node_type in node_types] == ["chat_message", "webhook"]
-
-
 class TestWhatIsRefused:
     def test_a_host_that_lacks_a_method_is_named_with_the_method(self) -> None:
         """An incomplete Host subclass cannot be made, and the error names class and method."""
         incomplete = type(
-            "Incomplete", (Host,), {n: getattr(SmallHost, n) for n in Host.__abstractmethods__ - {"agent"}}
+            "Incomplete",
+            (Host,),
+            {n: getattr(SmallHost, n) for n in Host.__abstractmethods__ - {"signing_secret"}},
         )
-        with pytest.raises(TypeError, match=r"Incomplete.*agent"):
+        with pytest.raises(TypeError, match=r"Incomplete.*signing_secret"):
             incomplete()
 
     def test_an_object_that_is_no_host_is_told_what_it_lacks(self) -> None:
@@ -189,15 +163,36 @@ class TestWhatIsRefused:
         with pytest.raises(HostInvalid, match=r"object is not a host.*signing_secret"):
             FlowActions.load(object())  # type: ignore[arg-type]
 
-    def test_a_host_with_a_sync_method_is_told_which(self) -> None:
-        """A method that should be async and is not is named."""
+    def test_a_host_whose_method_cannot_be_called_is_told_which(self) -> None:
+        """A contract name that holds something else is named; a sync function is found by its answer."""
+        host = SmallHost()
+        host.agent = None  # type: ignore[method-assign,assignment]
+        with pytest.raises(HostInvalid, match=r"SmallHost.*agent must be an async method"):
+            load(host=host)
 
-        class Sync(SmallHost):
-            def agent(self, agent_id: str) -> None:  # type: ignore[override]
-                return None
+    def test_a_host_has_one_facade(self) -> None:
+        """A second load of the same object is refused; another object of its class is not."""
+        host = SmallHost()
+        load(host=host)
+        with pytest.raises(HostInvalid, match="one host object has one FlowActions"):
+            load(host=host)
+        load(host=SmallHost())
 
-        with pytest.raises(HostInvalid, match=r"Sync.*agent must be declared with `async def`"):
-            load(host=Sync())
+    @pytest.mark.parametrize(
+        ("method", "advice"),
+        [("delivery_finnished", "did you mean 'delivery_finished'"), ("invoices", "name it '_invoices'")],
+    )
+    def test_a_public_method_that_the_contract_does_not_know_is_a_warning(
+        self, method: str, advice: str
+    ) -> None:
+        """It is probably misspelt, or takes a name that the contract may want."""
+
+        async def own(self: object) -> None:
+            return None
+
+        made = type("Own", (SmallHost,), {method: own, "_mine": own})
+        with pytest.warns(HostWarning, match=f"Own.{method} .*{advice}"):
+            load(host=made())
 
     def test_a_host_without_settings_is_told_so(self) -> None:
         """Settings that are no mapping are refused by name."""
@@ -236,11 +231,26 @@ class TestWhatIsRefused:
             ),
             ([plugin("p", node_types=None)], r"flowactions_node_types of plugin 'p' must return.*not None"),
             ([plugin("p", node_types=["x"])], r"plugin 'p' must return a sequence of NodeType.*holds a str"),
-            ([plugin("p", step_listeners=[1])], r"flowactions_step_listeners of plugin 'p'"),
+            (
+                [plugin("p", step_listeners=[1])],
+                r"plugin 'p' has the unknown hook 'flowactions_step_listeners'",
+            ),
+            ([plugin("p", runtime=1)], r"flowactions_runtime of plugin 'p' must return a Runtime, not an int"),
+            (
+                [plugin("p", signing_secrets=[1])],
+                r"flowactions_signing_secrets of plugin 'p' must return a mapping",
+            ),
+            (
+                [plugin("p", signing_secrets={"x": 1})],
+                r"flowactions_signing_secrets of plugin 'p'.*holds an int",
+            ),
             ([plugin("p", route_handlers=[1])], r"flowactions_route_handlers of plugin 'p'"),
             ([plugin("p", background_tasks=[1])], r"flowactions_background_tasks of plugin 'p'"),
             ([plugin("p", logic_action_types=[1])], r"flowactions_logic_action_types of plugin 'p'"),
-            ([plugin("p", lifespan=1)], r"flowactions_lifespan of plugin 'p' must return an async context"),
+            (
+                [plugin("p", lifespan=1)],
+                r"flowactions_lifespan of plugin 'p' must return a factory of an async context",
+            ),
             ([plugin("same"), plugin("same")], r"plugin 'same' cannot be registered"),
         ],
     )
@@ -290,7 +300,7 @@ class TestFailOpen:
     async def test_a_plugin_that_raises_fails_the_node_and_not_the_walk(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """An exception in reach, a listener or dispatch is logged and answered without a halt."""
+        """An exception in reach or dispatch is logged and answered without a halt."""
 
         async def broken(*_: object) -> Any:
             raise ZeroDivisionError
@@ -299,7 +309,6 @@ class TestFailOpen:
             plugin(
                 "broken",
                 node_types=[a_node_type("broken", broken)],
-                step_listeners=[broken],
                 logic_action_types=[LogicActionType(name="broken", dispatch=broken)],
             )
         )
@@ -308,10 +317,9 @@ class TestFailOpen:
             advanced = await actions.advance(a_walk(), None)
             receipt = await actions.dispatch(REF, **FIRING, action_type="broken")
         assert (result.status, result.reason, result.halt) == ("failed", "plugin_error", False)
-        assert [(item.status, item.halt) for item in advanced.results] == [("failed", False)]
-        assert advanced.state == "unavailable"
+        assert advanced == Advanced(state="done")
         assert (receipt.status, receipt.reason) == ("failed", "plugin_error")
-        assert sum("ZeroDivisionError" in (record.exc_text or "") for record in caplog.records) == 3
+        assert sum("ZeroDivisionError" in (record.exc_text or "") for record in caplog.records) == 2
 
     async def test_a_reach_that_returns_something_else_fails_the_node(self) -> None:
         """A plugin that returns no NodeResult fails its own node only."""
@@ -374,7 +382,7 @@ class TestLifespan:
                 events.append("task ended")
 
         task = BackgroundTask(name="t", run=run)
-        actions = load(plugin("p", lifespan=Opened(), background_tasks=[task]))
+        actions = load(plugin("p", lifespan=Opened, background_tasks=[task]))
         async with actions.lifespan():
             await until(lambda: "task started" in events)
         assert events == ["opened", "task started", "task ended", "closed"]
@@ -390,6 +398,6 @@ class TestLifespan:
             raise ConnectionError("no route")
             yield
 
-        actions = load(plugin("far", lifespan=failing()))
+        actions = load(plugin("far", lifespan=failing))
         with pytest.raises(StartFailed, match=r"plugin 'far' could not be started: ConnectionError: no route"):
             await actions.lifespan().__aenter__()

@@ -9,15 +9,19 @@ import pytest
 
 import flowactions_hookspecs
 from flowactions_hookspecs import (
+    Deferred,
+    Eager,
     ExperienceTriggerRef,
     FlowNodeOrigin,
     Header,
+    HostOrigin,
     LogicAction,
     LogicActionOrigin,
     Node,
     NodeTriggerRef,
     NodeType,
     Origin,
+    PluginOrigin,
     Walk,
     spec,
 )
@@ -39,12 +43,22 @@ def test_every_struct_can_be_decoded(struct: type[msgspec.Struct]) -> None:
     assert struct.__struct_config__.frozen
 
 
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_every_struct_is_built_by_keyword(struct: type[msgspec.Struct]) -> None:
+    """A field that is added later cannot shift the others: msgspec does not inherit kw_only."""
+    with pytest.raises(TypeError, match="positional"):
+        struct("x")
+
+
 def test_a_struct_is_camel_case_on_the_wire() -> None:
     """Wire names are camelCase, and a field of a newer peer is ignored."""
     walk = msgspec.json.decode(
         b'{"organizationId":"o","agentId":"a","flowId":"f","runId":"r","later":1}', type=Walk
     )
-    assert (walk.organization_id, walk.pacing, walk.visit) == ("o", "eager", "1")
+    assert (walk.organization_id, walk.pacing, walk.visit) == ("o", Eager(), "1")
+    paced = msgspec.structs.replace(walk, pacing=Deferred("s"))
+    assert b'"pacing":{"kind":"deferred","nextStepId":"s"}' in msgspec.json.encode(paced)
+    assert msgspec.json.decode(msgspec.json.encode(paced), type=Walk) == paced
 
 
 @pytest.mark.parametrize(
@@ -67,6 +81,8 @@ def test_a_struct_is_camel_case_on_the_wire() -> None:
                 question_id="q",
             )
         ),
+        HostOrigin(organization_id="o", name="order-placed", id="1"),
+        PluginOrigin(organization_id="o", plugin="crm", name="sync", id="1"),
     ],
 )
 def test_an_origin_survives_its_round_trip(origin: Origin) -> None:
@@ -97,13 +113,13 @@ def test_a_node_type_describes_itself_as_json() -> None:
     described = NodeType(name="n", title="N", description="d", reach=reach).describe()
     assert json.loads(msgspec.json.encode(described)) == described
     assert described["configSchema"] == {}
-    assert "reach" not in described
+    assert not {"reach", "check", "preview"} & set(described)
 
 
 @pytest.mark.parametrize("hook", [name for name in vars(spec) if name.startswith("flowactions_")], ids=str)
 def test_every_hook_says_when_it_is_called(hook: str) -> None:
-    """Each hook's docstring tells what it declares and how often it is called, and it takes the host."""
+    """Each hook's docstring tells what it declares and how often it is called, and it takes host and actions."""
     function = getattr(spec, hook)
     assert "Called once per plugin at load." in (function.__doc__ or "")
-    assert list(inspect.signature(function).parameters) == ["host"]
+    assert list(inspect.signature(function).parameters) == ["host", "actions"]
     assert not inspect.iscoroutinefunction(function)

@@ -13,12 +13,12 @@ PLUGIN = """
 from flowactions_hookspecs import NodeResult, NodeType, hookimpl
 
 
-async def reach(walk, node, transaction):
+async def reach(walk, node):
     return NodeResult(node_id=node.id, status="sent", message=f"faxed {walk.content}")
 
 
 @hookimpl
-def flowactions_node_types(host):
+def flowactions_node_types():
     return [NodeType(name="fax", title="Fax", description="Sends a fax.", reach=reach)]
 """
 

@@ -11,21 +11,19 @@ from functools import partial
 from typing import Any
 
 import pytest
-from flowactions_plugin.nodes.action import Action
 from msgspec.structs import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
+from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
-from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
+from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.contract.test_loader import load, plugin
 from tests.support import SmallHost, a_walk, development, services_of, until
 
 URL = "http://127.0.0.1:9/"
@@ -76,13 +74,16 @@ class Paced:
     def offering(self, *types: str) -> Pacing:
         """Make the pacing of another process, which offers these types."""
 
-        class Fax:
-            async def prepare(self, walk: Walk, node: Node) -> Action:
-                return Action(NodeResult(node_id=node.id, status="sent", message=walk.visit))
+        async def fax(walk: Walk, node: Node) -> NodeResult:
+            return NodeResult(status="sent", message=walk.visit)
 
-        runners = {"webhook": self.pacing._runners["webhook"], "fax": Fax()}
-        offered = {name: runners[name] for name in types}
-        return Pacing(self.database, DeferredStore(self.database, types), offered)
+        known = {
+            "webhook": self.actions.node_types["webhook"],
+            "fax": NodeType(name="fax", title="Fax", description="Faxes.", reach=fax),
+        }
+        offered = {name: known[name] for name in types}
+        store = DeferredStore(self.database, lambda: types)
+        return Pacing(self.database, store, lambda: offered, self.host)
 
 
 @asynccontextmanager
@@ -197,19 +198,19 @@ class TestStates:
         await pacing.reach(recorded, Node(id="n", type="fax"))
         seen: list[Walk] = []
 
-        class Noting:
-            async def prepare(self, walk: Walk, node: Node) -> Action:
-                seen.append(walk)
-                return Action(NodeResult(node_id=node.id, status="sent"))
+        async def record(walk: Walk, node: Node) -> NodeResult:
+            seen.append(walk)
+            return NodeResult(status="sent")
 
-        pacing._runners = {"fax": Noting()}
+        noting = {"fax": NodeType(name="fax", title="Fax", description="Faxes.", reach=record)}
+        pacing._node_types = lambda: noting
         now = replace(walk, agent_id="now", user_id="u", content="c", visit="8")
         assert (await pacing.advance(now, None)).state == "done"
-        assert seen == [walk]
+        assert seen == [recorded]
 
 
 class TestTheDatabaseFails:
-    @pytest.mark.parametrize("method", ["hold", "take", "_look"])
+    @pytest.mark.parametrize("method", ["lease", "pop", "_look"])
     async def test_what_did_not_run_is_unavailable_and_runs_at_the_next_call(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -223,14 +224,14 @@ class TestTheDatabaseFails:
         async def failing(self: DeferredStore, *arguments: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls > (1 if method == "take" else 0):
+            if calls > (1 if method == "pop" else 0):
                 raise StorageUnavailable("the database failed: it is away")
             return await real(self, *arguments)
 
         with monkeypatch.context() as patched:
             patched.setattr(DeferredStore, method, failing)
             first = await run.actions.advance(walk, "s")
-        assert (first.state, ran(first)) == ("unavailable", ["a"] if method == "take" else [])
+        assert (first.state, ran(first)) == ("unavailable", ["a"] if method == "pop" else [])
         second = await run.actions.advance(walk, "s")
         assert second.state == "done"
         assert ran(first) + ran(second) == ["a", "b", "c"]
@@ -242,15 +243,15 @@ class TestTheDatabaseFails:
         """The records were held and nobody knew; they are released, uncounted, by the next call of the process."""
         walk = a_walk()
         await run.record(walk, "a")
-        hold = DeferredStore.hold
+        lease = DeferredStore.lease
 
         async def cut(self: DeferredStore, *arguments: Any) -> Any:
-            await hold(self, *arguments)
+            await lease(self, *arguments)
             raise StorageUnavailable("the database failed: the answer was cut")
 
-        for _ in range(2 * MAX_HOLDS):
+        for _ in range(2 * MAX_LEASES):
             with monkeypatch.context() as patched:
-                patched.setattr(DeferredStore, "hold", cut)
+                patched.setattr(DeferredStore, "lease", cut)
                 assert (await run.actions.advance(walk, "s")).state == "unavailable"
             assert await run.pacing.recover() in {0, 1}
         assert await run.query("SELECT body FROM flowactions_outbox") == [(b'"a"',)]
@@ -265,9 +266,9 @@ class TestTheDatabaseFails:
         async def away(*_: Any) -> Any:
             raise StorageUnavailable("the database failed: it is away")
 
-        for _ in range(2 * MAX_HOLDS):
+        for _ in range(2 * MAX_LEASES):
             with monkeypatch.context() as patched:
-                patched.setattr(DeferredStore, "take", away)
+                patched.setattr(DeferredStore, "pop", away)
                 assert (await run.actions.advance(walk, "s")).state == "unavailable"
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
@@ -276,13 +277,13 @@ class TestTheDatabaseFails:
         walk = a_walk()
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
-        for _ in range(MAX_HOLDS):
-            assert (await run.store.hold(step_of(walk, "s"))).state == "held"
+        for _ in range(MAX_LEASES):
+            assert (await run.store.lease(step_of(walk, "s"))).state == "leased"
             await run.expire()
         assert sorted(await run.query("SELECT node_id, holds FROM flowactions_deferred")) == [
             ("b", 0),
             ("c", 0),
-            ("poison", MAX_HOLDS),
+            ("poison", MAX_LEASES),
         ]
         advanced = await run.actions.advance(walk, "s")
         assert (advanced.state, ran(advanced)) == ("done", ["b", "c"])
@@ -299,7 +300,7 @@ class TestTypesNotOffered:
         await run.record(walk, "z")
         first = await run.actions.advance(walk, "s")
         assert (first.state, ran(first)) == ("unavailable", ["a"])
-        for _ in range(2 * MAX_HOLDS):
+        for _ in range(2 * MAX_LEASES):
             assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
             assert await run.pacing.recover() == 0
         assert await run.query("SELECT holds FROM flowactions_deferred WHERE holds > 0") == []
@@ -336,17 +337,17 @@ class TestTypesNotOffered:
             recorded = replace(walk, pacing=Deferred("s"))
             await both.reach(recorded, Node(id="f", type="fax"))
             await run.record(walk, "w")
-            assert (await both._store.hold(step_of(walk, "s"))).state == "held"
+            assert (await both._store.lease(step_of(walk, "s"))).state == "leased"
         plain = a_walk(run_id="plain")
         await run.record(plain, "w")
-        await run.store.hold(step_of(plain, "s"))
+        await run.store.lease(step_of(plain, "s"))
         await run.expire()
         await run.run("UPDATE flowactions_deferred SET held_until = 2 WHERE run_id = 'plain'")
         for _ in range(3):
             await run.pacing.recover()
         assert await run.query("SELECT id FROM flowactions_deferred WHERE run_id = 'plain'") == []
         # It comes by them no more.
-        assert await run.store.abandoned(100) == []
+        assert await run.store.expired(100) == []
         while await both.recover():
             pass
         assert await run.query("SELECT id FROM flowactions_deferred") == []
@@ -360,11 +361,11 @@ class TestRecovery:
             walk = a_walk(visit="3")
             await run.record(walk, "a", step=step)
             await run.record(walk, "b", step=step, halts=halts)
-            await run.store.hold(step_of(walk, step))
+            await run.store.lease(step_of(walk, step))
             await run.expire()
             assert await run.pacing.recover() == 1
             told_walk, told_step, advanced = run.host.told.pop()
-            assert (told_walk, told_step) == (walk, step)
+            assert (told_walk, told_step) == (replace(walk, pacing=Deferred(step)), step)
             assert (advanced.state, ran(advanced)) == (state, ["a", "b"])
             assert (await run.actions.advance(walk, step)).state == state
         assert run.host.told == []
@@ -382,16 +383,16 @@ class TestRecovery:
             run.host.tell = tell
             walk = a_walk()
             await run.record(walk, "a")
-            await run.store.hold(step_of(walk, "s"))
+            await run.store.lease(step_of(walk, "s"))
             await run.expire()
             assert await run.pacing.recover() == 1
-        assert caplog.text.count("the host failed to take note of recovered nodes") == 2
+        assert caplog.text.count("Telling.nodes_recovered failed") == 2
 
     async def test_a_lease_from_the_future_is_none(self, run: Paced) -> None:
         """A clock that was set back, or a spoilt row, does not keep a step running for ever."""
         walk = a_walk()
         await run.record(walk, "a")
-        await run.store.hold(step_of(walk, "s"))
+        await run.store.lease(step_of(walk, "s"))
         await run.run("UPDATE flowactions_deferred SET held_until = 9000000000000000")
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
@@ -425,7 +426,7 @@ class TestUnreadable:
         for name in ("spoilt", "fine"):
             walk = a_walk(run_id=name)
             await run.record(walk, name)
-            await run.store.hold(step_of(walk, "s"))
+            await run.store.lease(step_of(walk, "s"))
         await run.expire()
         spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = 'spoilt'"  # noqa: S608
         await run.run(spoil)
@@ -480,42 +481,13 @@ class TestInTheHostsTransaction:
         await engine.dispose()
 
 
-async def test_a_facade_of_several_plugins_gives_the_state_that_matters(database_url: str) -> None:
-    """halted and running stop at once, unavailable goes on, and done is only when all are."""
-    states: list[str] = []
-    called: list[str] = []
-
-    def listener(index: int) -> Any:
-        async def listen(*_: Any) -> Advanced:
-            called.append(states[index])
-            return Advanced(state=states[index], results=(NodeResult(node_id=str(index), status="sent"),))  # type: ignore[arg-type]
-
-        return listen
-
-    actions = load(
-        *(plugin(f"p{index}", step_listeners=[listener(index)]) for index in range(3)),
-        host=SmallHost(development(database_url)),
-    )
-    async with actions.lifespan():
-        for given, state, count in (
-            (["done", "done", "done"], "done", 3),
-            (["done", "unavailable", "done"], "unavailable", 3),
-            (["done", "running", "done"], "running", 2),
-            (["unavailable", "halted", "done"], "halted", 2),
-        ):
-            states[:] = given
-            called.clear()
-            advanced = await actions.advance(a_walk(), "s")
-            assert (advanced.state, len(advanced.results), len(called)) == (state, count, count)
-
-
 async def test_recovery_runs_as_a_task_and_tells(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task of a worker finds what a gone process held, without any call."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
     async with paced(database_url) as gone:
         walk = a_walk()
         await gone.record(walk, "stop", halts=True)
-        await gone.store.hold(step_of(walk, "s"))
+        await gone.store.lease(step_of(walk, "s"))
         await gone.expire()
     host = Telling(development(database_url))
     actions = FlowActions.load(host)

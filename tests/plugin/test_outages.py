@@ -21,13 +21,12 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import FlowActions, HostInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
 from flowactions_plugin.nodes.pacing import keep_recovering
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.retention import keep_pruning
 from tests.host_transactions import webhook
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 OUTAGES = [
@@ -232,17 +231,17 @@ async def test_a_task_tells_an_outage_of_its_tables_once(
     await a_database(url).migrate()
     async with AsyncExitStack() as stack:
         used = url if how != "rights" else await stack.enter_async_context(a_role(url, f"plain_{task}"))
-        services = Services(SmallHost(development(used)))
+        services = services_of(SmallHost(development(used)))
         await stack.enter_async_context(services)
         tries = 0
-        prune, abandoned = services._prunes()[2], services._deferred.abandoned
+        prune, expired = services._prunes()[2], services._deferred.expired
 
-        async def counted(limit: int, work: Any = prune if task == "retention" else abandoned) -> Any:
+        async def counted(limit: int, work: Any = prune if task == "retention" else expired) -> Any:
             nonlocal tries
             tries += 1
             return await work(limit)
 
-        monkeypatch.setattr(services._deferred, "abandoned", counted)
+        monkeypatch.setattr(services._deferred, "expired", counted)
         await spoil(url, how, f"plain_{task}")
         caplog.clear()
         running = asyncio.create_task(

@@ -17,7 +17,7 @@ from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeRes
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
-from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
+from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -187,7 +187,7 @@ async def test_what_a_process_left_behind_is_taken_over(
     database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without any further call: another process goes on where the first one stopped, and in order."""
-    monkeypatch.setattr("flowactions_plugin.nodes.store.HOLD_SECONDS", 0.3)
+    monkeypatch.setattr("flowactions_plugin.nodes.store.LEASE_SECONDS", 0.3)
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.1)
     walk = a_walk()
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as first:
@@ -209,7 +209,7 @@ async def test_what_a_process_left_behind_is_taken_over(
     async with running(database_url) as second:
         await until(lambda: len(receiver.requests) == 2)
         await nothing_but(second, receiver, "a", "b")
-    assert "2 deferred nodes are taken over" in caplog.text
+    assert "the expired lease of 2 deferred nodes is reclaimed" in caplog.text
 
 
 async def test_what_ends_every_process_is_given_up(
@@ -221,8 +221,8 @@ async def test_what_ends_every_process_is_given_up(
         walk = a_walk()
         for name in ("poison", "fine"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
-        for _ in range(MAX_HOLDS):
-            assert len((await store.hold(step_of(walk, "s"))).records) == 2
+        for _ in range(MAX_LEASES):
+            assert len((await store.lease(step_of(walk, "s"))).records) == 2
             await expire(database_url)
         assert await pacing.recover() == 1
         assert await pacing.recover() == 0
@@ -242,14 +242,14 @@ async def test_a_holder_that_was_too_slow_changes_nothing(
         for name in ("a", "b"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
         step = step_of(walk, "s")
-        slow = await store.hold(step)
-        assert (await store.hold(step_of(walk, "s"))).state == "running"
+        slow = await store.lease(step)
+        assert (await store.lease(step_of(walk, "s"))).state == "running"
         await expire(database_url)
-        taken = await store.hold(step_of(walk, "s"))
+        taken = await store.lease(step_of(walk, "s"))
         assert [record.node.id for record in taken.records] == ["a", "b"]
-        assert not await store.go_on_holding(slow.records[0])
+        assert not await store.renew(slow.records[0])
         assert await pacing._run_all(step, slow, None) == Advanced(state="running")
-        monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", -1)
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_AFTER", -1)
         assert await pacing._run_all(step, slow, None) == Advanced(state="running")
         assert ids(await pacing._run_all(step, taken, None)) == ["a", "b"]
 
@@ -258,7 +258,7 @@ async def test_a_long_step_is_held_to_its_end(
     database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of many slow nodes begins with a hold that was made longer; nobody takes them over meanwhile."""
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", -1)
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_AFTER", -1)
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
     prepare = Outbox.prepare
     held: list[int] = []
@@ -324,7 +324,7 @@ async def test_without_the_database_an_advance_says_so(
         raise StorageUnavailable("the database failed: it is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeferredStore, "hold", away)
+        patched.setattr(DeferredStore, "lease", away)
         assert await actions.advance(walk, "s") == Advanced(state="unavailable")
     assert ids(await actions.advance(walk, "s")) == ["a"]
 

@@ -13,12 +13,12 @@ from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, services_of, until
 
 
 @pytest.fixture
 async def services(database_url: str) -> AsyncIterator[Services]:
-    made = Services(SmallHost(development(database_url)))
+    made = services_of(SmallHost(development(database_url)))
     async with made:
         yield made
 
@@ -93,10 +93,9 @@ async def test_a_row_that_is_retried_while_the_prune_looks_stays(
 
 async def test_records_of_abandoned_runs_go(services: Services) -> None:
     """A node that waited for 30 days waits for nobody."""
-    node = services.node_types()[1]
-
     for name in ("old", "new"):
-        await node.reach(a_walk(pacing=Deferred(None)), Node(id=name, type="webhook"), None)
+        walk = a_walk(pacing=Deferred(None))
+        assert (await services.runtime.reach(walk, Node(id=name, type="webhook"), None)).status == "recorded"
     async with services._database.write() as connection:
         await connection.execute(text("UPDATE flowactions_deferred SET created_at = 0 WHERE node_id = 'old'"))
     assert await prune_all(services._prunes()) == 1
@@ -106,7 +105,7 @@ async def test_records_of_abandoned_runs_go(services: Services) -> None:
 async def test_longer_retention_keeps_dead_rows_as_long(database_url: str) -> None:
     """Who keeps delivered rows for a year keeps dead ones for a year."""
     settings = development(database_url, FLOWACTIONS_RETENTION_DAYS="365")
-    services = Services(SmallHost(settings))
+    services = services_of(SmallHost(settings))
     async with services:
         await plant(services, "dead", "dead", 200)
         assert await prune_all(services._prunes()) == 0

@@ -19,12 +19,11 @@ from flowactions_plugin.outbox.delivery import Outcome
 from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.sender import Sender
 from flowactions_plugin.outbox.transport import OutboundTransport
-from flowactions_plugin.services import Services
 from flowactions_plugin.settings import READERS, Settings, read_settings
 from flowactions_plugin.storage.database import Database
 from tests.queueing import claimed
 from tests.recorder import recorder, status
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, services_of
 
 MARKER = "MaRkEr7"
 """Of letters and a digit only, so that no encoding hides it, except base64: see `seen`."""
@@ -138,7 +137,7 @@ def loading(settings: dict[str, str]) -> tuple[Exception | None, list[str]]:
     """Load a host with these settings; give the error, and everything that is said of it or of what was built."""
     try:
         host = SmallHost(settings)
-        services = Services(host)
+        services = services_of(host)
     except Exception as exc:  # noqa: BLE001  none but one of them is right, which the caller checks
         return exc, [str(exc), repr(exc), traceback.format_exc()]
     built = [services, *vars(services).values(), *vars(services._outbox).values()]
