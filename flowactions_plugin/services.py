@@ -11,9 +11,6 @@ from functools import partial
 from litestar import Router
 
 from flowactions_hookspecs import BackgroundTask, Host, LogicActionType, NodeType, StepListener
-from flowactions_plugin.auth_events.receive import AuthEvents
-from flowactions_plugin.auth_events.routes import auth_events_router
-from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.chat.picker_routes import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
@@ -21,6 +18,10 @@ from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard
+from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.inbound.routes import auth_events_router
+from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
@@ -45,7 +46,6 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
@@ -181,7 +181,7 @@ class Services:
             partial(self._store.prune, "dead", dead),
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
-            partial(inbound.prune, self._database, kept),
+            partial(inbound_store.prune, self._database, kept),
             self._calls.prune_keys,
             self._calls.prune_rates,
         ]

@@ -12,16 +12,16 @@ from flowactions_plugin.chat.events import Challenge, check_signature, read_even
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import read_body
-from flowactions_plugin.http.events import (
+from flowactions_plugin.http.openapi import described
+from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
     EventAnswer,
     EventInvalid,
     EventReceived,
     NotAuthentic,
 )
-from flowactions_plugin.http.openapi import described
-from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.http.refusals import RefusalLog
 
 
 @post(

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
 from flowactions_plugin.chat.answers import shown
-from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import ChatProvider, Installation
 from flowactions_plugin.chat.scopes import SCOPES

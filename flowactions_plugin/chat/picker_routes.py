@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
-from flowactions_plugin.chat.connection import NotConnected, lists_private_channels
+from flowactions_plugin.chat.connections import NotConnected, lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth import BASE_PATH
 from flowactions_plugin.chat.pickers import ListPage, search

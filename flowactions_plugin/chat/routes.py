@@ -15,7 +15,7 @@ from litestar.response import Redirect
 from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host
-from flowactions_plugin.chat.connection import (
+from flowactions_plugin.chat.connections import (
     Connections,
     NoDefaultChannel,
     NotConnected,
@@ -33,7 +33,7 @@ from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.http.refusals import RefusalLog
+from flowactions_plugin.inbound.refusals import RefusalLog
 
 NODE_TYPE: Final = "chat_message"
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}

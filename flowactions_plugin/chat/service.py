@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.events import Events
 from flowactions_plugin.chat.oauth import Install
 from flowactions_plugin.chat.provider import SlackProvider

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, delete, insert, select, update
 
 from flowactions_plugin.chat.scopes import read_scopes, write_scopes
-from flowactions_plugin.storage import inbound
+from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
 
@@ -186,7 +186,7 @@ class ConnectionStore:
             chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
         )
         async with self._database.write() as connection:
-            if not await inbound.note(self._database, connection, PROVIDER, event.event_id):
+            if not await inbound_store.note(self._database, connection, PROVIDER, event.event_id):
                 return None
             rows = [_stored(row) for row in (await connection.execute(of_team)).all()]
             meant = [stored for stored in rows if event.means(stored)]

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Reach
 from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable

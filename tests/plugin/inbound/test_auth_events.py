@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import standardwebhooks.webhooks
 import svix.webhooks
@@ -21,40 +20,15 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions, SettingsInvalid
-from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.http.events import EventInvalid, NotAuthentic
-from flowactions_plugin.http.refusals import RefusalLog
+from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.requests import EventInvalid, NotAuthentic
+from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
+from tests.auth_provider import CREATED, NEW, OLD, OTHER, Running, signed
 from tests.chatting import chat_host
 from tests.support import SmallHost, development, until
-
-OLD, NEW, OTHER = ("whsec_" + base64.b64encode(bytes([number]) * 24).decode() for number in (1, 2, 3))
-CREATED = {"type": "user.created", "object": "event", "data": {"id": "user_1", "name": "Zoë"}}
-
-
-def signed(body: bytes, secret: str = NEW, event_id: str = "msg_1", at: float | None = None) -> dict[str, str]:
-    """Sign as the auth provider does, with its own library."""
-    stamp = int(time.time() if at is None else at)
-    moment = datetime.fromtimestamp(stamp, UTC)
-    signature = svix.webhooks.Webhook(secret).sign(event_id, moment, body.decode())
-    return {"svix-id": event_id, "svix-timestamp": str(stamp), "svix-signature": signature}
-
-
-class Running:
-    def __init__(self, host: SmallHost, actions: FlowActions) -> None:
-        self.host = host
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
-
-    async def send(
-        self, event: Any = None, headers: dict[str, str] | None = None, **how: Any
-    ) -> httpx.Response:
-        body = event if isinstance(event, bytes) else json.dumps(CREATED if event is None else event).encode()
-        return await self.client.post(
-            "/webhooks/auth", content=body, headers=signed(body, **how) if headers is None else headers
-        )
 
 
 @pytest.fixture
@@ -369,7 +343,7 @@ class TestOnce:
 
     async def test_a_handler_that_hangs_is_ended(self, run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         """It holds a transaction open, so it may not take for ever."""
-        monkeypatch.setattr("flowactions_plugin.auth_events.receive.HANDLER_SECONDS", 0.1)
+        monkeypatch.setattr("flowactions_plugin.inbound.auth_events.HANDLER_SECONDS", 0.1)
 
         async def hang(_: AuthEvent) -> None:
             await asyncio.Event().wait()
@@ -387,7 +361,7 @@ class TestOnce:
         async def away(*_: Any) -> None:
             raise StorageUnavailable("the database failed: it is away")
 
-        monkeypatch.setattr("flowactions_plugin.storage.inbound.note", away)
+        monkeypatch.setattr("flowactions_plugin.inbound.store.note", away)
         answer = await run.send()
         assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
         assert "retry-after" in answer.headers

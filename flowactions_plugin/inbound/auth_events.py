@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from flowactions_hookspecs import AuthEvent, FlowActionsError, Host
-from flowactions_plugin.auth_events.verify import Told
-from flowactions_plugin.storage import inbound
+from flowactions_plugin.inbound import store
+from flowactions_plugin.inbound.verify import Told
 from flowactions_plugin.storage.database import Connection, Database
 
 PROVIDER: Final = "auth"
@@ -52,7 +52,7 @@ class AuthEvents:
         """
         afterwards = None
         async with self._database.write() as connection:
-            if not await inbound.note(self._database, connection, PROVIDER, told.event_id):
+            if not await store.note(self._database, connection, PROVIDER, told.event_id):
                 return True
             if (told.kind, told.action) == ("organization", "deleted"):
                 organization_id = told.data.get("id")

@@ -18,6 +18,7 @@ from sqlalchemy.util import await_only
 from flowactions_hookspecs import AuthEvent, FlowActions
 from flowactions_plugin.storage.commits import COMMIT_SECONDS
 from flowactions_plugin.storage.database import Database
+from tests.auth_provider import NEW, Running
 from tests.host_transactions import (
     CALLS,
     ENGINES,
@@ -34,7 +35,6 @@ from tests.host_transactions import (
     sharing,
     transaction_of,
 )
-from tests.plugin.test_auth_events import NEW, Running
 from tests.support import SmallHost, a_walk, development, until
 
 WRITTEN = ("outbox", "deferred")

@@ -9,20 +9,20 @@ import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 
-from flowactions_plugin.auth_events.receive import AuthEvents, HandlerFailed
-from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard, read_body
-from flowactions_plugin.http.events import (
+from flowactions_plugin.http.openapi import described, documented
+from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.inbound.auth_events import AuthEvents, HandlerFailed
+from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
     EventAnswer,
     EventInvalid,
     EventReceived,
     NotAuthentic,
 )
-from flowactions_plugin.http.openapi import described, documented
-from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.http.refusals import RefusalLog
+from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.auth_events")

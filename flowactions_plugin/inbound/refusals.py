@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from flowactions_plugin.http.events import NotAuthentic
+from flowactions_plugin.inbound.requests import NotAuthentic
 
 QUIET_SECONDS: Final = 60.0
 """Strangers may call as often as they like: a cause is logged once in this time."""

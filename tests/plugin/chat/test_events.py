@@ -17,9 +17,9 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import is_authentic, read_event
-from flowactions_plugin.http.events import EventInvalid
+from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.inbound.requests import EventInvalid
 from flowactions_plugin.services import Services
-from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.support import SmallHost, development
@@ -370,7 +370,7 @@ class TestRevoking:
         database = run.host.plugin_state(Services)._database
 
         async def prune(limit: int) -> int:
-            return await inbound.prune(database, 30 * DAY_MS, limit)
+            return await inbound_store.prune(database, 30 * DAY_MS, limit)
 
         assert await prune(100) == 0
         async with database.write() as connection:
