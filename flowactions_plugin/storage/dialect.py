@@ -70,11 +70,11 @@ class Dialect:
         kind = postgresql.insert if self.dialect == "postgresql" else sqlite.insert
         return kind(table).values(values).on_conflict_do_update(index_elements=key, set_=rest, where=where)
 
-    def table_of(self, name: str, **columns: type[Any]) -> FromClause:
+    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
         """Make a table of rows that come with the statement, so that one statement serves any number of them.
 
         Args:
-            name: of the table, and of the parameter that gives its rows, written by `rows`.
+            name: of the table, and of the parameter that gives its rows, written by `json_rows`.
             columns: each column's SQLAlchemy type.
         """
         given = bindparam(name, type_=Text)
@@ -90,6 +90,6 @@ class Dialect:
         return select(*values).subquery(name)
 
     @staticmethod
-    def rows(rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write JSON-ready rows as the parameter of a `table_of`."""
+    def json_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+        """Write JSON-ready rows as the parameter of a `values_table`."""
         return msgspec.json.encode(rows).decode()

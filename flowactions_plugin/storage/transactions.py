@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.storage.commits import AfterCommit
 from flowactions_plugin.storage.outages import code_of
+from flowactions_plugin.storage.shielding import shielded
 from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
 
@@ -53,7 +54,7 @@ class Joined:
         """Execute a statement, as `AsyncConnection.execute` does."""
         executing = self._connection.execute(statement, parameters)
         # SQLite's runs in a thread and goes on when nobody waits for it. PostgreSQL's driver has the server end it.
-        return await (to_the_end(executing) if self._in_thread else executing)
+        return await (shielded(executing) if self._in_thread else executing)
 
 
 class HostTransactions:
@@ -187,7 +188,7 @@ class _Savepoint:
 
     async def __aenter__(self) -> None:
         try:
-            await to_the_end(self._set())
+            await shielded(self._set())
         except asyncio.CancelledError:
             await self._end(keep=False)
             raise
@@ -197,7 +198,7 @@ class _Savepoint:
 
     async def _end(self, *, keep: bool) -> None:
         if self._is_set:
-            await to_the_end(self._release() if keep else self._roll_back())
+            await shielded(self._release() if keep else self._roll_back())
 
     async def _set(self) -> None:
         connection = self._connection
@@ -247,20 +248,6 @@ class _Savepoint:
         except Exception as exc:  # noqa: BLE001  whatever it is, the transaction is not what it was
             log.error("a host's transaction is lost, and its commit will fail: %s", type(exc).__name__)  # noqa: TRY400
             await _give_up(connection)
-
-
-async def to_the_end(work: Awaitable[T]) -> T:
-    """Do something to its end also when the caller is cancelled, which is then told afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is not None:
-            log.debug("failed while its caller was cancelled: %r", task.exception())
-        raise
 
 
 async def _give_up(connection: AsyncConnection) -> None:

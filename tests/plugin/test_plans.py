@@ -92,9 +92,10 @@ class Watched:
         self.database = database
         self.store = OutboxStore(database)
         self.statements: list[tuple[str, Any]] = []
-        assert database._engine is not None
-        self.engine = database._engine
-        self.engines = [each for each in (self.engine.sync_engine, database._direct) if each is not None]
+        engines = database._engines
+        assert engines.current is not None
+        self.engine = engines.current
+        self.engines = [self.engine.sync_engine, *([engines.thread.engine] if engines.thread else [])]
         for engine in self.engines:
             event.listen(engine, "before_cursor_execute", self._note)
 

@@ -22,6 +22,9 @@ log = logging.getLogger("flowactions.storage")
 
 VERSION_TABLE: Final = "flowactions_version"
 
+UPGRADE: Final = "upgrade"
+REFUSE: Final = "refuse"
+
 _CONNECTION: Final = "connection"
 
 

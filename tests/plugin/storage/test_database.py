@@ -196,7 +196,7 @@ async def test_a_server_that_falls_silent_is_noticed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that swallows everything is an outage like another, and over when it ends."""
-    monkeypatch.setattr("flowactions_plugin.storage.urls.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("flowactions_plugin.storage.urls.connect.CONNECT_SECONDS", 1)
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
     door.opened = True
@@ -254,14 +254,16 @@ async def test_work_at_once_is_a_transaction_and_a_cancelled_caller_holds_up_nob
 
     if database.dialect == "sqlite":  # on PostgreSQL each statement is by itself
         with pytest.raises(LookupError):
-            await database.at_once(fail)
+            await database.in_transaction(fail)
         assert await count(database) == 0
-    task = asyncio.create_task(database.at_once(lambda connection: connection.execute(text(ROW.format("b")))))
+    task = asyncio.create_task(
+        database.in_transaction(lambda connection: connection.execute(text(ROW.format("b"))))
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    await database.at_once(lambda connection: connection.execute(text(ROW.format("c"))))
+    await database.in_transaction(lambda connection: connection.execute(text(ROW.format("c"))))
     assert await count(database) in {1, 2}
 
 

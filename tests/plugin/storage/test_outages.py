@@ -305,13 +305,13 @@ class TestWaiting:
             async with database.write() as connection:
                 await connection.execute(text(ROW.format("x")))
 
-        async def at_once() -> Any:
-            return await database.at_once(lambda connection: connection.execute(text(ROW.format("x"))))
+        async def in_transaction() -> Any:
+            return await database.in_transaction(lambda connection: connection.execute(text(ROW.format("x"))))
 
-        kind = {"write": write, "at_once": at_once}[how]
+        kind = {"write": write, "in_transaction": in_transaction}[how]
         return await asyncio.gather(*(kind() for _ in range(count)), return_exceptions=True)
 
-    @pytest.mark.parametrize("how", ["write", "at_once"])
+    @pytest.mark.parametrize("how", ["write", "in_transaction"])
     @pytest.mark.parametrize("shared", [False, True])
     async def test_they_end_together(self, tmp_path: Path, seconds: float, how: str, shared: bool) -> None:
         """Ten take no longer than one, and none gets through; reads are not held up, and the next one gets in."""
@@ -337,7 +337,7 @@ class TestWaiting:
             assert all("locked" in str(each) for each in results)
             assert alone >= seconds * 0.9
             assert together < 2 * alone
-            assert await self.calls(database, 1, how) == [None] or how == "at_once"
+            assert await self.calls(database, 1, how) == [None] or how == "in_transaction"
             if engine is not None:
                 async with engine.connect() as connection:
                     assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
@@ -361,7 +361,7 @@ class TestWaiting:
                     assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
         await engine.dispose()
 
-    @pytest.mark.parametrize("how", ["write", "at_once"])
+    @pytest.mark.parametrize("how", ["write", "in_transaction"])
     async def test_one_that_is_cancelled_leaves_the_database_free(
         self, tmp_path: Path, seconds: float, how: str
     ) -> None:

@@ -26,13 +26,13 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.urls import (
-    CHOICES,
     asyncpg_arguments,
     parse_database_url,
     same_database,
     secrets_of,
     sqlite_path,
 )
+from flowactions_plugin.storage.urls.postgresql import CHOICES
 
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
