@@ -74,7 +74,7 @@ def _status(exc: FlowActionsError) -> int:
 
 
 def _summary(exc: BaseException) -> str:
-    """Give an error's type and place, and not its words, for those may hold what its maker would not have told."""
+    """Returns an error's type and place, and not its words, for those may hold what its maker would not have told."""
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
     place = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
     if place is None and frames:

@@ -17,7 +17,7 @@ system_clock: Clock = time.time
 
 
 def lease_clock() -> float:
-    """Give seconds that pass whatever happens to the wall clock, and also while the machine is suspended."""
+    """Returns seconds that pass whatever happens to the wall clock, and also while the machine is suspended."""
     return time.clock_gettime(_LEASE_CLOCK) if _LEASE_CLOCK is not None else time.monotonic()
 
 
@@ -35,7 +35,7 @@ ID_PATTERN: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text has an id's form."""
+    """Returns whether a text has an id's form."""
     return re.match(ID_PATTERN, text) is not None and len(text) == 36
 
 

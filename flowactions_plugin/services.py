@@ -89,10 +89,10 @@ class Services:
         if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
             self._bell = Bell(partial(self._database.notify, CHANNEL))
             self._outbox.call_on_commit(self._bell.ring)
-        connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
+        messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         runners: dict[str, Runner] = {
             webhook.NAME: webhook.WebhookNode(self._outbox),
-            chat_message.NAME: chat_message.ChatMessageNode(connections),
+            chat_message.NAME: chat_message.ChatMessageNode(messenger),
         }
         self._deferred = DeferredStore(self._database, tuple(runners))
         listens = type(host).nodes_recovered is not Host.nodes_recovered
@@ -154,7 +154,7 @@ class Services:
     ) -> Callable[[], Awaitable[None]] | None:
         if isinstance(self._chat, NotConfigured):
             # A connection of earlier times goes all the same; its token cannot be revoked without the settings.
-            await ConnectionStore(self._database).take(organization_id, connection)
+            await ConnectionStore(self._database).pop(organization_id, connection)
             return None
         return await self._chat.connections.organization_deleted(organization_id, connection)
 
@@ -242,8 +242,7 @@ class Services:
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
         if not isinstance(self._chat, NotConfigured):
-            self._open.push_async_callback(self._chat.provider.aclose)
-            self._open.push_async_callback(self._chat.connections.aclose)
+            self._open.push_async_callback(self._chat.aclose)
         if self._bell is not None:
             await self._open.enter_async_context(self._bell)
         self._is_running = True

@@ -102,7 +102,7 @@ def _decompressed(encoding: str, body: bytes) -> bytes:
 
 
 def id_of(answer: Mapping[str, Any], name: str) -> str:
-    """Give an id of an answer: printable ASCII.
+    """Returns an id of an answer: printable ASCII.
 
     Raises:
         ChatRefused: there is none.
@@ -111,7 +111,7 @@ def id_of(answer: Mapping[str, Any], name: str) -> str:
 
 
 def token_of(answer: Mapping[str, Any], name: str) -> str:
-    """Give a token of an answer: printable ASCII.
+    """Returns a token of an answer: printable ASCII.
 
     Raises:
         ChatRefused: there is none.
@@ -120,13 +120,13 @@ def token_of(answer: Mapping[str, Any], name: str) -> str:
 
 
 def optional_id(answer: Mapping[str, Any], name: str) -> str:
-    """Give an id of an answer, empty text when there is none."""
+    """Returns an id of an answer, empty text when there is none."""
     value = answer.get(name)
     return str(value) if _is(_ID, value) else ""
 
 
 def name_of(answer: Mapping[str, Any], name: str) -> str:
-    """Give a name that people read, empty text when there is none; see `shown`."""
+    """Returns a name that people read, empty text when there is none; see `shown`."""
     value = answer.get(name)
     return shown(value) if isinstance(value, str) else ""
 
@@ -137,7 +137,7 @@ def shown(text: str) -> str:
 
 
 def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Give an object of an answer.
+    """Returns an object of an answer.
 
     Raises:
         ChatRefused: there is none.

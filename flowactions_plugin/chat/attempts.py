@@ -24,12 +24,12 @@ Post: TypeAlias = Callable[[], Awaitable[str]]
 
 
 def seconds_from_now(seconds: float) -> float:
-    """Give a moment of the event loop's clock."""
+    """Returns a moment of the event loop's clock."""
     return asyncio.get_running_loop().time() + seconds
 
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Give the seconds to wait before the next attempt, ``None`` when there is none (§8).
+    """Returns the seconds to wait before the next attempt, ``None`` when there is none (§8).
 
     Args:
         attempt: the number of the attempt that failed, counted from 1.

@@ -13,12 +13,12 @@ from urllib.parse import quote, urlencode
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
 from flowactions_plugin.chat.answers import shown
+from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import ChatProvider, Installation
 from flowactions_plugin.chat.scopes import SCOPES
-from flowactions_plugin.chat.store import ConnectionStore, Flow
-from flowactions_plugin.chat.watch import missing_scopes
+from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.sealing import KeyRing
 
@@ -54,7 +54,7 @@ class Started(NamedTuple):
     cookie_value: str
 
 
-class Install:
+class OAuthInstaller:
     """Runs OAuth installs for one host.
 
     Args:
@@ -90,12 +90,12 @@ class Install:
         self._static_token = static_token
 
     def __repr__(self) -> str:
-        return "Install(…)"
+        return "OAuthInstaller(…)"
 
     async def start(self, principal: DashboardPrincipal) -> Started:
         """Begin an install for the principal's organization."""
         flow_id, cookie = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        flow = Flow(
+        flow = OAuthFlow(
             id=flow_id,
             organization_id=principal.organization_id,
             user_id=shown(principal.user_id),
@@ -178,7 +178,7 @@ class Install:
     def _signed(self, flow_id: str) -> str:
         return f"{flow_id}.{_base64(self._keys.sign(flow_id.encode(), STATE_PURPOSE))}"
 
-    async def _flow(self, state: str | None) -> Flow:
+    async def _flow(self, state: str | None) -> OAuthFlow:
         """Find the flow that a state belongs to; a forged one never gets as far as the database."""
         flow_id, _, signature_text = (state or "").partition(".")
         try:
@@ -197,7 +197,7 @@ class Install:
 
 
 def cookie_name(flow_id: str) -> str:
-    """Give the name of a flow's cookie; each flow has its own, so that two tabs do not disturb each other."""
+    """Returns the name of a flow's cookie; each flow has its own, so that two tabs do not disturb each other."""
     return COOKIE_PREFIX + hashlib.sha256(flow_id.encode()).hexdigest()[:16]
 
 

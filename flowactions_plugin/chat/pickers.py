@@ -116,7 +116,7 @@ class PageCache:
         self._choices = 0
 
     def get(self, key: Hashable) -> Page | None:
-        """Give a page that is still fresh."""
+        """Returns a page that is still fresh."""
         self._drop_until(self._timer() - FRESH_SECONDS, CACHED_CHOICES)
         kept = self._pages.get(key)
         return None if kept is None else kept[1]

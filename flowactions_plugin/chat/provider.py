@@ -88,11 +88,11 @@ class ChatProvider(Protocol):
         ...
 
     async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """List a page of the channels that are not archived."""
+        """Returns a page of the channels that are not archived."""
         ...
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         ...
 
 
@@ -170,7 +170,7 @@ class SlackProvider:
         await self._call(token, lambda client: client.auth_revoke())
 
     async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """List a page of the channels that are not archived."""
+        """Returns a page of the channels that are not archived."""
         answer = await self._call(
             token,
             lambda client: client.conversations_list(
@@ -184,7 +184,7 @@ class SlackProvider:
         return channel_page(answer.data)
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         answer = await self._call(
             token, lambda client: client.users_list(limit=size, cursor=cursor or None), needs="users:read"
         )

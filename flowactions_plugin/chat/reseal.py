@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from flowactions_plugin.chat.revocation import TOKEN_PURPOSE
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.tokens import TOKEN_PURPOSE
 from flowactions_plugin.errors import SealBroken
 from flowactions_plugin.storage.sealing import KeyRing
 

@@ -33,7 +33,7 @@ def write_scopes(scopes: Iterable[str]) -> str:
 
 
 def not_granted(granted: Sequence[str]) -> tuple[str, ...]:
-    """List the requested scopes that are not among the granted ones.
+    """Returns the requested scopes that are not among the granted ones.
 
     Args:
         granted: what the provider said; when it said nothing, nothing counts as missing.
@@ -48,5 +48,5 @@ def in_order(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_covered(scope: str, used: Iterable[str]) -> bool:
-    """Tell whether a scope, or a special form of it such as ``chat:write.public``, belongs to what a call used."""
+    """Returns whether a scope, or a special form of it such as ``chat:write.public``, belongs to what a call used."""
     return any(scope == each or scope.startswith((f"{each}.", f"{each}:")) for each in used)

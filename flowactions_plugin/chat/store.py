@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, delete, insert, select, update
 
 from flowactions_plugin.chat.scopes import read_scopes, write_scopes
 from flowactions_plugin.inbound import store as inbound_store
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
 
 
@@ -34,7 +34,7 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     missing_scopes: str = ""
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True):
+class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
     """An OAuth flow under way: who installs, for which tenant, in which browser.
 
     Attributes:
@@ -48,11 +48,11 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     browser: str
 
 
-FORGOTTEN_MS: Final = 24 * 3600 * 1000
-"""So long a flow that was never finished is remembered after its end."""
+EXPIRED_FLOW_MS: Final = 24 * 3600 * 1000
+"""How long an expired flow is kept, so that a late callback is answered with ``expired``."""
 
 PROVIDER: Final = "chat"
-"""Under this name the chat provider's events are deduplicated."""
+"""The provider's name in the table of inbound events."""
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +74,8 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     reason: str
 
-    def means(self, stored: StoredConnection) -> bool:
-        """Tell whether a connection of this workspace is revoked by it: not one that was installed later."""
+    def applies_to(self, stored: StoredConnection) -> bool:
+        """Returns whether it revokes a connection of this workspace: not one that was installed later."""
         if self.bot_users is not None and stored.bot_user_id not in self.bot_users:
             return False
         if self.app_id and stored.app_id and self.app_id != stored.app_id:
@@ -90,7 +90,7 @@ class ConnectionStore:
         self._database = database
 
     async def get(self, organization_id: str) -> StoredConnection | None:
-        """Give an organization's connection, ``None`` when it has none."""
+        """Returns an organization's connection, ``None`` when it has none."""
         query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
@@ -107,21 +107,21 @@ class ConnectionStore:
         """
         values = msgspec.structs.asdict(stored)
         mine = chat_connections.c.organization_id == stored.organization_id
-        async with self._database.write() as connection:
+        async with self._database.write() as transaction:
             while True:
-                added = await connection.execute(
+                added = await transaction.execute(
                     self._database.insert_unless_there(chat_connections).values(values)
                 )
                 if added.rowcount == 1:
                     return None
                 query = select(chat_connections).where(mine).with_for_update()
-                row = (await connection.execute(query)).one_or_none()
+                row = (await transaction.execute(query)).one_or_none()
                 if row is None:
                     continue  # somebody has disconnected in between
                 before = _stored(row)
                 if before.team_id == stored.team_id:
                     values["default_channel"] = before.default_channel
-                await connection.execute(update(chat_connections).where(mine).values(values))
+                await transaction.execute(update(chat_connections).where(mine).values(values))
                 return before
 
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
@@ -135,11 +135,11 @@ class ConnectionStore:
             .where(chat_connections.c.organization_id == organization_id)
             .values(default_channel=channel_id)
         )
-        async with self._database.write() as connection:
-            return (await connection.execute(changed)).rowcount == 1
+        async with self._database.write() as transaction:
+            return (await transaction.execute(changed)).rowcount == 1
 
     async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
-        """List the active connections of a workspace, of whatever organization.
+        """Returns the active connections of a workspace, of whatever organization.
 
         Args:
             team_id: the workspace.
@@ -161,20 +161,20 @@ class ConnectionStore:
             change: the noted ones → those to note.
         """
         query = select(chat_connections.c.missing_scopes).where(*_installed_as(stored)).with_for_update()
-        async with self._database.write() as connection:
-            noted = (await connection.execute(query)).scalar_one_or_none()
+        async with self._database.write() as transaction:
+            noted = (await transaction.execute(query)).scalar_one_or_none()
             if noted is None:
                 return
             changed = write_scopes(change(read_scopes(noted)))
             if changed != noted:
-                await connection.execute(
+                await transaction.execute(
                     update(chat_connections).where(*_installed_as(stored)).values(missing_scopes=changed)
                 )
 
     async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
         """Note that tokens are dead; a connection that was made anew in the meantime stays as it is."""
-        async with self._database.write() as connection:
-            await self._revoke(connection, revoked, reason)
+        async with self._database.write() as transaction:
+            await self._revoke(transaction, revoked, reason)
 
     async def revoke_by_event(self, event: Revocation) -> Sequence[str] | None:
         """Note that a workspace has revoked its connections, and that its event was seen, in one transaction.
@@ -185,24 +185,24 @@ class ConnectionStore:
         of_team = select(chat_connections).where(
             chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
         )
-        async with self._database.write() as connection:
-            if not await inbound_store.note(self._database, connection, PROVIDER, event.event_id):
+        async with self._database.write() as transaction:
+            if not await inbound_store.record(self._database, transaction, PROVIDER, event.event_id):
                 return None
-            rows = [_stored(row) for row in (await connection.execute(of_team)).all()]
-            meant = [stored for stored in rows if event.means(stored)]
-            await self._revoke(connection, meant, event.reason)
-        return [stored.organization_id for stored in meant]
+            rows = [_stored(row) for row in (await transaction.execute(of_team)).all()]
+            revoked = [stored for stored in rows if event.applies_to(stored)]
+            await self._revoke(transaction, revoked, event.reason)
+        return [stored.organization_id for stored in revoked]
 
-    async def _revoke(self, connection: Connection, revoked: Sequence[StoredConnection], reason: str) -> None:
+    async def _revoke(self, transaction: Transaction, revoked: Sequence[StoredConnection], reason: str) -> None:
         for stored in revoked:
-            await connection.execute(
+            await transaction.execute(
                 update(chat_connections)
                 .where(*_installed_as(stored), chat_connections.c.status == "active")
                 .values(status="revoked", status_reason=reason)
             )
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
-        """List organizations and their sealed tokens, in the organizations' order.
+        """Returns organizations and their sealed tokens, in the organizations' order.
 
         Args:
             after: the organization that the list before ended with; empty for the first.
@@ -230,26 +230,28 @@ class ConnectionStore:
             )
             .values(sealed_token=new)
         )
-        async with self._database.write() as connection:
-            return (await connection.execute(exchanged)).rowcount == 1
+        async with self._database.write() as transaction:
+            return (await transaction.execute(exchanged)).rowcount == 1
 
-    async def take(self, organization_id: str, connection: Connection | None = None) -> StoredConnection | None:
-        """Remove an organization's connection, and give it; ``None`` when it has none.
+    async def pop(
+        self, organization_id: str, transaction: Transaction | None = None
+    ) -> StoredConnection | None:
+        """Delete an organization's connection and return it; ``None`` when it has none.
 
         Args:
             organization_id: the tenant.
-            connection: the caller's open transaction; ``None`` for one of its own.
+            transaction: the caller's; ``None``: a new one.
         """
-        taken = (
+        deleted = (
             delete(chat_connections)
             .where(chat_connections.c.organization_id == organization_id)
             .returning(*chat_connections.c)
         )
-        async with self._database.write(connection) as transaction:
-            row = (await transaction.execute(taken)).one_or_none()
+        async with self._database.write(transaction) as opened:
+            row = (await opened.execute(deleted)).one_or_none()
         return None if row is None else _stored(row)
 
-    async def start_flow(self, flow: Flow, lifetime_ms: int) -> None:
+    async def start_flow(self, flow: OAuthFlow, lifetime_ms: int) -> None:
         """Remember that an OAuth flow was started, and forget those that were never finished.
 
         Args:
@@ -258,19 +260,21 @@ class ConnectionStore:
         """
         now = self._database.now()
         values = msgspec.structs.asdict(flow)
-        async with self._database.write() as connection:
+        async with self._database.write() as transaction:
             # Kept for a while, so that somebody who comes too late is told so.
-            await connection.execute(delete(oauth_states).where(oauth_states.c.expires_at < now - FORGOTTEN_MS))
-            await connection.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
+            await transaction.execute(
+                delete(oauth_states).where(oauth_states.c.expires_at < now - EXPIRED_FLOW_MS)
+            )
+            await transaction.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
 
-    async def flow(self, flow_id: str) -> Flow | None:
-        """Give an OAuth flow that was started and not finished, expired or not."""
-        query = select(*(oauth_states.c[name] for name in Flow.__struct_fields__)).where(
+    async def flow(self, flow_id: str) -> OAuthFlow | None:
+        """Returns an OAuth flow that was started and not finished, expired or not."""
+        query = select(*(oauth_states.c[name] for name in OAuthFlow.__struct_fields__)).where(
             oauth_states.c.id == flow_id
         )
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else Flow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
+        return None if row is None else OAuthFlow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
 
     async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
         """Use a started OAuth flow up, whether or not there was still time.
@@ -283,15 +287,15 @@ class ConnectionStore:
             .where(oauth_states.c.id == flow_id)
             .returning(oauth_states.c.expires_at >= self._database.now())
         )
-        async with self._database.write() as connection:
-            row = (await connection.execute(used)).one_or_none()
+        async with self._database.write() as transaction:
+            row = (await transaction.execute(used)).one_or_none()
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
-    """Give the conditions under which an organization's connection is still this installation.
+    """Returns the conditions under which an organization's connection is still this installation.
 
     A connection of an earlier release has no id, and a process of that release that replaces one leaves the id as it
     was. So the time counts, too.

@@ -106,7 +106,7 @@ class RouteGuard:
 
 
 def principal_of(connection: AnyConnection) -> Any:
-    """Give the principal that the guard has found."""
+    """Returns the principal that the guard has found."""
     return cast("dict[str, Any]", connection.scope)[_PRINCIPAL]
 
 

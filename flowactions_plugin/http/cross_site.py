@@ -50,7 +50,7 @@ class Fetch(NamedTuple):
 
 
 def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = False) -> bool:
-    """Tell whether a browser sends a request for a page that is not the dashboard's.
+    """Returns whether a browser sends a request for a page that is not the dashboard's.
 
     A request with neither ``Sec-Fetch-Site`` nor ``Origin`` comes from no browser: those send at least one of them
     with whatever changes something.
@@ -71,7 +71,7 @@ def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = F
 
 
 def _is_own(origin: str | None, fetch: Fetch) -> bool:
-    """Tell whether an origin is the one that the request was sent to, as far as its ``Host`` says."""
+    """Returns whether an origin is the one that the request was sent to, as far as its ``Host`` says."""
     if origin is None or fetch.host is None:
         return False
     scheme = origin.partition("://")[0]

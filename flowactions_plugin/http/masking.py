@@ -41,7 +41,7 @@ _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#]*)=([^&;#]+)")
 
 
 def is_credential_name(name: str) -> bool:
-    """Tell whether a header or query parameter of this name holds a credential.
+    """Returns whether a header or query parameter of this name holds a credential.
 
     It does when its name holds one of `CREDENTIAL_PARTS` or has one of `CREDENTIAL_WORDS` as a word of its own; upper
     and lower case are alike, and so are ``api-key``, ``api_key`` and ``apikey``.
@@ -55,12 +55,12 @@ def is_credential_name(name: str) -> bool:
 
 
 def masked_header(name: str, value: str) -> str:
-    """Give what is shown of a header's value: `MASK` for a credential."""
+    """Returns what is shown of a header's value: `MASK` for a credential."""
     return MASK if value and (is_credential_name(name) or _SCHEME.match(value)) else value
 
 
 def masked_url(url: str) -> str:
-    """Give a URL as it is shown: the values of credential-like query parameters are `MASK`."""
+    """Returns a URL as it is shown: the values of credential-like query parameters are `MASK`."""
     address, separator, query = url.partition("?")
     if not separator:
         return url

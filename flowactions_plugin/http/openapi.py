@@ -80,12 +80,12 @@ class RouteRules(NamedTuple):
 
     @classmethod
     def of(cls, handler: BaseRouteHandler) -> RouteRules:
-        """Give the rules that `described` has laid down for a handler."""
+        """Returns the rules that `openapi_spec` has laid down for a handler."""
         rules: RouteRules = handler.opt.get(_RULES, cls())
         return rules
 
 
-def described(
+def openapi_spec(
     caller: Caller | None,
     answers: Mapping[int, tuple[type[msgspec.Struct] | None, str]],
     *problems: str,
@@ -144,7 +144,7 @@ def described(
     return keywords
 
 
-def documented(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
+def with_description(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
     """Have each handler's docstring be its description, also in hosts that do not ask Litestar for that."""
     for handler in handlers:
         handler.description = _CLAUSES.sub("", inspect.getdoc(handler.fn) or "").replace("``", "`")

@@ -112,7 +112,7 @@ def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Respo
 
 
 def _on_the_wire(key: str) -> str:
-    """Give a field's name as clients write it: a query parameter is reported by its name in Python."""
+    """Returns a field's name as clients write it: a query parameter is reported by its name in Python."""
     first, *rest = key.split("_")
     return first + "".join(part.capitalize() for part in rest)
 

@@ -1,4 +1,4 @@
-"""Hands an auth provider's event to the host, once (§4.4)."""
+"""Processes the auth provider's events: each is handed to the host once (§4.4)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 from flowactions_hookspecs import AuthEvent, FlowActionsError, Host
 from flowactions_plugin.inbound import store
-from flowactions_plugin.inbound.verify import Told
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.inbound.verify import ParsedEvent
+from flowactions_plugin.storage.database import Database, Transaction
 
 PROVIDER: Final = "auth"
 HANDLER_SECONDS: Final = 10.0
-"""How long a host's handler may take, for it holds a transaction open."""
+"""How long a host's handler may take, because a transaction is open meanwhile."""
 
-Deleted = Callable[[str, Connection], Awaitable[Callable[[], Awaitable[None]] | None]]
-"""Removes an organization's chat connection within a transaction; gives what is left to do when that has committed."""
+OnOrganizationDeleted = Callable[[str, Transaction], Awaitable[Callable[[], Awaitable[None]] | None]]
+"""Deletes an organization's chat connection in a transaction; returns what is to be called after the commit."""
 
 
 class HandlerFailed(FlowActionsError):
@@ -24,54 +24,54 @@ class HandlerFailed(FlowActionsError):
 
 
 class AuthEvents:
-    """Takes authentic events.
+    """Processes authentic events.
 
     Args:
         host: handles them.
-        database: where it is noted which were seen, in the transaction that the handler may write in, too.
-        organization_deleted: called for an organization that was deleted, in the same transaction.
+        database: records their ids, in the transaction in which the handler may write, too.
+        on_organization_deleted: called for an organization that was deleted, in the same transaction.
     """
 
-    def __init__(self, host: Host, database: Database, organization_deleted: Deleted) -> None:
+    def __init__(self, host: Host, database: Database, on_organization_deleted: OnOrganizationDeleted) -> None:
         self._host = host
         self._database = database
-        self._organization_deleted = organization_deleted
+        self._on_organization_deleted = on_organization_deleted
 
-    async def receive(self, told: Told) -> bool:
-        """Have the host handle an event, unless that was done before.
+    async def receive(self, parsed: ParsedEvent) -> bool:
+        """Let the host handle an event, unless it was handled before.
 
-        Of any number of simultaneous deliveries of one event, one is handled, and the others wait for that.
-        When the handler raises, nothing is noted, so the provider's next delivery is handled.
+        Of any number of concurrent deliveries of one event, one is handled, and the others wait for it. When the handler
+        raises, nothing is recorded, so the provider's next delivery is handled.
 
         Returns:
             Whether the event was handled before.
 
         Raises:
-            StorageUnavailable: the database failed; nothing is noted.
+            StorageUnavailable: the database failed; nothing is recorded.
             HandlerFailed: the host's handler raised, or took too long.
         """
-        afterwards = None
-        async with self._database.write() as connection:
-            if not await store.note(self._database, connection, PROVIDER, told.event_id):
+        after_commit = None
+        async with self._database.write() as transaction:
+            if not await store.record(self._database, transaction, PROVIDER, parsed.event_id):
                 return True
-            if (told.kind, told.action) == ("organization", "deleted"):
-                organization_id = told.data.get("id")
+            if (parsed.kind, parsed.action) == ("organization", "deleted"):
+                organization_id = parsed.data.get("id")
                 if isinstance(organization_id, str):
-                    afterwards = await self._organization_deleted(organization_id, connection)
+                    after_commit = await self._on_organization_deleted(organization_id, transaction)
             event = AuthEvent(
                 provider=PROVIDER,
-                event_id=told.event_id,
-                kind=told.kind,
-                action=told.action,
-                occurred_at=told.occurred_at,
-                data=told.data,
-                transaction=connection if self._host.database is not None else None,
+                event_id=parsed.event_id,
+                kind=parsed.kind,
+                action=parsed.action,
+                occurred_at=parsed.occurred_at,
+                data=parsed.data,
+                transaction=transaction if self._host.database is not None else None,
             )
             try:
-                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(connection):
+                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
                     await self._host.auth_event(event)
             except Exception as exc:
                 raise HandlerFailed from exc
-        if afterwards is not None:
-            await afterwards()
+        if after_commit is not None:
+            await after_commit()
         return False

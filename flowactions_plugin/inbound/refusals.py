@@ -1,4 +1,4 @@
-"""What the log says of inbound requests that are refused; their senders are told nothing."""
+"""Logs why inbound requests are refused. Their senders do not learn it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from flowactions_plugin.inbound.requests import NotAuthentic
 
 QUIET_SECONDS: Final = 60.0
-"""Strangers may call as often as they like: a cause is logged once in this time."""
+"""A cause is logged once in this time, because anyone can send requests that are refused."""
 
 
 class RefusalLog:
-    """Logs why requests to a route were refused, once a minute for each cause, with how many there were.
+    """Logs why requests to a route were refused, once a minute for each cause, with their number.
 
     Args:
         logger: its name.
@@ -27,15 +27,15 @@ class RefusalLog:
         self._route = route
         self._clock = clock
         self._quiet_until: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
+        self._unlogged: dict[str, int] = {}
 
-    def note(self, refusal: NotAuthentic) -> None:
+    def record(self, refusal: NotAuthentic) -> None:
         """Log a refusal, or count it when its cause was logged less than a minute ago."""
         now = self._clock()
         if now < self._quiet_until.get(refusal.cause, now):
-            self._unsaid[refusal.cause] = self._unsaid.get(refusal.cause, 0) + 1
+            self._unlogged[refusal.cause] = self._unlogged.get(refusal.cause, 0) + 1
             return
         self._quiet_until[refusal.cause] = now + QUIET_SECONDS
-        unsaid = self._unsaid.pop(refusal.cause, 0)
-        since = f" ({unsaid} more for this cause since the last line)" if unsaid else ""
+        unlogged = self._unlogged.pop(refusal.cause, 0)
+        since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
         self._log.warning("%s refused: %s%s", self._route, refusal, since)

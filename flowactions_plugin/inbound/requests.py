@@ -1,4 +1,4 @@
-"""What the routes for inbound events share."""
+"""What signed inbound requests share: their answers, their errors, and a JSON object as body."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.http.strict_json import JSONInvalid, parse
 
 EVENT_BYTES: Final = 1024 * 1024
-"""The longest body that is read."""
+"""The size limit of a body."""
 
 
 class EventReceived(msgspec.Struct):
-    """What became of an event: whether it was seen before."""
+    """The result of an event: whether it was processed before."""
 
     received: bool
     duplicate: bool
@@ -27,11 +27,11 @@ class EventAnswer(msgspec.Struct):
 
 
 class NotAuthentic(FlowActionsError):
-    """An inbound request was not signed by whom it should have been, or too long ago.
+    """An inbound request is not signed by its provider, or was signed too long ago.
 
     Args:
-        cause: a few words, the same for all requests that are refused for the same reason.
-        message: what an operator should know; it holds nothing of a secret or a signature.
+        cause: a short name, the same for all requests that are refused for the same reason.
+        message: for the operator; it holds no part of a secret or a signature.
     """
 
     def __init__(self, cause: str, message: str) -> None:
@@ -40,11 +40,11 @@ class NotAuthentic(FlowActionsError):
 
 
 def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
-    """Say that a request's timestamp is too far off, and what that points to.
+    """Returns the error of a timestamp that is too far off, with its likely cause.
 
     Args:
         late_seconds: how long ago it was signed; negative: in the future.
-        fits: whether the signature is right but for that.
+        fits: whether the signature is right.
     """
     where = "in the past" if late_seconds > 0 else "in the future"
     advice = (
@@ -59,19 +59,19 @@ def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
 
 
 class EventInvalid(FlowActionsError):
-    """An authentic request holds no event that can be understood; the message says what is wrong with it."""
+    """An authentic request does not hold a valid event; the message says what is wrong with it."""
 
 
 def event_object(body: bytes) -> dict[str, Any]:
-    """Read the JSON object that an authentic body holds.
+    """Parse the JSON object of an authentic body.
 
     Raises:
-        EventInvalid: it holds something else.
+        EventInvalid: the body is something else.
     """
     try:
-        told = parse(body)
+        parsed = parse(body)
     except JSONInvalid as exc:
         raise EventInvalid(str(exc)) from None
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         raise EventInvalid("The body is not a JSON object.")
-    return told
+    return parsed

@@ -11,7 +11,7 @@ from litestar.di import NamedDependency, Provide
 
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard, read_body
-from flowactions_plugin.http.openapi import described, documented
+from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound.auth_events import AuthEvents, HandlerFailed
 from flowactions_plugin.inbound.refusals import RefusalLog
@@ -31,7 +31,7 @@ PATH: Final = "/webhooks/auth"
 
 
 class Receiver(msgspec.Struct):
-    """What the route works with; no verifier when no secret is configured."""
+    """What the route uses; no verifier when no secret is configured."""
 
     events: AuthEvents
     verifier: Verifier | None
@@ -43,7 +43,7 @@ class Receiver(msgspec.Struct):
     status_code=200,
     summary="Events of the auth provider",
     request_max_body_size=EVENT_BYTES,
-    **described("authSignature", {}, "invalid_request", "too_large", "not_configured"),
+    **openapi_spec("authSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
     """Take a signed event on an organization, a user or a session, and have the host handle it once.
@@ -55,17 +55,17 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
         raise NotConfigured("Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events.")
     body = await read_body(request)
     try:
-        told = receiver.verifier.read(request.headers, body)
+        parsed = receiver.verifier.verify(request.headers, body)
     except NotAuthentic as exc:
-        receiver.refusals.note(exc)
+        receiver.refusals.record(exc)
         raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
     except EventInvalid as exc:
         raise Problem("invalid_request", str(exc)) from None
     try:
-        duplicate = await receiver.events.receive(told)
+        duplicate = await receiver.events.receive(parsed)
     except HandlerFailed:
         log.exception(
-            "the host could not handle event %s (%s.%s)", told.event_id, told.kind, printable(told.action)
+            "the host could not handle event %s (%s.%s)", parsed.event_id, parsed.kind, printable(parsed.action)
         )
         message = "The event could not be handled and is not noted: send it again."
         raise Problem("internal_error", message) from None
@@ -73,17 +73,17 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
 
 
 def auth_events_router(guard: RouteGuard, events: AuthEvents, verifier: Verifier | None) -> Router:
-    """Make the router of the auth provider's events.
+    """Returns the router of the auth provider's events.
 
     Args:
         guard: refuses requests while the plugin is not started.
-        events: takes them.
+        events: processes them.
         verifier: ``None`` when no secret is configured; then the route answers 503.
     """
     receiver = Receiver(events, verifier, RefusalLog("flowactions.auth_events", f"POST {PATH}"))
     return Router(
         "/",
-        route_handlers=documented(receive),
+        route_handlers=with_description(receive),
         dependencies={"receiver": Provide(lambda: receiver, sync_to_thread=False)},
         guards=[guard.guard()],
         exception_handlers=HANDLERS,

@@ -1,28 +1,28 @@
-"""Events that came in from elsewhere, each noted once by who sent it and its id (§5.4)."""
+"""Inbound events: each event of a provider is recorded once, by its id (§5.4)."""
 
 from __future__ import annotations
 
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import inbound_events
 
 
-async def note(database: Database, connection: Connection, provider: str, event_id: str) -> bool:
-    """Note an event, in the transaction that does what it asks for.
+async def record(database: Database, transaction: Transaction, provider: str, event_id: str) -> bool:
+    """Record an event, in the transaction that processes it.
 
     Args:
-        database: which.
-        connection: the transaction's.
-        provider: who sent it.
-        event_id: the provider's id of it, the same when it is sent again.
+        database: the database.
+        transaction: the caller's.
+        provider: the sender.
+        event_id: the provider's id of the event, the same when it is sent again.
 
     Returns:
-        Whether it is the first time; of any number of racing callers, one is told so.
+        Whether it was not recorded before; of any number of concurrent callers, one gets ``True``.
     """
     row = {"provider": provider, "event_id": event_id, "received_at": database.now()}
-    noted = await connection.execute(database.insert_unless_there(inbound_events).values(row))
-    return noted.rowcount == 1
+    added = await transaction.execute(database.insert_unless_there(inbound_events).values(row))
+    return added.rowcount == 1
 
 
 async def prune(database: Database, older_than_ms: int, limit: int) -> int:
-    """Forget events that were received longer ago than any provider sends them again; give how many there were."""
+    """Delete events that were received so long ago that no provider sends them again; returns their number."""
     return await database.prune(inbound_events.c.received_at, older_than_ms, limit)

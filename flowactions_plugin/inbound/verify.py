@@ -1,4 +1,4 @@
-"""Svix-style signatures, and what an event of the auth provider says (§5.4)."""
+"""Verifies and parses events of the auth provider: Svix signatures (§5.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNATURE_HEADERS: Final = ("svix-signature", "webhook-signature")
 
 ALL_HEADERS: Final = (ID_HEADERS, TIMESTAMP_HEADERS, SIGNATURE_HEADERS)
 TOLERANCE_SECONDS: Final = 300
-"""The library's."""
+"""As in the library."""
 
 Kind = Literal["organization", "user", "session", "other"]
 KINDS: Final = ("organization", "user", "session")
@@ -29,14 +29,14 @@ _ID = re.compile(r"[!-~]{1,200}", re.ASCII)
 _TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
-class Told(NamedTuple):
-    """What an authentic event says.
+class ParsedEvent(NamedTuple):
+    """An authentic event.
 
     Attributes:
-        event_id: the provider's, the same when it is sent again.
-        kind: what it is about.
-        action: what happened to it.
-        occurred_at: when.
+        event_id: the provider's id, the same when the event is sent again.
+        kind: the kind of its subject.
+        action: what happened to the subject.
+        occurred_at: the time of it.
         data: the provider's own fields.
     """
 
@@ -48,11 +48,11 @@ class Told(NamedTuple):
 
 
 class Verifier:
-    """Verifies what the auth provider sends, with any of several secrets.
+    """Verifies requests of the auth provider with any of several secrets.
 
     Args:
         secrets: the newest first, as the provider shows them (``whsec_…``).
-        clock: Unix seconds, for saying how far a timestamp is off; the library that decides has its own.
+        clock: Unix seconds, for messages about timestamps; the library decides by its own clock.
     """
 
     def __init__(self, secrets: Sequence[str], clock: Callable[[], float] = time.time) -> None:
@@ -62,16 +62,16 @@ class Verifier:
     def __repr__(self) -> str:
         return "Verifier(…)"
 
-    def read(self, headers: Mapping[str, str], body: bytes) -> Told:
-        """Verify a request and understand its event.
+    def verify(self, headers: Mapping[str, str], body: bytes) -> ParsedEvent:
+        """Verify a request and parse its event.
 
         Args:
-            headers: of the request, names in lower case; those of Svix or of the standard that came of it.
-            body: as it came.
+            headers: the request's, names in lower case, as Svix or Standard Webhooks has them.
+            body: the raw bytes.
 
         Raises:
-            NotAuthentic: whatever the bytes, no secret fits, or it is more than five minutes off.
-            EventInvalid: it is signed, but is no event.
+            NotAuthentic: no secret fits, or the timestamp is more than five minutes off; whatever the bytes.
+            EventInvalid: it is signed, but is not an event.
         """
         missing = [names[0] for names in ALL_HEADERS if not _first(headers, names)]
         if missing:
@@ -85,15 +85,15 @@ class Verifier:
             "svix-timestamp": timestamp,
             "svix-signature": _first(headers, SIGNATURE_HEADERS),
         }
-        if not any(_fits(webhook, signed, body) for webhook in self._webhooks):
-            raise self._why(signed, body)
-        return _told(event_id, int(timestamp), body)
+        if not any(_is_signed(webhook, signed, body) for webhook in self._webhooks):
+            raise self._refusal(signed, body)
+        return _parsed(event_id, int(timestamp), body)
 
-    def _why(self, signed: Mapping[str, str], body: bytes) -> NotAuthentic:
-        """Find out why no secret fits."""
+    def _refusal(self, signed: Mapping[str, str], body: bytes) -> NotAuthentic:
+        """Returns the reason for which no secret fits."""
         late = self._clock() - int(signed["svix-timestamp"])
-        fits = any(_signed_with(webhook, signed, body) for webhook in self._webhooks)
-        # The library reads the clock a moment before.
+        fits = any(_signature_fits(webhook, signed, body) for webhook in self._webhooks)
+        # The library has read its clock a moment earlier.
         if fits or abs(late) > TOLERANCE_SECONDS:
             return outside_window(late, fits=fits)
         number = len(self._webhooks)
@@ -108,19 +108,19 @@ def _first(headers: Mapping[str, str], names: Sequence[str]) -> str:
     return next((headers[name] for name in names if name in headers), "")
 
 
-def _fits(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
+def _is_signed(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
     try:
         webhook.verify(body, signed)
     except (json.JSONDecodeError, RecursionError):
-        return True  # earlier releases read the body, too, once they have verified it
+        return True  # earlier releases parse the body after verifying it
     except (WebhookVerificationError, ValueError, TypeError):
-        # Of the latter two, the library lets some through: text that is not base64, bytes that are not UTF-8.
+        # The library raises the latter two for text that is not base64 and bytes that are not UTF-8.
         return False
     return True
 
 
-def _signed_with(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
-    """Tell whether the signature fits, however long ago it was made."""
+def _signature_fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
+    """Returns whether the signature fits, whatever its age."""
     try:
         moment = datetime.fromtimestamp(int(signed["svix-timestamp"]), UTC)
         expected = webhook.sign(signed["svix-id"], moment, body.decode())
@@ -132,7 +132,7 @@ def _signed_with(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bo
     )
 
 
-def _told(event_id: str, timestamp: int, body: bytes) -> Told:
+def _parsed(event_id: str, timestamp: int, body: bytes) -> ParsedEvent:
     event = event_object(body)
     name, data = event.get("type"), event.get("data")
     if not isinstance(name, str) or not 0 < len(name) <= 200:
@@ -141,7 +141,7 @@ def _told(event_id: str, timestamp: int, body: bytes) -> Told:
         raise EventInvalid("The event has no data.")
     subject, _, action = name.partition(".")
     kind = cast("Kind", subject) if subject in KINDS and action else "other"
-    return Told(
+    return ParsedEvent(
         event_id=event_id,
         kind=kind,
         action=action if kind != "other" else name,

@@ -38,7 +38,7 @@ class Dialect:
         self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
 
     def now(self) -> ColumnElement[int]:
-        """Give the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""
+        """Returns the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""
         if self.dialect == "postgresql":
             # Stable within a statement, so an index on a time can be searched with it.
             return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)

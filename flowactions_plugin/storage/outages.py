@@ -106,7 +106,7 @@ class Outages:
 
 
 def code_of(exc: BaseException) -> str | None:
-    """Give an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
+    """Returns an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
     for each in _causes(exc):
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
@@ -115,7 +115,7 @@ def code_of(exc: BaseException) -> str | None:
 
 
 def is_mistake(exc: BaseException) -> bool:
-    """Tell whether a value or a constraint is at fault, and not the database."""
+    """Returns whether a value or a constraint is at fault, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):
         return isinstance(exc, MISTAKES)
@@ -123,7 +123,7 @@ def is_mistake(exc: BaseException) -> bool:
 
 
 def _reason(exc: BaseException) -> BaseException:
-    """Give the driver's own error, which says it best."""
+    """Returns the driver's own error, which says it best."""
     return list(_causes(exc))[-1]
 
 

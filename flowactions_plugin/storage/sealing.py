@@ -57,7 +57,7 @@ class KeyRing:
             raise SealBroken from exc
 
     def is_newest(self, sealed: bytes) -> bool:
-        """Tell whether a value is sealed under the newest key."""
+        """Returns whether a value is sealed under the newest key."""
         return sealed[:KEY_ID_BYTES] == _key_id(self._newest)
 
     def sign(self, message: bytes, purpose: str) -> bytes:
@@ -65,7 +65,7 @@ class KeyRing:
         return hmac.digest(_derived(self._newest, purpose), message, "sha256")
 
     def verify(self, message: bytes, signature: bytes, purpose: str) -> bool:
-        """Tell whether `sign` made the signature, with any key of the ring."""
+        """Returns whether `sign` made the signature, with any key of the ring."""
         candidates = (hmac.digest(_derived(key, purpose), message, "sha256") for key in self._keys.values())
         return any(hmac.compare_digest(candidate, signature) for candidate in candidates)
 

@@ -35,7 +35,7 @@ def read_all(connection: Connection, statement: Executable, parameters: Any = No
 
 
 def is_text(value: object) -> bool:
-    """Tell whether a value that `read_all` gave is text, all of it."""
+    """Returns whether a value that `read_all` gave is text, all of it."""
     if not isinstance(value, str):
         return False
     try:
@@ -46,21 +46,21 @@ def is_text(value: object) -> bool:
 
 
 def raw_bytes(value: object) -> bytes:
-    """Give the bytes that SQLite holds of a value that `read_all` gave."""
+    """Returns the bytes that SQLite holds of a value that `read_all` gave."""
     if isinstance(value, bytes):
         return value
     return str(value).encode("utf-8", "surrogateescape")
 
 
 def as_text(value: object) -> str:
-    """Give a value that `read_all` gave as text that can be shown, with replacement characters where it is none."""
+    """Returns a value that `read_all` gave as text that can be shown, with replacement characters where it is none."""
     if isinstance(value, str) and value.isascii():
         return value
     return raw_bytes(value).decode("utf-8", "replace")
 
 
 def stored(value: Any) -> Any:
-    """Give a value that `read_all` gave as what finds it again in SQL."""
+    """Returns a value that `read_all` gave as what finds it again in SQL."""
     if isinstance(value, bytes):
         return literal(value, LargeBinary)
     if isinstance(value, str) and not is_text(value):

@@ -29,20 +29,20 @@ _CONNECTION: Final = "connection"
 
 
 def head() -> str:
-    """Give the revision that this release works with."""
+    """Returns the revision that this release works with."""
     revision = _scripts().get_current_head()
     assert revision is not None  # noqa: S101  there is always a first revision
     return revision
 
 
 def current(connection: Connection) -> str | None:
-    """Give the revision of a database's tables, ``None`` when it has none of ours."""
+    """Returns the revision of a database's tables, ``None`` when it has none of ours."""
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     return context.get_current_revision()
 
 
 def known(connection: Connection) -> str | None:
-    """Give the revision of a database's tables, as `current` does, for who is going to change them.
+    """Returns the revision of a database's tables, as `current` does, for who is going to change them.
 
     Raises:
         SchemaNewer: this release does not know it.

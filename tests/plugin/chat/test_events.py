@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
-from flowactions_plugin.chat.events import is_authentic, read_event
+from flowactions_plugin.chat.events import check_signature, read_event
 from flowactions_plugin.inbound import store as inbound_store
-from flowactions_plugin.inbound.requests import EventInvalid
+from flowactions_plugin.inbound.requests import EventInvalid, NotAuthentic
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
@@ -116,17 +116,21 @@ class TestVerifying:
     def test_the_published_example_verifies(self) -> None:
         """The provider's own documentation has this secret, body and signature."""
         arguments = (str(PUBLISHED_AT), PUBLISHED_SIGNATURE, PUBLISHED_BODY)
-        assert is_authentic(PUBLISHED_SECRET, *arguments, PUBLISHED_AT)
-        for later in (-300, 300):
-            assert is_authentic(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+        for later in (-300, 0, 300):
+            check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
         for later in (-301, 301):
-            assert not is_authentic(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
-        assert not is_authentic("another secret", *arguments, PUBLISHED_AT)
+            with pytest.raises(NotAuthentic, match="more than five minutes; the signature fits"):
+                check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+        with pytest.raises(NotAuthentic, match="does not fit CHAT_SIGNING_SECRET"):
+            check_signature("another secret", *arguments, PUBLISHED_AT)
 
     @given(st.text() | st.none(), st.text() | st.none(), st.binary())
-    def test_no_input_is_an_error(self, timestamp: str | None, signed: str | None, body: bytes) -> None:
-        """Whatever the bytes, the answer is no."""
-        assert is_authentic("secret", timestamp, signed, body, 1_700_000_000) is False
+    def test_any_other_input_is_not_authentic(
+        self, timestamp: str | None, signed: str | None, body: bytes
+    ) -> None:
+        """Whatever the bytes, the request is refused, and nothing else is raised."""
+        with pytest.raises(NotAuthentic):
+            check_signature("secret", timestamp, signed, body, 1_700_000_000)
 
     @pytest.mark.parametrize(
         ("headers", "body"),

@@ -21,10 +21,10 @@ from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.chat.attempts import SEND_SECONDS, with_retries
+from flowactions_plugin.chat.calls import ProviderCalls
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
-from flowactions_plugin.chat.watch import Watch
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.services import Services
@@ -311,7 +311,7 @@ class TestBounds:
 
     async def test_nobody_waits_past_the_end_for_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What a refusal says of the connection is written behind the walk's back when its time is up."""
-        monkeypatch.setattr("flowactions_plugin.chat.watch.NOTE_SECONDS", 3600.0)
+        monkeypatch.setattr("flowactions_plugin.chat.calls.RECORD_SECONDS", 3600.0)
         may_write, written = asyncio.Event(), asyncio.Event()
 
         class Store:
@@ -322,14 +322,14 @@ class TestBounds:
         async def refuse() -> None:
             raise ChatRefused("invalid_auth")
 
-        watch = Watch(cast("ConnectionStore", Store()))
+        calls = ProviderCalls(cast("ConnectionStore", Store()))
         until_soon = asyncio.get_running_loop().time() + 0.2
         async with asyncio.timeout(60):
             with pytest.raises(ChatRefused, match="no longer accepts"):
-                await watch.call(cast("StoredConnection", None), until_soon, refuse(), ())
+                await calls.make(cast("StoredConnection", None), until_soon, refuse(), ())
         assert not written.is_set()
         may_write.set()
-        await watch.aclose()
+        await calls.aclose()
         assert written.is_set()
 
     async def test_a_database_that_is_away_is_a_failed_send(
@@ -423,8 +423,8 @@ class TestWaiting:
 
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             await run.connect()
-            connections = cast("Chat", run.host.plugin_state(Services)._chat).connections
-            monkeypatch.setattr(connections, "_sleep", sleep)
+            messenger = cast("Chat", run.host.plugin_state(Services)._chat).messenger
+            monkeypatch.setattr(messenger, "_sleep", sleep)
             throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
             run.provider.faults[method].append(throttled)
             result = await run.message(chatActionType="dm", chatUserId="U0GRACE", chatRetryOnFailure=True)

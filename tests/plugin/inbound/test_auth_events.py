@@ -157,13 +157,13 @@ class TestVerifying:
         """Whatever the bytes: not authentic."""
         headers = {"svix-id": event_id, "svix-timestamp": timestamp, "svix-signature": signature}
         with pytest.raises(NotAuthentic):
-            Verifier([NEW]).read(headers, body)
+            Verifier([NEW]).verify(headers, body)
 
     @given(st.text('{}[]":,0123456789 aetypd.\\u\x00') | st.text())
     def test_any_signed_text_is_understood_or_refused(self, body: str) -> None:
         """What is signed but is no event is told apart."""
         with contextlib.suppress(EventInvalid, UnicodeEncodeError):
-            Verifier([NEW]).read(signed(body.encode()), body.encode())
+            Verifier([NEW]).verify(signed(body.encode()), body.encode())
 
     @pytest.mark.parametrize(
         "body",
@@ -291,7 +291,7 @@ class TestRefusals:
         times = [0.0, 1.0, 59.9, 60.0, 61.0, 500.0, 600.0]
         log = RefusalLog("flowactions.auth_events", "POST /x", iter(times).__next__)
         for _ in times:
-            log.note(NotAuthentic("signature", "no fit"))
+            log.record(NotAuthentic("signature", "no fit"))
         assert [record.getMessage() for record in caplog.records] == [
             "POST /x refused: no fit",
             "POST /x refused: no fit (2 more for this cause since the last line)",
@@ -361,7 +361,7 @@ class TestOnce:
         async def away(*_: Any) -> None:
             raise StorageUnavailable("the database failed: it is away")
 
-        monkeypatch.setattr("flowactions_plugin.inbound.store.note", away)
+        monkeypatch.setattr("flowactions_plugin.inbound.store.record", away)
         answer = await run.send()
         assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
         assert "retry-after" in answer.headers

@@ -1,4 +1,4 @@
-"""Calls of the chat provider within a time, and what they tell of a connection noted on it."""
+"""Calls of the chat provider: limited in time, and what they say about a connection is stored."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.chat")
 
-NOTE_SECONDS: Final = 1.0
-"""The longest that a walk is held to note what a refusal says of its connection."""
+RECORD_SECONDS: Final = 1.0
+"""How long a walk waits for the write of what a refusal says about its connection."""
 
 Result = TypeVar("Result")
 
 
-class Watch:
-    """Bounds calls in time, and notes on connections that their token is dead or lacks a scope.
+class ProviderCalls:
+    """Limits calls in time, and records on connections that a token was revoked or lacks a scope.
 
     Args:
         store: where connections are kept.
@@ -34,19 +34,19 @@ class Watch:
         self._background: set[asyncio.Task[Any]] = set()
 
     async def aclose(self) -> None:
-        """Wait for what is still being read or written."""
+        """Wait for the reads and writes in the background."""
         if self._background:
             await asyncio.wait(self._background)
 
-    async def call(
+    async def make(
         self, stored: StoredConnection, until: float, call: Awaitable[Result], uses: Sequence[str]
     ) -> Result:
-        """Call the provider within a time, and note on the connection what comes of it.
+        """Wait for a call of the provider, and record on the connection what the answer says about it.
 
         Args:
             stored: the connection that the call is made with.
-            until: a moment of the event loop's clock.
-            call: makes it.
+            until: a time of the event loop's clock.
+            call: the call.
             uses: the scopes that it needs.
 
         Raises:
@@ -58,29 +58,29 @@ class Watch:
         except TimeoutError:
             raise ChatRefused("unreachable", detail="no answer in time") from None
         except ChatRefused as refusal:
-            await self._note_refusal(stored, refusal, until)
+            await self._record_refusal(stored, refusal, until)
             raise
         if any(is_covered(scope, uses) for scope in read_scopes(stored.missing_scopes)):
-            # The workspace has granted it in the meantime. Nobody waits for that to be noted.
+            # The workspace has granted it meanwhile. The write happens in the background.
             write = self._store.change_missing_scopes(
-                stored, lambda noted: [scope for scope in noted if not is_covered(scope, uses)]
+                stored, lambda recorded: [scope for scope in recorded if not is_covered(scope, uses)]
             )
-            self._begin(self._note(stored, write))
+            self._start(self._record(stored, write))
         return result
 
-    async def until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for the database until a moment, and cancel what goes on after it.
+    async def read_until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for the database until a time, and cancel the work after that.
 
-        It is not waited for then: a statement that waits for a lock can take long to be cancelled.
+        The cancellation is not waited for, because a statement that waits for a lock may take long to be cancelled.
 
         Args:
-            until: a moment of the event loop's clock.
-            work: asks the database.
+            until: a time of the event loop's clock.
+            work: reads from the database.
 
         Raises:
             StorageUnavailable: it did not answer in time.
         """
-        working = self._begin(work)
+        working = self._start(work)
         try:
             await asyncio.wait({working}, timeout=max(0.0, until - seconds_from_now(0)))
         finally:
@@ -89,29 +89,31 @@ class Watch:
             raise StorageUnavailable("the database did not answer in time")
         return working.result()
 
-    async def _note_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
+    async def _record_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
         if refusal.code in REVOKED:
             write = self._store.revoke([stored], refusal.code)
         elif refusal.code == "missing_scope" and set(refusal.needed) - set(missing_scopes(stored)):
-            write = self._store.change_missing_scopes(stored, lambda noted: in_order([*noted, *refusal.needed]))
+            write = self._store.change_missing_scopes(
+                stored, lambda recorded: in_order([*recorded, *refusal.needed])
+            )
         else:
             return
-        # Begun at once, but not waited for at any cost: on SQLite, a host that reaches the node within a
-        # transaction of its own holds the lock that this needs.
-        noting = self._begin(self._note(stored, write))
+        # The wait is limited: on SQLite, a host that reaches the node in its own transaction holds the lock that this
+        # write needs.
+        recording = self._start(self._record(stored, write))
         left = max(0.0, until - seconds_from_now(0))
-        await asyncio.wait({noting}, timeout=min(NOTE_SECONDS, left))
+        await asyncio.wait({recording}, timeout=min(RECORD_SECONDS, left))
 
-    async def _note(self, stored: StoredConnection, write: Awaitable[None]) -> None:
+    async def _record(self, stored: StoredConnection, write: Awaitable[None]) -> None:
         try:
             await write
-        except Exception as exc:  # noqa: BLE001  nobody waits for it
+        except Exception as exc:  # noqa: BLE001  it runs in the background
             reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
             log.warning(
                 "what the provider says of team %s could not be noted: %s", printable(stored.team_id), reason
             )
 
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._ended)
@@ -120,15 +122,15 @@ class Watch:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits gets it; who has gone does not miss it
+            task.exception()  # retrieved, so that asyncio does not log it
 
 
 def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
-    """List the scopes that a connection is known to lack.
+    """Returns the scopes that a connection is known to lack.
 
-    They were not granted, or the provider refused a call for them.
+    They were not granted, or the provider refused a call because of them.
     """
-    noted = read_scopes(stored.missing_scopes)
-    # Releases that did not note it left it to the granted ones.
+    recorded = read_scopes(stored.missing_scopes)
+    # Earlier releases stored only the granted scopes.
     earlier = () if stored.install_id else not_granted(read_scopes(stored.scopes))
-    return in_order([*earlier, *noted])
+    return in_order([*earlier, *recorded])
