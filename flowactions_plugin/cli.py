@@ -22,7 +22,7 @@ from flowactions_hookspecs.tasks import Supervisor
 from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import keys_of
 from flowactions_plugin.chat.store import ConnectionStore
-from flowactions_plugin.errors import SchemaNewer, StorageMisplaced
+from flowactions_plugin.errors import CannotRun, SchemaNewer, StorageMisplaced
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -33,10 +33,6 @@ HOST_HELP = (
     "where the host is made: 'package.module:name' of a Host, of a function or coroutine function that gives one, "
     "or of one that gives an async context manager that does"
 )
-
-
-class CannotRun(FlowActionsError):
-    """The command line or what it names cannot be used."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,11 +13,12 @@ from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host
 from flowactions_plugin.chat.calls import missing_scopes
-from flowactions_plugin.chat.connections import Connections, NotConnected
+from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.scopes import read_scopes
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import to_iso
+from flowactions_plugin.errors import NotConnected
 from flowactions_plugin.host_answers import checked
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from uuid import uuid4
 
-from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.answers import shown
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.provider import ChatProvider, Installation
@@ -16,15 +15,12 @@ from flowactions_plugin.chat.scopes import not_granted, write_scopes
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
 from flowactions_plugin.clock import Clock
+from flowactions_plugin.errors import NotConnected
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
-
-
-class NotConnected(FlowActionsError):
-    """The organization has no chat workspace connected."""
 
 
 class Connections:

@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 
 from flowactions_plugin.chat.events import Challenge, check_signature, read_event
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.errors import EventInvalid, NotConfigured
 from flowactions_plugin.http.auth import read_body
 from flowactions_plugin.http.openapi import openapi_spec
 from flowactions_plugin.http.problems import Problem
@@ -18,7 +18,6 @@ from flowactions_plugin.inbound.refusals import RefusalLog
 from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
     EventAnswer,
-    EventInvalid,
     EventReceived,
     NotAuthentic,
 )

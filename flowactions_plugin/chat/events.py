@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_plugin.chat.store import ConnectionStore, Revocation
-from flowactions_plugin.inbound.requests import EventInvalid, NotAuthentic, event_object, outside_window
+from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
 from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.chat")

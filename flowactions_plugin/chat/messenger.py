@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.attempts import (
     SEND_SECONDS,
     Post,
@@ -20,11 +19,8 @@ from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.provider import ChatProvider
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
+from flowactions_plugin.errors import NoDefaultChannel
 from flowactions_plugin.storage.sealing import KeyRing
-
-
-class NoDefaultChannel(FlowActionsError):
-    """The connection has no default channel: choose one first."""
 
 
 class Messenger:

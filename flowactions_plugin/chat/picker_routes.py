@@ -11,13 +11,13 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
-from flowactions_plugin.chat.connections import NotConnected
 from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth import BASE_PATH
 from flowactions_plugin.chat.pickers import ListPage, search
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
+from flowactions_plugin.errors import NotConnected
 from flowactions_plugin.http.openapi import openapi_spec
 from flowactions_plugin.http.problems import Problem
 

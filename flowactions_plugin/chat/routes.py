@@ -12,15 +12,13 @@ from msgspec import Meta
 
 from flowactions_hookspecs import DashboardPrincipal, Host
 from flowactions_plugin.chat.connection_routes import choose_channel, disconnect, show
-from flowactions_plugin.chat.connections import NotConnected
 from flowactions_plugin.chat.event_routes import events
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.messenger import NoDefaultChannel
 from flowactions_plugin.chat.oauth import BASE_PATH
 from flowactions_plugin.chat.oauth_routes import callback, install
 from flowactions_plugin.chat.picker_routes import channels, members
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnected
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 from litestar.dto import AbstractDTO
 
+from flowactions_plugin.errors import JSONInvalid
 from flowactions_plugin.http.problems import WRONG_FORM, Problem
 
 T = TypeVar("T")
@@ -18,10 +19,6 @@ _AT: Final = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
 
 MAX_ERRORS: Final = 50
 """How many fields an answer names."""
-
-
-class JSONInvalid(ValueError):
-    """The bytes are no JSON, or such as programs read differently; the message says why."""
 
 
 def parse(body: bytes) -> Any:
@@ -40,8 +37,6 @@ def parse(body: bytes) -> Any:
         raise JSONInvalid("The body is nested too deeply.") from None
     except json.JSONDecodeError as exc:
         raise JSONInvalid(f"The body is not valid JSON: {exc.msg} at character {exc.pos}.") from None
-    except JSONInvalid:
-        raise
     except ValueError:  # of the one reader for integers without end, of the other for the rest
         raise JSONInvalid("A number is too large, or a text holds half of a surrogate pair.") from None
     return value

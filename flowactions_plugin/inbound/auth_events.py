@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from flowactions_hookspecs import AuthEvent, FlowActionsError, Host
+from flowactions_hookspecs import AuthEvent, Host
+from flowactions_plugin.errors import HandlerFailed
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.verify import ParsedEvent
 from flowactions_plugin.storage.database import Database, Transaction
@@ -17,10 +18,6 @@ HANDLER_SECONDS: Final = 10.0
 
 OnOrganizationDeleted = Callable[[str, Transaction], Awaitable[Callable[[], Awaitable[None]] | None]]
 """Deletes an organization's chat connection in a transaction; returns what is to be called after the commit."""
-
-
-class HandlerFailed(FlowActionsError):
-    """The host could not handle the event; the cause says why."""
 
 
 class AuthEvents:

@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.http.strict_json import JSONInvalid, parse
+from flowactions_plugin.errors import EventInvalid, JSONInvalid
+from flowactions_plugin.http.strict_json import parse
 
 EVENT_BYTES: Final = 1024 * 1024
 """The size limit of a body."""
@@ -56,10 +57,6 @@ def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
         "timestamp",
         f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}",
     )
-
-
-class EventInvalid(FlowActionsError):
-    """An authentic request does not hold a valid event; the message says what is wrong with it."""
 
 
 def event_object(body: bytes) -> dict[str, Any]:

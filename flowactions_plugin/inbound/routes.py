@@ -9,16 +9,15 @@ import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 
-from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured
 from flowactions_plugin.http.auth import RouteGuard, read_body
 from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.inbound.auth_events import AuthEvents, HandlerFailed
+from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.inbound.refusals import RefusalLog
 from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
     EventAnswer,
-    EventInvalid,
     EventReceived,
     NotAuthentic,
 )

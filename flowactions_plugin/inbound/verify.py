@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from svix.webhooks import Webhook, WebhookVerificationError
 
-from flowactions_plugin.inbound.requests import EventInvalid, NotAuthentic, event_object, outside_window
+from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
 
 ID_HEADERS: Final = ("svix-id", "webhook-id")
 TIMESTAMP_HEADERS: Final = ("svix-timestamp", "webhook-timestamp")

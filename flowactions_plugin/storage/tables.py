@@ -31,7 +31,7 @@ async def prepare_tables(transaction: AsyncConnection) -> None:
     Raises:
         SchemaOutdated: PostgreSQL's tables are of an earlier release, or this role may not create or read them.
     """
-    outdated = migrations.UPGRADE if transaction.dialect.name == "sqlite" else migrations.REFUSE
+    outdated: migrations.Outdated = "upgrade" if transaction.dialect.name == "sqlite" else "refuse"
     try:
         await transaction.run_sync(migrations.prepare, outdated)
     except DBAPIError as exc:
@@ -59,5 +59,5 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
     """
     before = await transaction.run_sync(migrations.known)
     if not dry:
-        await transaction.run_sync(migrations.prepare, migrations.UPGRADE)
+        await transaction.run_sync(migrations.prepare, "upgrade")
     return before, migrations.head()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from alembic import command
 from alembic.config import Config
@@ -22,8 +22,8 @@ log = logging.getLogger("flowactions.storage")
 
 VERSION_TABLE: Final = "flowactions_version"
 
-UPGRADE: Final = "upgrade"
-REFUSE: Final = "refuse"
+Outdated: TypeAlias = Literal["upgrade", "refuse"]
+"""What `prepare` does with tables of an earlier release."""
 
 _CONNECTION: Final = "connection"
 
@@ -63,7 +63,7 @@ def upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def prepare(connection: Connection, outdated: Literal["upgrade", "refuse"]) -> None:
+def prepare(connection: Connection, outdated: Outdated) -> None:
     """Make the tables in a database that has none, and see to it that they are those of this release.
 
     Args:

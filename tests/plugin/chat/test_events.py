@@ -17,8 +17,9 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
+from flowactions_plugin.errors import EventInvalid
 from flowactions_plugin.inbound import store as inbound_store
-from flowactions_plugin.inbound.requests import EventInvalid, NotAuthentic
+from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings

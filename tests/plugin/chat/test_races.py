@@ -113,15 +113,15 @@ class TestDisconnecting:
     ) -> None:
         """An install that ends between the removal and the revocation keeps its token."""
         await run.connect()
-        take = ConnectionStore.take
+        pop = ConnectionStore.pop
 
         async def slow(self: ConnectionStore, *given: Any) -> Any:
-            taken = await take(self, *given)
+            taken = await pop(self, *given)
             assert await run.connect() == {"chat": "connected"}
             return taken
 
         with monkeypatch.context() as patched:
-            patched.setattr(ConnectionStore, "take", slow)
+            patched.setattr(ConnectionStore, "pop", slow)
             assert (await run.browser.delete(CONNECTION)).status_code == 204
         assert "auth.revoke" not in run.provider.calls
         assert (await run.card())["status"] == "active"

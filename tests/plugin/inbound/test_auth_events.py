@@ -20,9 +20,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions, SettingsInvalid
-from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.errors import EventInvalid, StorageUnavailable
 from flowactions_plugin.inbound.refusals import RefusalLog
-from flowactions_plugin.inbound.requests import EventInvalid, NotAuthentic
+from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
