@@ -21,7 +21,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_hookspecs.ids import MAX_ID_LENGTH, id_fault
 from flowactions_plugin.host_answers import checked
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, AnyConnection, RouteGuard, principal_of
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.logic.dispatch import ActionUnusable
@@ -143,8 +143,8 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
         enqueuer: takes the calls.
     """
 
-    async def check_agent(connection: AnyConnection) -> None:
-        await _check_agent(host, principal_of(connection), connection.path_params["agent_id"])
+    async def check_agent(request: ASGIRequest) -> None:
+        await _check_agent(host, principal_of(request), request.path_params["agent_id"])
 
     return Router(
         "/",

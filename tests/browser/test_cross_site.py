@@ -19,7 +19,8 @@ from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from flowactions_plugin.services import Services
 from tests.chatting import chat_settings
-from tests.support import SmallHost, a_walk, until
+from tests.support import SmallHost, a_walk
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 

@@ -23,7 +23,8 @@ from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 
 @pytest.fixture

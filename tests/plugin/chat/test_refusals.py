@@ -29,8 +29,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.services import Services
 from tests.chatting import Adopted, adopt, adopted, adopting_settings, chat_host
-from tests.support import SmallHost, a_walk, until
-from tests.waiting import SAFETY_SECONDS, within
+from tests.support import SmallHost, a_walk
+from tests.waiting import SAFETY_SECONDS, until, within
 
 DOWN = Fault(503, b"<html>down</html>")
 DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}

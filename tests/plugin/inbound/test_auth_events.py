@@ -28,7 +28,8 @@ from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.auth_provider import CREATED, NEW, OLD, OTHER, Running, signed
 from tests.chatting import chat_host
-from tests.support import SmallHost, development, until
+from tests.support import SmallHost, development
+from tests.waiting import until
 
 
 @pytest.fixture

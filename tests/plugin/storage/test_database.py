@@ -21,8 +21,8 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
-from tests.waiting import SAFETY_SECONDS, within
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import SAFETY_SECONDS, until, within
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 

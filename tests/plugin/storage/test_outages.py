@@ -27,7 +27,8 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.retention import keep_pruning
 from tests.host_transactions import webhook
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 OUTAGES = [

@@ -13,7 +13,8 @@ from flowactions_hookspecs import Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ from tests.host_transactions import (
     sharing,
     transaction_of,
 )
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 WRITTEN = ("outbox", "deferred")
 
