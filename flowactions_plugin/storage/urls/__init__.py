@@ -33,10 +33,10 @@ DRIVERS: Final = {
 
 
 def parse_database_url(text: str) -> str:
-    """Parse a database URL, as operators and providers write it, into one for SQLAlchemy.
+    """Parse a database URL as operators and providers write it; returns one for SQLAlchemy.
 
     Raises:
-        ValueError: it cannot be used; the message goes on after the setting's name and holds no value.
+        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
     """
     scheme, separator, rest = text.partition("://")
     backend = DRIVERS.get(scheme)

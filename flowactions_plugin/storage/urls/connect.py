@@ -1,4 +1,4 @@
-"""What a parsed PostgreSQL URL means to the driver."""
+"""Translates a parsed PostgreSQL URL into arguments of asyncpg."""
 
 from __future__ import annotations
 

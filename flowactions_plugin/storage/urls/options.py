@@ -1,4 +1,4 @@
-"""What both kinds of database URLs say of their options."""
+"""Messages about options of database URLs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "ssl_max_protocol_version": TLS_VERSIONS,
     "sslnegotiation": ("postgres", "direct"),
     "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
-    # asyncpg neither binds the channel nor encrypts by GSSAPI. What providers write into their URLs is let through.
+    # asyncpg supports neither channel binding nor GSSAPI encryption. Values that providers write are accepted.
     "channel_binding": ("disable", "prefer", "require"),
     "gssencmode": ("disable", "prefer"),
     "client_encoding": ("auto", "utf8", "UTF8", "utf-8", "UTF-8"),
@@ -33,13 +33,13 @@ FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 TEXTS: Final = ("application_name", "options", "sslpassword", "passfile", "krbsrvname", "gsslib", *FILES)
 NUMBERS: Final = ("connect_timeout", "prepared_statement_cache_size", "statement_cache_size")
 IN_QUERY: Final = ("host", "port", "user", "password", "dbname", "database")
-"""Parts of a PostgreSQL URL that may stand in its query instead."""
+"""Parts of a PostgreSQL URL that may be in its query instead."""
 
 ALIASES: Final = {"ssl": "sslmode", "fallback_application_name": "application_name"}
-"""What others call an option, and what stands in for one that is not there."""
+"""Other names of options, and substitutes for missing ones."""
 
 SYSTEM_AUTHORITIES: Final = "system"
-"""Of ``sslrootcert``, as in libpq: the operating system's certificate authorities."""
+"""Value of ``sslrootcert``, as in libpq: the operating system's certificate authorities."""
 
 ENCODE: Final = (
     "must have special characters in its user name, password and options percent-encoded (@ as %40, / as %2F, "
@@ -59,10 +59,10 @@ class Server(NamedTuple):
 
 
 def parse_postgresql(rest: str) -> str:
-    """Parse what follows ``postgresql://`` into a URL for SQLAlchemy.
+    """Parse what follows ``postgresql://``; returns a URL for SQLAlchemy.
 
     Raises:
-        ValueError: it cannot be used; the message goes on after the setting's name and holds no value.
+        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
     """
     authority, path, query = re.match(r"([^/?]*)(/[^?]*)?(?:\?(.*))?$", rest, re.DOTALL).groups(default="")  # type: ignore[union-attr]  # matches any text
     userinfo, _, hosts = authority.rpartition("@")

@@ -25,10 +25,10 @@ _NO_FILE: Final = "must name a file, such as sqlite:///flowactions.db: in memory
 
 
 def parse_sqlite(rest: str) -> str:
-    """Parse what follows ``sqlite://`` into a URL for SQLAlchemy.
+    """Parse what follows ``sqlite://``; returns a URL for SQLAlchemy.
 
     Raises:
-        ValueError: it cannot be used; the message goes on after the setting's name and holds no value.
+        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
     """
     if not rest.startswith("/"):
         if not rest or rest.startswith("?"):
