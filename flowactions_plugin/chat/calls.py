@@ -69,7 +69,7 @@ class ProviderCalls:
         return result
 
     async def read_until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for the database until a time, and cancel the work after that.
+        """Wait for the database until a time, and cancel the read after that.
 
         The cancellation is not waited for, because a statement that waits for a lock may take long to be cancelled.
 

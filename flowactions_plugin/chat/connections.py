@@ -31,7 +31,7 @@ class Connections:
         provider: the chat provider.
         keys: seals the tokens.
         clock: Unix seconds.
-        static_token: ``CHAT_BOT_TOKEN``; it belongs to the operator and is never revoked from here.
+        static_token: ``CHAT_BOT_TOKEN``; it is never revoked.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Connections:
         return stored
 
     async def set_default_channel(self, organization_id: str, channel_id: str) -> None:
-        """Choose the channel that test messages go to.
+        """Set the channel of test messages.
 
         Raises:
             NotConnected: there is no connection.

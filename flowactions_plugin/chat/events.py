@@ -1,4 +1,4 @@
-"""The chat provider's lifecycle events: verified, deduplicated, and what they revoke (§5.4, §6.2)."""
+"""The chat provider's lifecycle events: verified, deduplicated, and applied to connections (§5.4, §6.2)."""
 
 from __future__ import annotations
 

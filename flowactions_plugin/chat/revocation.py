@@ -27,7 +27,7 @@ class Revoker:
         store: where connections are kept.
         provider: the chat provider.
         keys: open the tokens.
-        static_token: ``CHAT_BOT_TOKEN``; it belongs to the operator and is never revoked from here.
+        static_token: ``CHAT_BOT_TOKEN``; it is never revoked.
     """
 
     def __init__(

@@ -78,18 +78,18 @@ async def send_message(
 
 
 def chat_router(host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
-    """Make the router of the chat connection.
+    """Returns the router of the chat connection.
 
     Args:
-        host: tells which agents use the connection, and who comes back from the provider.
-        guard: decides who may call.
-        chat: the chat part, or why there is none; then every route answers 503.
-        dashboard_url: the page on which an install ends.
+        host: lists the agents that use the connection, and authenticates the OAuth callback.
+        guard: checks requests.
+        chat: the chat part, or the error because of which every route answers 503.
+        dashboard_url: the page to which an install returns.
     """
 
     async def configured_chat() -> Chat:
         if isinstance(chat, NotConfigured):
-            raise NotConfigured(str(chat))  # anew: one that is raised again and again would grow
+            raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
 
     refusals = RefusalLog("flowactions.chat", f"POST {BASE_PATH}/events")

@@ -1,4 +1,4 @@
-"""All SQL of chat connections."""
+"""The SQL of chat connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowactions_plugin.storage.schema import chat_connections, oauth_states
 
 
 class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
-    """An organization's connection as it is stored; the token only sealed."""
+    """A stored connection of an organization; its token is sealed."""
 
     organization_id: str
     team_id: str
@@ -35,10 +35,10 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """An OAuth flow under way: who installs, for which tenant, in which browser.
+    """A started OAuth flow: the user, the tenant and the browser.
 
     Attributes:
-        browser: SHA-256 of the cookie that binds it to one browser, in hex.
+        browser: SHA-256, in hex, of the cookie that binds the flow to one browser.
     """
 
     id: str
@@ -56,15 +56,15 @@ PROVIDER: Final = "chat"
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True):
-    """An event by which a workspace takes the app's tokens away (§6.2).
+    """An event with which a workspace revokes the app's tokens (§6.2).
 
     Attributes:
-        event_id: by this it is deduplicated.
+        event_id: the provider's id, for deduplication.
         team_id: the workspace.
-        app_id: the provider's app; empty when the event does not say.
-        bot_users: only connections of these; ``None`` means all of the workspace.
-        at: when it happened, Unix seconds.
-        reason: what to store, a code that has advice.
+        app_id: the provider's app; empty when the event does not name it.
+        bot_users: limits it to the connections of these bot users; ``None``: all of the workspace.
+        at: the time of the event, Unix seconds.
+        reason: the code to store, one that has advice.
     """
 
     event_id: str
@@ -84,26 +84,26 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionStore:
-    """The chat connections of one database, and the OAuth flows under way."""
+    """The chat connections of one database, and the started OAuth flows."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, organization_id: str) -> StoredConnection | None:
-        """Returns an organization's connection, ``None`` when it has none."""
+        """Returns an organization's connection; ``None`` when it has none."""
         query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _stored(row)
 
     async def replace(self, stored: StoredConnection) -> StoredConnection | None:
-        """Store a connection in place of the organization's present one.
+        """Store a connection, replacing the organization's current one.
 
-        The default channel of the present one stays when it is of the same workspace.
+        The default channel is kept when both are of the same workspace.
 
         Returns:
-            The connection whose place it took, ``None`` when there was none. Of any number of racing calls, each gets
-            the one that it replaced.
+            The replaced connection; ``None`` when there was none. Of any number of concurrent calls, each gets the one
+            that it replaced.
         """
         values = msgspec.structs.asdict(stored)
         mine = chat_connections.c.organization_id == stored.organization_id
@@ -117,7 +117,7 @@ class ConnectionStore:
                 query = select(chat_connections).where(mine).with_for_update()
                 row = (await transaction.execute(query)).one_or_none()
                 if row is None:
-                    continue  # somebody has disconnected in between
+                    continue  # deleted concurrently
                 before = _stored(row)
                 if before.team_id == stored.team_id:
                     values["default_channel"] = before.default_channel
@@ -125,7 +125,7 @@ class ConnectionStore:
                 return before
 
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
-        """Choose the default channel.
+        """Set the default channel.
 
         Returns:
             Whether the organization has a connection.
@@ -139,11 +139,11 @@ class ConnectionStore:
             return (await transaction.execute(changed)).rowcount == 1
 
     async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
-        """Returns the active connections of a workspace, of whatever organization.
+        """Returns the active connections of a workspace, of all organizations.
 
         Args:
             team_id: the workspace.
-            limit: how many at the most.
+            limit: the maximum number.
         """
         query = select(chat_connections).where(
             chat_connections.c.team_id == team_id, chat_connections.c.status == "active"
@@ -154,11 +154,11 @@ class ConnectionStore:
     async def change_missing_scopes(
         self, stored: StoredConnection, change: Callable[[Sequence[str]], Sequence[str]]
     ) -> None:
-        """Change the scopes that a connection is noted to lack, unless it was made anew in the meantime.
+        """Change the stored missing scopes of a connection, unless it was replaced meanwhile.
 
         Args:
             stored: the connection that a call was made with.
-            change: the noted ones → those to note.
+            change: the stored ones → the new ones.
         """
         query = select(chat_connections.c.missing_scopes).where(*_installed_as(stored)).with_for_update()
         async with self._database.write() as transaction:
@@ -172,15 +172,15 @@ class ConnectionStore:
                 )
 
     async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
-        """Note that tokens are dead; a connection that was made anew in the meantime stays as it is."""
+        """Mark connections as revoked, except those that were replaced meanwhile."""
         async with self._database.write() as transaction:
             await self._revoke(transaction, revoked, reason)
 
     async def revoke_by_event(self, event: Revocation) -> Sequence[str] | None:
-        """Note that a workspace has revoked its connections, and that its event was seen, in one transaction.
+        """Mark a workspace's connections as revoked and record the event, in one transaction.
 
         Returns:
-            The organizations concerned; ``None`` when the event was seen before.
+            The organizations of the revoked connections; ``None`` when the event was recorded before.
         """
         of_team = select(chat_connections).where(
             chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
@@ -202,11 +202,11 @@ class ConnectionStore:
             )
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
-        """Returns organizations and their sealed tokens, in the organizations' order.
+        """Returns organizations and their sealed tokens, ordered by organization.
 
         Args:
-            after: the organization that the list before ended with; empty for the first.
-            limit: how many at the most.
+            after: the last organization of the previous page; empty for the first page.
+            limit: the maximum number.
         """
         query = (
             select(chat_connections.c.organization_id, chat_connections.c.sealed_token)
@@ -218,10 +218,10 @@ class ConnectionStore:
             return [(row[0], row[1]) for row in (await connection.execute(query)).all()]
 
     async def reseal(self, organization_id: str, old: bytes, new: bytes) -> bool:
-        """Exchange a sealed token for the same one under another key.
+        """Replace a sealed token with the same one sealed with another key.
 
         Returns:
-            Whether it was still there; a connection that was made anew has a token of its own.
+            Whether it was still stored; a replaced connection has another token.
         """
         exchanged = (
             update(chat_connections)
@@ -252,23 +252,23 @@ class ConnectionStore:
         return None if row is None else _stored(row)
 
     async def start_flow(self, flow: OAuthFlow, lifetime_ms: int) -> None:
-        """Remember that an OAuth flow was started, and forget those that were never finished.
+        """Store a started OAuth flow, and delete old ones that were not finished.
 
         Args:
-            flow: who started it.
-            lifetime_ms: how long there is to finish it.
+            flow: the flow.
+            lifetime_ms: the time in which it can be finished.
         """
         now = self._database.now()
         values = msgspec.structs.asdict(flow)
         async with self._database.write() as transaction:
-            # Kept for a while, so that somebody who comes too late is told so.
+            # Expired flows are kept for a while, so that a late callback is answered with ``expired``.
             await transaction.execute(
                 delete(oauth_states).where(oauth_states.c.expires_at < now - EXPIRED_FLOW_MS)
             )
             await transaction.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
 
     async def flow(self, flow_id: str) -> OAuthFlow | None:
-        """Returns an OAuth flow that was started and not finished, expired or not."""
+        """Returns an OAuth flow that was not finished, whether expired or not."""
         query = select(*(oauth_states.c[name] for name in OAuthFlow.__struct_fields__)).where(
             oauth_states.c.id == flow_id
         )
@@ -277,10 +277,10 @@ class ConnectionStore:
         return None if row is None else OAuthFlow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
 
     async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
-        """Use a started OAuth flow up, whether or not there was still time.
+        """Consume a started OAuth flow, whether expired or not.
 
         Returns:
-            What came of it; of any number of racing callers, one is told ``finished``.
+            The result; of any number of concurrent callers, one gets ``finished``.
         """
         used = (
             delete(oauth_states)
@@ -295,10 +295,10 @@ class ConnectionStore:
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
-    """Returns the conditions under which an organization's connection is still this installation.
+    """Returns the conditions that an organization's connection is still this installation.
 
-    A connection of an earlier release has no id, and a process of that release that replaces one leaves the id as it
-    was. So the time counts, too.
+    A connection of an earlier release has no id, and a process of that release does not change the id when it replaces a
+    connection. So the time is compared, too.
     """
     return (
         chat_connections.c.organization_id == stored.organization_id,

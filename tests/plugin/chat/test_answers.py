@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from flowactions_conformance.chat_provider import Fault
 from flowactions_hookspecs import Node
-from flowactions_plugin.chat.answers import MOST_BYTES, read_answer
+from flowactions_plugin.chat.answers import MAX_BYTES, read_answer
 from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
 from tests.chatting import ChatHost, chat_host
@@ -115,7 +115,7 @@ HOSTILE: Final[Mapping[str, tuple[int, dict[str, str], bytes]]] = {
     "compressed twice": (200, {**JSON, "content-encoding": "gzip, gzip"}, gzip.compress(gzip.compress(b"{}"))),
     "an unknown compression": (200, {**JSON, "content-encoding": "rot13"}, b"{}"),
     "a bomb": (200, {**JSON, "content-encoding": "gzip"}, gzip.compress(b" " * (64 << 20))),
-    "too long": (200, JSON, b'{"ok":true,"ts":"1"' + b" " * MOST_BYTES + b"}"),
+    "too long": (200, JSON, b'{"ok":true,"ts":"1"' + b" " * MAX_BYTES + b"}"),
     "a redirect": (302, {**JSON, "location": "/api/auth.test"}, b'{"ok":true,"ts":"1"}'),
     "created": (201, JSON, b'{"ok":true,"ts":"1"}'),
     "an error that says ok": (500, JSON, b'{"ok":true,"ts":"1"}'),
@@ -194,7 +194,7 @@ class TestReading:
             ({"content-type": 'Application/JSON; charset="latin-1"'}, body),
             ({"content-type": "application/vnd.chat+json"}, body),
             ({**JSON, "content-encoding": "gzip"}, gzip.compress(body)),
-            (JSON, body + b" " * (MOST_BYTES - len(body))),
+            (JSON, body + b" " * (MAX_BYTES - len(body))),
         ]
         waiting = [raw(200, headers, content) for headers, content in dresses]
 
@@ -305,13 +305,13 @@ class TestBounds:
     async def test_a_bomb_is_not_unpacked(self) -> None:
         """A body that would become 128 MiB costs as much as one that is too long."""
         bomb = gzip.compress(b" " * (128 << 20))
-        assert len(bomb) < MOST_BYTES
+        assert len(bomb) < MAX_BYTES
         tracemalloc.start()
         with pytest.raises(AnswerTooLarge):
             read_answer(200, {**JSON, "content-encoding": "gzip"}, bomb)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert peak < 4 * MOST_BYTES
+        assert peak < 4 * MAX_BYTES
 
     @pytest.mark.parametrize(
         "flood",

@@ -116,14 +116,14 @@ async def test_pages_too_long_to_be_read_are_asked_for_in_parts(
 ) -> None:
     """Where 999 names are more than is read of an answer, fewer are asked for, from then on."""
     for module in ("answers", "provider"):
-        monkeypatch.setattr(f"flowactions_plugin.chat.{module}.MOST_BYTES", 40_000)
+        monkeypatch.setattr(f"flowactions_plugin.chat.{module}.MAX_BYTES", 40_000)
     found = await page(big, CHANNELS, search="c-0999")
     assert [choice["id"] for choice in found["data"]] == ["C0999"]
     calls = big.provider.calls.count("conversations.list")
     assert calls < 40  # three empty pages, a page of 999, and 25 of 200
     assert await everything(big, CHANNELS) == [f"C{number:04}" for number in range(5000)]
-    monkeypatch.setattr("flowactions_plugin.chat.answers.MOST_BYTES", 4_000)
-    monkeypatch.setattr("flowactions_plugin.chat.provider.MOST_BYTES", 4_000)
+    monkeypatch.setattr("flowactions_plugin.chat.answers.MAX_BYTES", 4_000)
+    monkeypatch.setattr("flowactions_plugin.chat.provider.MAX_BYTES", 4_000)
     monkeypatch.setattr("flowactions_plugin.chat.pickers.FRESH_SECONDS", -1.0)
     found = await page(big, CHANNELS, search="c-0998")
     assert (found["data"], found["notice"]) == ([], PAUSED)
