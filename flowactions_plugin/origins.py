@@ -1,4 +1,4 @@
-"""Web origins (RFC 6454): scheme, host and port, written so that equal ones are equal text."""
+"""Web origins (RFC 6454) in a normal form, so that equal origins are equal text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 
 
 def parse_origin(text: str) -> str | None:
-    """Read an origin as the header ``Origin`` has it: ``https://app.example.com``, with a port or without.
+    """Parse an origin of the header ``Origin``: ``https://app.example.com``, with a port or without.
 
     Returns:
         The origin in lower case, without a default port; ``None`` for anything else, ``null`` and URLs with a path

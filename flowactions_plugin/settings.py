@@ -23,12 +23,12 @@ Number = TypeVar("Number", int, float)
 
 PREFIX: Final = "FLOWACTIONS_"
 TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
-"""Names under it belong to test suites and are not read."""
+"""Names with it belong to test suites and are not read."""
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 
 AUTH_SECRET_BYTES: Final = 16
-"""A secret of fewer bytes can be guessed, and whoever has it can sign events of the auth provider."""
+"""A shorter secret can be guessed, and with it anyone can sign events of the auth provider."""
 
 CA_FILE_BYTES: Final = 4 << 20
 
@@ -36,7 +36,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The plugin's settings. The repr shows none of them, for some are secrets.
+    """The plugin's settings. The repr hides them, because some are secrets.
 
     Attributes:
         environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
@@ -110,7 +110,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return "Settings(…)"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return []  # what prints structs field by field asks here
+        return []  # used by printers that print structs field by field
 
 
 def _one_of(first: str, second: str) -> Callable[[str], str]:
@@ -272,17 +272,17 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "CHAT_API_URL": ("chat_api_url", _api_url),
     "CHAT_AUTHORIZE_URL": ("chat_authorize_url", _url),
 }
-"""Setting name → field of `Settings` and how to read its text."""
+"""Setting name → field of `Settings` and parser of its text."""
 
 
 def read_settings(mapping: Mapping[str, str]) -> Settings:
     """Read the settings; an empty text counts as not set.
 
-    Names of other programs are left alone, but a name under ``FLOWACTIONS_`` that does not exist is an
-    error, for it is a typo.
+    Names of other programs are ignored. An unknown name that starts with ``FLOWACTIONS_`` is an error, because it is a
+    typing mistake.
 
     Raises:
-        SettingsInvalid: its message lists everything that is wrong, and never a value.
+        SettingsInvalid: the message lists all wrong settings, and never a value.
     """
     wrong = [_unknown(name) for name in mapping if _is_ours(name) and name not in READERS]
     values: dict[str, Any] = {}
@@ -304,10 +304,10 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
 
 
 def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
-    """Read one setting; give its value, or what is wrong with it, which never holds the text."""
+    """Read one setting; returns its value, or a message about it that never holds the text."""
     try:
         return read(text), None
-    except Exception as exc:  # noqa: BLE001  an error that is not the reader's own quotes what it was given
+    except Exception as exc:  # noqa: BLE001  an error of a library quotes its input
         reason = str(exc)
         return None, reason if type(exc) is ValueError and reason.startswith("must ") else "must be well formed"
 
