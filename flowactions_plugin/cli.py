@@ -227,8 +227,8 @@ def _imported(location: str) -> Any:
     module_name, separator, path = location.partition(":")
     if not separator or not module_name or not path:
         raise CannotRun(f"{location!r} does not say where the host is; write it as 'package.module:name'")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  compared with texts
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  a script's own folder is found first, as with 'python -m'
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  compared with strings
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  so that modules there are found first, as with 'python -m'
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
