@@ -22,7 +22,7 @@ from flowactions_hookspecs.tasks import Supervisor
 from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import keys_of
 from flowactions_plugin.chat.store import ConnectionStore
-from flowactions_plugin.errors import SchemaNewer, StorageMisplaced
+from flowactions_plugin.errors import CannotRun, SchemaNewer, StorageMisplaced
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -33,10 +33,6 @@ HOST_HELP = (
     "where the host is made: 'package.module:name' of a Host, of a function or coroutine function that gives one, "
     "or of one that gives an async context manager that does"
 )
-
-
-class CannotRun(FlowActionsError):
-    """The command line or what it names cannot be used."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells every look at the tables
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every check of the tables
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except FlowActionsError as exc:
         message, status = str(exc), _status(exc)
-    except Exception as exc:  # whatever it is, it is told like all others
+    except Exception as exc:  # printed in the same form as all others
         message, status = f"failed unexpectedly: {_summary(exc)}", 1
         log.debug("failed unexpectedly", exc_info=True)
     print(f"flowactions: {' '.join(message.split())}", file=sys.stderr)
@@ -74,7 +70,7 @@ def _status(exc: FlowActionsError) -> int:
 
 
 def _summary(exc: BaseException) -> str:
-    """Give an error's type and place, and not its words, for those may hold what its maker would not have told."""
+    """Returns an error's type and location, without its message, which may hold a secret."""
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
     place = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
     if place is None and frames:
@@ -137,7 +133,7 @@ async def _worker(options: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
-        # Said when it is true: somebody may act on it at once.
+        # Logged after the handlers are removed, so that it is true when it is read.
         log.info("stopping: what is being sent is finished first; a second signal ends the process at once")
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -187,9 +183,9 @@ async def _reseal(options: argparse.Namespace) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened_host(named: str) -> AsyncIterator[Host]:
-    with _telling(f"the host {named} could not be made"):
-        made = _named(named)
+async def _opened_host(location: str) -> AsyncIterator[Host]:
+    with _errors_in(f"the host {location} could not be made"):
+        made = _imported(location)
         if callable(made) and not isinstance(made, Host):
             made = made()
         if inspect.isawaitable(made):
@@ -197,27 +193,27 @@ async def _opened_host(named: str) -> AsyncIterator[Host]:
     async with contextlib.AsyncExitStack() as stack:
         if not isinstance(made, Host) and hasattr(made, "__aenter__"):
             context = made
-            with _telling(f"the host {named} could not be opened"):
+            with _errors_in(f"the host {location} could not be opened"):
                 made = await context.__aenter__()
-            stack.push_async_exit(partial(_close, named, context))
+            stack.push_async_exit(partial(_close, location, context))
         if not isinstance(made, Host):
-            raise CannotRun(f"{named} gives {type(made).__name__}, not a Host")
+            raise CannotRun(f"{location} gives {type(made).__name__}, not a Host")
         yield check_host(made)
 
 
-async def _close(named: str, context: Any, kind: Any, exc: BaseException | None, trace: Any) -> Any:
+async def _close(location: str, context: Any, kind: Any, exc: BaseException | None, trace: Any) -> Any:
     try:
         return await context.__aexit__(kind, exc, trace)
     except Exception as raised:
         if raised is exc:
             raise
-        with _telling(f"the host {named} could not be closed"):
+        with _errors_in(f"the host {location} could not be closed"):
             raise
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """Turn what goes wrong in a host's own code into one line."""
+def _errors_in(what: str) -> Iterator[None]:
+    """Translate exceptions of the host's own code into one line."""
     try:
         yield
     except FlowActionsError:
@@ -227,17 +223,17 @@ def _telling(what: str) -> Iterator[None]:
         raise CannotRun(f"{what}: {_summary(exc)}") from exc
 
 
-def _named(named: str) -> Any:
-    module_name, separator, path = named.partition(":")
+def _imported(location: str) -> Any:
+    module_name, separator, path = location.partition(":")
     if not separator or not module_name or not path:
-        raise CannotRun(f"{named!r} does not say where the host is; write it as 'package.module:name'")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  compared with texts
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  a script's own folder is found first, as with 'python -m'
+        raise CannotRun(f"{location!r} does not say where the host is; write it as 'package.module:name'")
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  compared with strings
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  so that modules there are found first, as with 'python -m'
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
-            raise  # the module is there, and imports something that is not
+            raise  # the module exists, and one of its imports does not
         raise CannotRun(f"there is no module {exc.name!r} to import from here") from exc
     for name in path.split("."):
         if not hasattr(found, name):

@@ -1,4 +1,4 @@
-"""Time and ids: the few impure values, in one place so that tests can inject others."""
+"""Time and ids: impure values, in one module so that tests can inject others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 Clock: TypeAlias = Callable[[], float]
-"""Gives the time as Unix seconds."""
+"""Returns the time as Unix seconds."""
 
 system_clock: Clock = time.time
 
 
 def lease_clock() -> float:
-    """Give seconds that pass whatever happens to the wall clock, and also while the machine is suspended."""
+    """Returns the seconds of a clock that is never set and also runs while the machine is suspended."""
     return time.clock_gettime(_LEASE_CLOCK) if _LEASE_CLOCK is not None else time.monotonic()
 
 
@@ -25,22 +25,22 @@ _LEASE_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def to_iso(milliseconds: int) -> str:
-    """Write a stored time (Unix milliseconds) as ISO 8601 in UTC."""
+    """Returns a stored time (Unix milliseconds) as ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 ID_PATTERN: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-"""What ids look like, for checking those that come from outside."""
+"""The form of ids, for checking received ones."""
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text has an id's form."""
+    """Returns whether a text has an id's form."""
     return re.match(ID_PATTERN, text) is not None and len(text) == 36
 
 
 def new_id(now: float) -> str:
-    """Make a UUIDv7: ids of later rows sort after those of earlier ones (RFC 9562 §5.7).
+    """Returns a UUIDv7: ids of later rows sort after those of earlier ones (RFC 9562 §5.7).
 
     Args:
         now: Unix seconds.

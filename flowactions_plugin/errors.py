@@ -1,21 +1,36 @@
 """The plugin's own errors. Errors of libraries are translated into these where they enter.
 
 FlowActionsError (of the contract)
-├── StorageUnavailable   the database did not answer; what was asked may be tried again
-│   └── SchemaOutdated   its tables are of an earlier release; the message says what to run
-├── SchemaNewer          the database's tables are of a later release; a command that changes them refuses
-├── StorageMisplaced     there cannot be a database where the settings say; the message says why
-├── RowInvalid           a value of one row cannot be stored, which says nothing about other rows
-├── EgressRefused        a rule forbids sending to this URL or address
-├── SendFailed           a receiver gave no answer; the message says why
-├── HostFailed           a method or object of the host failed or has the wrong type; the message names it
+├── StorageUnavailable     the database did not answer; the operation may be repeated
+│   └── SchemaOutdated     its tables are of an earlier release; the message says what to run
+├── SchemaNewer            the database's tables are of a later release; commands that change them refuse
+├── StorageMisplaced       the database cannot be where the settings say; the message says why
+├── RowInvalid             a value of one row cannot be stored; other rows are not affected
+├── SealBroken             a sealed secret cannot be opened
+├── NotConfigured          a setting is missing; the message names it
+├── HostFailed             a method or object of the host failed or has the wrong type; the message names it
 │   └── HostAnswerInvalid  it returned a wrong type
-├── BodyInvalid          a webhook body is no JSON
-├── TooLarge             a webhook is larger than may be enqueued; the message says what of it
-│   ├── BodyTooLarge     its body
-│   └── HeadersTooLarge  its custom headers
-├── SealBroken           a sealed secret cannot be opened
-└── NotConfigured        a setting is missing; the message names it
+├── EgressRefused          a rule forbids sending to this URL or address
+├── SendFailed             a receiver gave no answer; the message says why
+├── BodyInvalid            a webhook body is not JSON
+├── TooLarge               a webhook is larger than allowed; the message says which part
+│   ├── BodyTooLarge       its body
+│   └── HeadersTooLarge    its custom headers
+├── ActionUnusable         a logic action cannot be enqueued; of logic.dispatch
+├── RateExceeded           an agent has made too many calls; of logic.enqueue
+├── ChatRefused            the chat provider refused or did not answer; of chat.failures
+│   └── AnswerTooLarge     its answer is larger than what is read
+├── NotConnected           the organization has no chat connection
+├── NoDefaultChannel       the chat connection has no default channel
+├── OAuthFailed            an install did not create a connection; of chat.oauth
+├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
+├── EventInvalid           an authentic request does not hold a valid event
+├── HandlerFailed          the host could not handle an auth event
+├── JSONInvalid            a request's body is not JSON that all parsers read alike
+├── Problem                an answer other than success; of http.problems
+└── CannotRun              the command line cannot be used
+
+A class that needs more than a message is defined in the module named here; all others are defined below.
 """
 
 from __future__ import annotations
@@ -64,7 +79,7 @@ class HostFailed(FlowActionsError):
 
 
 class HostAnswerInvalid(HostFailed):
-    """A method of the host's returned something of a wrong type."""
+    """A method of the host returned a wrong type."""
 
 
 class BodyInvalid(FlowActionsError):
@@ -72,7 +87,7 @@ class BodyInvalid(FlowActionsError):
 
 
 class TooLarge(FlowActionsError):
-    """A webhook is larger than may be enqueued.
+    """A webhook is larger than allowed.
 
     Attributes:
         reason: as in a node's result, and the code of a problem.
@@ -88,7 +103,7 @@ class BodyTooLarge(TooLarge):
 
 
 class HeadersTooLarge(TooLarge):
-    """A custom header, or all of them together, are larger than receivers take."""
+    """A custom header, or all of them together, are larger than receivers accept."""
 
     reason = "headers_too_large"
 
@@ -99,3 +114,27 @@ class SealBroken(FlowActionsError):
 
 class NotConfigured(FlowActionsError):
     """A setting is missing."""
+
+
+class NotConnected(FlowActionsError):
+    """The organization has no chat workspace connected."""
+
+
+class NoDefaultChannel(FlowActionsError):
+    """The connection has no default channel: choose one first."""
+
+
+class EventInvalid(FlowActionsError):
+    """The request does not hold a valid event."""
+
+
+class HandlerFailed(FlowActionsError):
+    """The host could not handle the event; the cause says why."""
+
+
+class JSONInvalid(FlowActionsError):
+    """The body is not JSON, or parsers would read it differently."""
+
+
+class CannotRun(FlowActionsError):
+    """The command line or what it names cannot be used."""

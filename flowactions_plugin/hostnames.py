@@ -1,4 +1,4 @@
-"""International host names, as they are looked up: in A-labels (``xn--…``)."""
+"""International host names as A-labels (``xn--…``), the form in which they are resolved."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import idna
 
 
 def to_a_labels(host: str) -> str:
-    """Map a host name by UTS #46 (not transitional) and give it in ASCII.
+    """Returns a host name in ASCII, mapped by UTS #46 (not transitional).
 
-    What the mapping makes of full-width digits and dots, a circled letter or a soft hyphen is given as it is: the
-    caller judges the result as it judges any host, for it may be an IPv4 address or hold a slash by then.
+    The mapping may turn full-width digits and dots into an IPv4 address, or another character into a slash. The caller
+    validates the result like any host.
 
     Raises:
-        ValueError: there is no such name; the message does not hold it.
+        ValueError: IDNA does not allow the name; the message does not hold it.
     """
     if host.isascii():
         return host
@@ -21,6 +21,6 @@ def to_a_labels(host: str) -> str:
         if mapped.isascii():
             return mapped
         return idna.encode(mapped, uts46=True, transitional=False).decode("ascii")
-    except (UnicodeError, IndexError):  # the library raises both
+    except (UnicodeError, IndexError):  # raised by the library
         pass
     raise ValueError("not a name that IDNA allows")

@@ -1,4 +1,4 @@
-"""Text from outside, made fit for a line of the log."""
+"""Escapes external text for a line of the log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ MOST_CHARACTERS: Final = 200
 
 
 def printable(text: object) -> str:
-    r"""Escape what does not print, so that nothing from outside can end a log line or forge one.
+    r"""Escape characters that are not printable, so that external text cannot end or forge a log line.
 
-    Control characters, line separators, text-direction marks and lone surrogates become escapes such as ``\n``. What
-    is longer than 200 characters is cut.
+    Control characters, line separators, text-direction marks and lone surrogates become escapes such as ``\n``. Longer
+    text is cut to 200 characters.
 
     Args:
         text: an id, a name or a code.

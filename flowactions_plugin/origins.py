@@ -1,4 +1,4 @@
-"""Web origins (RFC 6454): scheme, host and port, written so that equal ones are equal text."""
+"""Web origins (RFC 6454) in a normal form, so that equal origins are equal text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 
 
 def parse_origin(text: str) -> str | None:
-    """Read an origin as the header ``Origin`` has it: ``https://app.example.com``, with a port or without.
+    """Parse an origin of the header ``Origin``: ``https://app.example.com``, with a port or without.
 
     Returns:
         The origin in lower case, without a default port; ``None`` for anything else, ``null`` and URLs with a path
@@ -30,6 +30,6 @@ def parse_origin(text: str) -> str | None:
 
 
 def origin_of(url: str) -> str | None:
-    """Give the origin of an ``http`` or ``https`` URL; ``None`` when it has none."""
+    """Returns the origin of an ``http`` or ``https`` URL; ``None`` when it has none."""
     scheme, separator, rest = url.partition("://")
     return parse_origin(f"{scheme}{separator}{re.split(r'[/?#]', rest, maxsplit=1)[0]}")

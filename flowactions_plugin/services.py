@@ -20,9 +20,6 @@ from flowactions_hookspecs import (
     Runtime,
     provides,
 )
-from flowactions_plugin.auth_events.receive import AuthEvents
-from flowactions_plugin.auth_events.routes import auth_events_router
-from flowactions_plugin.auth_events.verify import Verifier
 from flowactions_plugin.chat.picker_routes import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
@@ -30,6 +27,10 @@ from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard
+from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.inbound.routes import auth_events_router
+from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
@@ -54,7 +55,6 @@ from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.runtime import PluginRuntime
 from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
@@ -96,10 +96,10 @@ class Services:
         self._store = OutboxStore(self._database, timing.lease_seconds)
         self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
         self._bell: Bell | None = None
-        connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
+        messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         self._nodes = (
             chat_message.node_type(
-                chat_message.ChatMessageNode(connections),
+                chat_message.ChatMessageNode(messenger),
                 CHAT_PICKERS,
                 self._chat if isinstance(self._chat, NotConfigured) else None,
             ),
@@ -156,7 +156,7 @@ class Services:
     ) -> Callable[[], Awaitable[None]] | None:
         if isinstance(self._chat, NotConfigured):
             # A connection of earlier times goes all the same; its token cannot be revoked without the settings.
-            await ConnectionStore(self._database).take(organization_id, connection)
+            await ConnectionStore(self._database).pop(organization_id, connection)
             return None
         return await self._chat.connections.organization_deleted(organization_id, connection)
 
@@ -187,7 +187,7 @@ class Services:
             partial(self._store.prune, "dead", dead),
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
-            partial(inbound.prune, self._database, kept),
+            partial(inbound_store.prune, self._database, kept),
             self._calls.prune_keys,
             self._calls.prune_rates,
         ]
@@ -252,8 +252,7 @@ class Services:
             self._bell = Bell(partial(self._database.notify, CHANNEL))
             self._outbox.call_on_commit(self._bell.ring)
         if not isinstance(self._chat, NotConfigured):
-            self._open.push_async_callback(self._chat.provider.aclose)
-            self._open.push_async_callback(self._chat.connections.aclose)
+            self._open.push_async_callback(self._chat.aclose)
         if self._bell is not None:
             await self._open.enter_async_context(self._bell)
         self._is_running = True

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
-import ipaddress
-import re
-import ssl
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
 from flowactions_hookspecs import SettingsInvalid
-from flowactions_plugin.origins import parse_origin
-from flowactions_plugin.settings_urls import parse_url
+from flowactions_plugin.settings_readers import (
+    Network,
+    api_url,
+    authorities,
+    base_url,
+    encryption_keys,
+    line,
+    networks,
+    number,
+    on_or_off,
+    one_of,
+    origins,
+    proxy_url,
+    signing_secrets,
+    token,
+    url,
+    url_path,
+)
 from flowactions_plugin.storage.urls import parse_database_url
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Number = TypeVar("Number", int, float)
 
 PREFIX: Final = "FLOWACTIONS_"
 TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
-"""Names under it belong to test suites and are not read."""
+"""Names with it belong to test suites and are not read."""
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 
-AUTH_SECRET_BYTES: Final = 16
-"""A secret of fewer bytes can be guessed, and whoever has it can sign events of the auth provider."""
-
-CA_FILE_BYTES: Final = 4 << 20
-
-_CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The plugin's settings. The repr shows none of them, for some are secrets.
+    """The plugin's settings. The repr hides them, because some are secrets.
 
     Attributes:
         environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
@@ -110,179 +111,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return "Settings(…)"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return []  # what prints structs field by field asks here
-
-
-def _one_of(first: str, second: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in {first, second}:
-            raise ValueError(f"must be {first} or {second}")
-        return text
-
-    return read
-
-
-def _switch(text: str) -> bool:
-    return _one_of("on", "off")(text) == "on"
-
-
-def _number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
-    what = "a whole number" if kind is int else "a number"
-    message = f"must be {what} from {least:.10g} to {most:.10g}"
-
-    def read(text: str) -> Number:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise ValueError(message) from None
-        if not least <= value <= most:
-            raise ValueError(message)
-        return value
-
-    return read
-
-
-def _parts(text: str) -> list[str]:
-    return [part for part in map(str.strip, text.split(",")) if part]
-
-
-def _networks(text: str) -> tuple[Network, ...]:
-    try:
-        return tuple(ipaddress.ip_network(part) for part in _parts(text))
-    except ValueError:
-        raise ValueError(
-            "must be networks such as 10.20.0.0/16 or fd12::/16, separated by commas, whose host bits are zero"
-        ) from None
-
-
-def _keys(text: str) -> tuple[bytes, ...]:
-    message = "must be base64 of 32 random bytes, or several of them separated by commas"
-    try:
-        keys = tuple(base64.b64decode(part, validate=True) for part in map(str.strip, text.split(",")))
-    except ValueError:
-        raise ValueError(message) from None
-    if any(len(key) != 32 for key in keys):
-        raise ValueError(message)
-    return keys
-
-
-def _url(text: str) -> str:
-    return parse_url(text).text
-
-
-def _base_url(text: str) -> str:
-    return _url(text).rstrip("/")
-
-
-def _api_url(text: str) -> str:
-    return _base_url(text) + "/"
-
-
-def _proxy_url(text: str) -> str:
-    url = parse_url(text, with_userinfo=True)
-    if url.path not in {"", "/"}:
-        raise ValueError("must be a proxy's URL without a path, such as http://proxy:3128")
-    return url._replace(path="").text
-
-
-def _authorities(text: str) -> str:
-    message = "must name a readable file of certificates in PEM"
-    try:
-        with Path(text).open("rb") as file:
-            content = file.read(CA_FILE_BYTES + 1)
-        certificates = content.decode("ascii", "ignore")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)
-    except (OSError, ValueError):  # an SSLError is an OSError
-        raise ValueError(message) from None
-    if len(content) > CA_FILE_BYTES:
-        raise ValueError(f"{message} of {CA_FILE_BYTES} bytes at the most")
-    return certificates
-
-
-def _path(text: str) -> str:
-    if not text.startswith("/") or text.startswith("//") or re.search(r"[\\\s\x00-\x1f\x7f]", text):
-        raise ValueError("must be a path that starts with one slash, without spaces and backslashes")
-    if "?" in text:
-        raise ValueError("must be a path without a query, for the outcome of an install becomes its query")
-    return text
-
-
-def _origins(text: str) -> tuple[str, ...]:
-    origins = [parse_origin(part.strip()) for part in text.split(",") if part.strip()]
-    found = tuple(origin for origin in origins if origin is not None)
-    if len(found) != len(origins):
-        raise ValueError("must be origins such as https://app.example.com, by commas, without a path")
-    return found
-
-
-def _signing_secrets(text: str) -> tuple[str, ...]:
-    secrets: list[bytes] = []
-    for part in _parts(text):
-        encoded = part.removeprefix("whsec_").rstrip("=")
-        try:
-            secrets.append(base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True))
-        except ValueError:
-            secrets.append(b"")
-    if not secrets or not all(secrets):
-        raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
-    if any(len(secret) < AUTH_SECRET_BYTES for secret in secrets):
-        raise ValueError(
-            f"must be secrets of at least {AUTH_SECRET_BYTES} bytes each: a shorter one can be guessed"
-        )
-    return tuple(f"whsec_{base64.b64encode(secret).decode()}" for secret in secrets)
-
-
-def _text(text: str) -> str:
-    if _CONTROL.search(text):
-        raise ValueError("must be a line of text without control characters")
-    return text
-
-
-def _token(text: str) -> str:
-    if re.fullmatch(r"[!-~]+", text) is None:
-        raise ValueError("must be a token: visible ASCII characters, without spaces")
-    return text
+        return []  # used by printers that print structs field by field
 
 
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "FLOWACTIONS_ENVIRONMENT": ("environment", _one_of("production", "development")),
+    "FLOWACTIONS_ENVIRONMENT": ("environment", one_of("production", "development")),
     "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
-    "FLOWACTIONS_HOST_WORKER": ("host_worker", _switch),
-    "FLOWACTIONS_DELIVERY": ("delivery", _one_of("scheduled", "continuous")),
-    "FLOWACTIONS_CONCURRENCY": ("concurrency", _number(int, 1, 1000)),
-    "FLOWACTIONS_DESTINATION_LIMIT": ("destination_limit", _number(int, 1, 1000)),
-    "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", _number(float, 0.05, 3600)),
-    "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", _number(int, 1, 1000)),
-    "FLOWACTIONS_RETENTION_DAYS": ("retention_days", _number(int, 1, 3650)),
-    "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", _number(int, 1, 8760)),
-    "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", _networks),
-    "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", _proxy_url),
-    "FLOWACTIONS_EGRESS_RESOLVE": ("egress_resolve", _one_of("local", "proxy")),
-    "FLOWACTIONS_EGRESS_CA_FILE": ("egress_ca", _authorities),
-    "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", _number(int, 1 << 10, 16 << 20)),
-    "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", _keys),
-    "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", _path),
-    "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", _origins),
-    "BACKEND_PUBLIC_URL": ("public_url", _base_url),
-    "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", _signing_secrets),
-    "CHAT_CLIENT_ID": ("chat_client_id", _text),
-    "CHAT_CLIENT_SECRET": ("chat_client_secret", _text),
-    "CHAT_SIGNING_SECRET": ("chat_signing_secret", _text),
-    "CHAT_BOT_TOKEN": ("chat_bot_token", _token),
-    "CHAT_API_URL": ("chat_api_url", _api_url),
-    "CHAT_AUTHORIZE_URL": ("chat_authorize_url", _url),
+    "FLOWACTIONS_HOST_WORKER": ("host_worker", on_or_off),
+    "FLOWACTIONS_DELIVERY": ("delivery", one_of("scheduled", "continuous")),
+    "FLOWACTIONS_CONCURRENCY": ("concurrency", number(int, 1, 1000)),
+    "FLOWACTIONS_DESTINATION_LIMIT": ("destination_limit", number(int, 1, 1000)),
+    "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", number(float, 0.05, 3600)),
+    "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", number(int, 1, 1000)),
+    "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
+    "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
+    "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", networks),
+    "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", proxy_url),
+    "FLOWACTIONS_EGRESS_RESOLVE": ("egress_resolve", one_of("local", "proxy")),
+    "FLOWACTIONS_EGRESS_CA_FILE": ("egress_ca", authorities),
+    "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", number(int, 1 << 10, 16 << 20)),
+    "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", encryption_keys),
+    "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", url_path),
+    "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", origins),
+    "BACKEND_PUBLIC_URL": ("public_url", base_url),
+    "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", signing_secrets),
+    "CHAT_CLIENT_ID": ("chat_client_id", line),
+    "CHAT_CLIENT_SECRET": ("chat_client_secret", line),
+    "CHAT_SIGNING_SECRET": ("chat_signing_secret", line),
+    "CHAT_BOT_TOKEN": ("chat_bot_token", token),
+    "CHAT_API_URL": ("chat_api_url", api_url),
+    "CHAT_AUTHORIZE_URL": ("chat_authorize_url", url),
 }
-"""Setting name → field of `Settings` and how to read its text."""
+"""Setting name → field of `Settings` and parser of its text."""
 
 
 def read_settings(mapping: Mapping[str, str]) -> Settings:
     """Read the settings; an empty text counts as not set.
 
-    Names of other programs are left alone, but a name under ``FLOWACTIONS_`` that does not exist is an
-    error, for it is a typo.
+    Names of other programs are ignored. An unknown name that starts with ``FLOWACTIONS_`` is an error, because it is a
+    typing mistake.
 
     Raises:
-        SettingsInvalid: its message lists everything that is wrong, and never a value.
+        SettingsInvalid: the message lists all wrong settings, and never a value.
     """
     wrong = [_unknown(name) for name in mapping if _is_ours(name) and name not in READERS]
     values: dict[str, Any] = {}
@@ -304,10 +174,10 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
 
 
 def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
-    """Read one setting; give its value, or what is wrong with it, which never holds the text."""
+    """Read one setting; returns its value, or a message about it that never holds the text."""
     try:
         return read(text), None
-    except Exception as exc:  # noqa: BLE001  an error that is not the reader's own quotes what it was given
+    except Exception as exc:  # noqa: BLE001  an error of a library quotes its input
         reason = str(exc)
         return None, reason if type(exc) is ValueError and reason.startswith("must ") else "must be well formed"
 

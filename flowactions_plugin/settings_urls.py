@@ -1,7 +1,7 @@
-"""URLs in settings: parsed whole when they are read, so that no later parser meets one that it cannot use.
+"""URLs in settings: parsed completely when settings are read, so that no later parser fails.
 
-They may hold a password, and the errors of parsers quote what they were given. So no message here holds any part of
-the URL.
+They may hold a password, and the messages of parsers quote their input. So no message of this module holds a part of the
+URL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the chat provider answers: judged and cleaned here, before anything else sees it.
+"""Validates the chat provider's answers before other modules use them.
 
-Nothing in an answer is trusted. Whatever the bytes, reading them gives a value or raises `ChatRefused`, takes memory
-and time in proportion to `MOST_BYTES`, and gives no text that a database, a log line or a JSON body could not take.
+No part of an answer is trusted. For any bytes, parsing returns a value or raises `ChatRefused`, uses memory and time in
+proportion to `MAX_BYTES`, and returns no text that a database, a log line or a JSON body cannot hold.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.pickers import Choice, Page
 from flowactions_plugin.chat.scopes import read_scopes
 
-MOST_BYTES: Final = 1 << 20
-"""The most that is read of an answer's body, and the most that it may be when it is decompressed."""
+MAX_BYTES: Final = 1 << 20
+"""The size limit of an answer's body, as received and decompressed."""
 
 BUILT_IN_USER: Final = "USLACKBOT"
-MOST_NAME: Final = 200
+MAX_NAME: Final = 200
 
 _ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _TOKEN = re.compile(r"[!-~]{1,2000}", re.ASCII)
@@ -32,19 +32,19 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-    """Read an answer of the provider's.
+    """Parse an answer of the provider.
 
     Args:
         status: the HTTP status.
-        headers: their names in lower case.
-        body: at most one byte more than `MOST_BYTES`, as it came.
+        headers: names in lower case.
+        body: the received bytes, at most one more than `MAX_BYTES`.
 
     Returns:
         The JSON object of a call that succeeded.
 
     Raises:
-        AnswerTooLarge: the body is longer than `MOST_BYTES`, or becomes so when it is decompressed.
-        ChatRefused: anything else than a success; ``unreachable`` when the answer makes no sense.
+        AnswerTooLarge: the body, or the decompressed body, is larger than `MAX_BYTES`.
+        ChatRefused: the call did not succeed; ``unreachable`` when the answer is malformed.
     """
     asked = headers.get("retry-after", "").strip()
     retry_after = float(asked) if _SECONDS.fullmatch(asked) else None
@@ -55,7 +55,7 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
     except ChatRefused as refusal:
         if status == 200:
             raise
-        # A proxy or a gateway has answered.
+        # The answer is from a proxy or a gateway.
         raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}") from refusal
     if status == 200 and answer.get("ok") is True:
         return answer
@@ -82,7 +82,7 @@ def _object(headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
 
 
 def _decompressed(encoding: str, body: bytes) -> bytes:
-    if len(body) > MOST_BYTES:
+    if len(body) > MAX_BYTES:
         raise AnswerTooLarge
     encoding = encoding.strip().lower()
     if encoding in {"", "identity"}:
@@ -91,10 +91,10 @@ def _decompressed(encoding: str, body: bytes) -> bytes:
         raise _malformed("the answer is compressed in a way that was not asked for")
     reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
-        text = reader.decompress(body, MOST_BYTES + 1)
+        text = reader.decompress(body, MAX_BYTES + 1)
     except zlib.error:
         raise _malformed("the answer cannot be decompressed") from None
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         raise AnswerTooLarge
     if not reader.eof:
         raise _malformed("the answer broke off")
@@ -102,45 +102,45 @@ def _decompressed(encoding: str, body: bytes) -> bytes:
 
 
 def id_of(answer: Mapping[str, Any], name: str) -> str:
-    """Give an id of an answer: printable ASCII.
+    """Returns an id of an answer: printable ASCII.
 
     Raises:
-        ChatRefused: there is none.
+        ChatRefused: it is missing or malformed.
     """
     return _matching(answer, name, _ID)
 
 
 def token_of(answer: Mapping[str, Any], name: str) -> str:
-    """Give a token of an answer: printable ASCII.
+    """Returns a token of an answer: printable ASCII.
 
     Raises:
-        ChatRefused: there is none.
+        ChatRefused: it is missing or malformed.
     """
     return _matching(answer, name, _TOKEN)
 
 
 def optional_id(answer: Mapping[str, Any], name: str) -> str:
-    """Give an id of an answer, empty text when there is none."""
+    """Returns an id of an answer; empty text when it is missing or malformed."""
     value = answer.get(name)
     return str(value) if _is(_ID, value) else ""
 
 
 def name_of(answer: Mapping[str, Any], name: str) -> str:
-    """Give a name that people read, empty text when there is none; see `shown`."""
+    """Returns a display name, cleaned by `shown`; empty text when it is missing."""
     value = answer.get(name)
     return shown(value) if isinstance(value, str) else ""
 
 
 def shown(text: str) -> str:
-    """Clean a name: no control characters, nothing that UTF-8 cannot hold, 200 characters at the most."""
-    return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text[:MOST_NAME])).strip()
+    """Returns a name without control characters and lone surrogates, cut to 200 characters."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text[:MAX_NAME])).strip()
 
 
 def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Give an object of an answer.
+    """Returns an object of an answer.
 
     Raises:
-        ChatRefused: there is none.
+        ChatRefused: it is missing.
     """
     value = answer.get(name)
     if not isinstance(value, dict):
@@ -149,10 +149,10 @@ def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def channel_page(answer: Mapping[str, Any]) -> Page:
-    """Read a page of channels, without the archived ones and without what has no id or name.
+    """Returns a page of channels, without archived ones and those without an id or a name.
 
     Raises:
-        ChatRefused: the list cannot be gone on with.
+        ChatRefused: the cursor of the next page is malformed.
     """
     return Page(
         [
@@ -165,10 +165,10 @@ def channel_page(answer: Mapping[str, Any]) -> Page:
 
 
 def member_page(answer: Mapping[str, Any]) -> Page:
-    """Read a page of members, without bots, deactivated accounts and the built-in user (§2.3).
+    """Returns a page of members, without bots, deactivated accounts and the built-in user (§2.3).
 
     Raises:
-        ChatRefused: the list cannot be gone on with.
+        ChatRefused: the cursor of the next page is malformed.
     """
     return Page([_member(item) for item in _items(answer, "members") if _is_person(item)], _next_cursor(answer))
 

@@ -1,4 +1,4 @@
-"""The attempts of one message: which failures are repeated, when, and for how long (§8)."""
+"""Retries of one message: which failures are retried, when, and for how long (§8)."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ MAX_ATTEMPTS: Final = 4
 RETRY_DELAYS: Final = (0.25, 0.5, 1.0)
 """Seconds before attempts two, three and four (§8)."""
 
-LONGEST_WAIT_SECONDS: Final = 3.0
-"""A provider that asks for more is not asked again in this walk."""
+MAX_RETRY_AFTER_SECONDS: Final = 3.0
+"""When the provider asks for a longer delay, there is no further attempt in this walk."""
 
 SEND_SECONDS: Final = 6.0
-"""The longest that a walk is held by one message: the database and all attempts together."""
+"""How long one message may delay a walk: the database and all attempts together."""
 
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 Post: TypeAlias = Callable[[], Awaitable[str]]
 
 
 def seconds_from_now(seconds: float) -> float:
-    """Give a moment of the event loop's clock."""
+    """Returns a time of the event loop's clock."""
     return asyncio.get_running_loop().time() + seconds
 
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Give the seconds to wait before the next attempt, ``None`` when there is none (§8).
+    """Returns the seconds before the next attempt; ``None`` when there is none (§8).
 
     Args:
         attempt: the number of the attempt that failed, counted from 1.
-        refusal: why it failed.
+        refusal: its error.
     """
     if not refusal.transient or attempt >= MAX_ATTEMPTS:
         return None
     asked = refusal.retry_after or 0.0
-    return max(RETRY_DELAYS[attempt - 1], asked) if asked <= LONGEST_WAIT_SECONDS else None
+    return max(RETRY_DELAYS[attempt - 1], asked) if asked <= MAX_RETRY_AFTER_SECONDS else None
 
 
 async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
     """Make up to four attempts.
 
     Args:
-        attempt: makes one.
-        sleep: waits between two.
-        until: a moment of the event loop's clock after which none begins; ``None`` for one attempt only.
+        attempt: makes one attempt.
+        sleep: waits between attempts.
+        until: a time of the event loop's clock after which no attempt begins; ``None`` for a single attempt.
 
     Raises:
-        ChatRefused: why the last one failed.
+        ChatRefused: the last attempt failed.
     """
     number = 1
     while True:
@@ -58,7 +58,7 @@ async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
             return await attempt()
         except ChatRefused as refusal:
             delay = None if until is None else retry_delay(number, refusal)
-            # Not to hold the walk for an attempt that there is no time left for.
+            # The walk does not wait for an attempt that would begin too late.
             if delay is None or until is None or seconds_from_now(delay) >= until:
                 raise
         await sleep(delay)
@@ -66,12 +66,12 @@ async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
 
 
 def to_channel(provider: ChatProvider, token: str, channel: str, text: str) -> Post:
-    """Make the attempt of a message to a channel."""
+    """Returns the attempt of a message to a channel."""
     return lambda: provider.post_message(token, channel, text)
 
 
 def to_member(provider: ChatProvider, token: str, user: str, text: str) -> Post:
-    """Make the attempt of a direct message: it opens the channel, until that has succeeded once, and posts."""
+    """Returns the attempt of a direct message: it opens the channel, unless an earlier attempt has, and posts."""
     opened: list[str] = []
 
     async def attempt() -> str:

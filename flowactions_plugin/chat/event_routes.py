@@ -10,18 +10,17 @@ from litestar.di import NamedDependency
 
 from flowactions_plugin.chat.events import Challenge, check_signature, read_event
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.errors import EventInvalid, NotConfigured
 from flowactions_plugin.http.auth import read_body
-from flowactions_plugin.http.events import (
+from flowactions_plugin.http.openapi import openapi_spec
+from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
     EventAnswer,
-    EventInvalid,
     EventReceived,
     NotAuthentic,
 )
-from flowactions_plugin.http.openapi import described
-from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.http.refusals import RefusalLog
 
 
 @post(
@@ -29,7 +28,7 @@ from flowactions_plugin.http.refusals import RefusalLog
     status_code=200,
     summary="Events of the chat provider",
     request_max_body_size=EVENT_BYTES,
-    **described("chatSignature", {}, "invalid_request", "too_large", "not_configured"),
+    **openapi_spec("chatSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def events(
     request: Request[Any, Any, Any],
@@ -46,7 +45,7 @@ async def events(
     try:
         check_signature(chat.signing_secret, timestamp, signature, body, now)
     except NotAuthentic as exc:
-        refusals.note(exc)
+        refusals.record(exc)
         raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
     try:
         event = read_event(body, now)

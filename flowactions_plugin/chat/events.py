@@ -1,4 +1,4 @@
-"""The chat provider's lifecycle events: verified, deduplicated, and what they revoke (§5.4, §6.2)."""
+"""The chat provider's lifecycle events: verified, deduplicated, and applied to connections (§5.4, §6.2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_plugin.chat.store import ConnectionStore, Revocation
-from flowactions_plugin.http.events import EventInvalid, NotAuthentic, event_object, outside_window
+from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
 from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.chat")
@@ -21,11 +22,11 @@ TOLERANCE_SECONDS: Final = 300
 
 _TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
 _ID = re.compile(r"[!-~]{1,200}", re.ASCII)
-"""What is looked for or stored in the database."""
+"""Ids that are stored in the database or compared with stored ones."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """The provider asks whether this address takes its events."""
+    """The provider verifies that this URL receives its events."""
 
     challenge: str
 
@@ -37,11 +38,11 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
         secret: ``CHAT_SIGNING_SECRET``.
         timestamp: the header ``X-Slack-Request-Timestamp``: Unix seconds.
         signature: the header ``X-Slack-Signature``.
-        body: as it came.
+        body: the raw bytes.
         now: Unix seconds.
 
     Raises:
-        NotAuthentic: whatever the bytes, the provider has not signed them, or more than five minutes ago.
+        NotAuthentic: the provider has not signed it, or the timestamp is more than five minutes off; whatever the bytes.
     """
     if timestamp is None or signature is None:
         raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")
@@ -57,43 +58,34 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
         raise NotAuthentic("signature", "the signature does not fit CHAT_SIGNING_SECRET: is it this app's?")
 
 
-def is_authentic(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> bool:
-    """Tell whether `check_signature` passes."""
-    try:
-        check_signature(secret, timestamp, signature, body, now)
-    except NotAuthentic:
-        return False
-    return True
-
-
 def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
-    """Understand an authentic request.
+    """Parse an authentic request.
 
     Args:
-        body: as it came.
-        now: Unix seconds; counts as the event's time when that is missing.
+        body: the raw bytes.
+        now: Unix seconds; the event's time when that is missing.
 
     Returns:
-        What to do; ``None`` for an event that is only acknowledged.
+        The action; ``None`` for an event that is only acknowledged.
 
     Raises:
-        EventInvalid: it is no event.
+        EventInvalid: it is not a valid event.
     """
-    told = event_object(body)
-    if told.get("type") == "url_verification":
-        return Challenge(_named(told, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
-    event = told.get("event")
-    if told.get("type") != "event_callback" or not isinstance(event, dict):
+    parsed = event_object(body)
+    if parsed.get("type") == "url_verification":
+        return Challenge(_text_field(parsed, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
+    event = parsed.get("event")
+    if parsed.get("type") != "event_callback" or not isinstance(event, dict):
         return None
     kind = event.get("type")
-    # An install for a whole enterprise has no team, and none of ours is such.
-    if kind not in {"app_uninstalled", "tokens_revoked"} or told.get("team_id") is None:
+    # An install for a whole enterprise has no team. Such installs are not supported.
+    if kind not in {"app_uninstalled", "tokens_revoked"} or parsed.get("team_id") is None:
         return None
-    at = told.get("event_time")
+    at = parsed.get("event_time")
     return Revocation(
-        event_id=_named(told, "event_id", _ID),
-        team_id=_named(told, "team_id", _ID),
-        app_id=_named(told, "api_app_id", _ID) if told.get("api_app_id") else "",
+        event_id=_text_field(parsed, "event_id", _ID),
+        team_id=_text_field(parsed, "team_id", _ID),
+        app_id=_text_field(parsed, "api_app_id", _ID) if parsed.get("api_app_id") else "",
         bot_users=_bots(event) if kind == "tokens_revoked" else None,
         at=at if isinstance(at, int) else int(now),
         reason="token_revoked" if kind == "tokens_revoked" else "app_uninstalled",
@@ -101,7 +93,7 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
 
 
 class Events:
-    """Does what the provider's events ask for.
+    """Processes the provider's events.
 
     Args:
         store: the connections.
@@ -111,10 +103,10 @@ class Events:
         self._store = store
 
     async def revoke(self, revocation: Revocation) -> bool:
-        """Mark the connections that an event means as revoked, once.
+        """Mark the connections that an event applies to as revoked, once.
 
         Returns:
-            Whether the event was seen before.
+            Whether the event was processed before.
         """
         organizations = await self._store.revoke_by_event(revocation)
         for organization_id in organizations or ():
@@ -128,14 +120,14 @@ class Events:
 
 
 def _bots(event: Mapping[str, Any]) -> frozenset[str]:
-    """Give the user ids whose tokens are dead: ids of bots, not tokens."""
+    """Returns the ids of the bot users whose tokens were revoked."""
     tokens = event.get("tokens")
     bots = tokens.get("bot") if isinstance(tokens, Mapping) else None
     return frozenset(bot for bot in bots if isinstance(bot, str)) if isinstance(bots, list) else frozenset()
 
 
-def _named(told: Mapping[str, Any], field: str, form: re.Pattern[str]) -> str:
-    value = told.get(field)
+def _text_field(parsed: Mapping[str, Any], field: str, form: re.Pattern[str]) -> str:
+    value = parsed.get(field)
     if not isinstance(value, str) or form.fullmatch(value) is None:
         raise EventInvalid(f"The event's {field} is missing or cannot be used.")
     return value

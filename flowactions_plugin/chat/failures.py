@@ -1,4 +1,4 @@
-"""Why the provider refused: which refusals pass by themselves, and what a person should do about the rest."""
+"""Errors of the chat provider: which are transient, and what to do about the others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TRANSIENT: Final = THROTTLING | frozenset(
         "unreachable",
     }
 )
-"""Refusals that pass by themselves."""
+"""Codes after which the same call may succeed later."""
 
 REVOKED: Final = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
-"""Refusals that say that the token is dead."""
+"""Codes of a token that no longer works."""
 
 ADVICE: Final = {
     "not_in_channel": "Invite the app to the channel first.",
@@ -71,22 +71,22 @@ ADVICE: Final = {
     "bad_client_secret": "CHAT_CLIENT_SECRET is not the chat app's secret: correct the setting.",
     "invalid_client_id": "CHAT_CLIENT_ID is not the chat app's id: correct the setting.",
 }
-"""Code → what a person should do. The provider's codes, and three of our own: ``unreachable``, ``token_unreadable``,
+"""Code → what to do. The provider's codes, and three of the plugin: ``unreachable``, ``token_unreadable``,
 ``enterprise_install``."""
 
 
 PERMANENT: Final = frozenset(ADVICE) - TRANSIENT
-"""Refusals that last until somebody acts. What is in neither set is taken as passing."""
+"""Codes that last until a person acts. Codes in neither set are treated as transient."""
 
 
 class ChatRefused(FlowActionsError):
-    """The chat provider refused a call, or could not be reached.
+    """The chat provider refused a call, or did not answer.
 
     Attributes:
-        code: the provider's code, ``unreachable`` when it gave none.
-        retry_after: seconds that the provider asked to wait, ``None`` when it did not.
-        needed: the scopes that the call needs and the token lacks, with ``missing_scope``.
-        detail: what was wrong, in a few words of our own for the log; empty when the code says it all.
+        code: the provider's code; ``unreachable`` without one.
+        retry_after: the delay that the provider asked for, in seconds; ``None`` when it asked for none.
+        needed: with ``missing_scope``, the scopes that the call needs and the token lacks.
+        detail: a short explanation for the log; empty when the code is enough.
         transient: whether the same call may succeed later.
         throttled: whether the provider asks for fewer calls.
     """
@@ -104,19 +104,19 @@ class ChatRefused(FlowActionsError):
 
 
 class AnswerTooLarge(ChatRefused):
-    """The provider's answer is longer than what is read of one."""
+    """The provider's answer is larger than the limit."""
 
     def __init__(self) -> None:
         super().__init__("unreachable", detail="the answer is too large")
 
 
 def code_with_detail(refusal: ChatRefused) -> str:
-    """Write a refusal's code for the log, with what was wrong."""
+    """Returns an error's code and detail, for the log."""
     return f"{refusal.code} ({refusal.detail})" if refusal.detail else refusal.code
 
 
 def advice(code: str) -> str:
-    """Say what a person should do about a provider's code."""
+    """Returns what to do about a provider's code."""
     return ADVICE.get(_known(code)) or f"The chat provider refused with {code!r}."
 
 

@@ -1,4 +1,4 @@
-"""The OAuth install: a signed state that names nobody, bound to one browser, used once (§4.1, §5.2)."""
+"""The OAuth install: a signed opaque state, bound to one browser, used once (§4.1, §5.2)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from urllib.parse import quote, urlencode
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
 from flowactions_plugin.chat.answers import shown
-from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.calls import missing_scopes
+from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import ChatProvider, Installation
 from flowactions_plugin.chat.scopes import SCOPES
-from flowactions_plugin.chat.store import ConnectionStore, Flow
-from flowactions_plugin.chat.watch import missing_scopes
+from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.sealing import KeyRing
 
@@ -38,7 +38,7 @@ class OAuthFailed(FlowActionsError):
     """An install did not end in a connection.
 
     Attributes:
-        reason: a stable word, as the dashboard page gets it.
+        reason: a stable code for the dashboard page.
     """
 
     def __init__(self, reason: str) -> None:
@@ -47,25 +47,25 @@ class OAuthFailed(FlowActionsError):
 
 
 class Started(NamedTuple):
-    """Where to send the browser, and the cookie that binds the flow to it."""
+    """The URL to which the browser is sent, and the cookie that binds the flow to it."""
 
     url: str
     cookie_name: str
     cookie_value: str
 
 
-class Install:
+class OAuthInstaller:
     """Runs OAuth installs for one host.
 
     Args:
-        store: remembers the flows under way.
-        connections: adopts the token in the end.
+        store: stores flows that have started.
+        connections: stores the token.
         provider: exchanges the code.
         keys: sign the state.
         public_url: ``BACKEND_PUBLIC_URL``.
         authorize_url: ``CHAT_AUTHORIZE_URL``.
         client_id: ``CHAT_CLIENT_ID``.
-        static_token: ``CHAT_BOT_TOKEN``; adopted directly, without the provider's consent page.
+        static_token: ``CHAT_BOT_TOKEN``; used directly, without the provider's consent page.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Install:
         self._static_token = static_token
 
     def __repr__(self) -> str:
-        return "Install(…)"
+        return "OAuthInstaller(…)"
 
     async def start(self, principal: DashboardPrincipal) -> Started:
-        """Begin an install for the principal's organization."""
+        """Start an install for the principal's organization."""
         flow_id, cookie = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        flow = Flow(
+        flow = OAuthFlow(
             id=flow_id,
             organization_id=principal.organization_id,
             user_id=shown(principal.user_id),
@@ -124,18 +124,18 @@ class Install:
         cookies: Mapping[str, str],
         principal: DashboardPrincipal | None,
     ) -> None:
-        """End an install: check the state, use it up, exchange the code, adopt the token.
+        """Finish an install: check and consume the state, exchange the code, store the token.
 
         Args:
-            principal: who is signed in to the dashboard now, ``None`` when this request does not tell: a browser
-                that comes back from the provider may carry no bearer token.
-            code: what the provider gave.
-            state: what `start` signed.
-            error: why the provider gave no code.
+            principal: the signed-in user; ``None`` when this request has no credential: a browser that is redirected by
+                the provider may send no bearer token.
+            code: from the provider.
+            state: signed by `start`.
+            error: the provider's reason for giving no code.
             cookies: the browser's.
 
         Raises:
-            OAuthFailed: there is no connection from this; its reason says why.
+            OAuthFailed: no connection was created; its reason says why.
         """
         flow = await self._flow(state)
         if not hmac.compare_digest(flow.browser, _fingerprint(cookies.get(cookie_name(flow.id), ""))):
@@ -162,7 +162,7 @@ class Install:
                 refusal,
             )
             raise OAuthFailed(refusal.code) from None
-        # What the card shows, too.
+        # The same as on the connection card.
         missing = missing_scopes(stored)
         if missing:
             log.warning("team %s granted no %s", stored.team_id, ", ".join(missing))
@@ -178,8 +178,8 @@ class Install:
     def _signed(self, flow_id: str) -> str:
         return f"{flow_id}.{_base64(self._keys.sign(flow_id.encode(), STATE_PURPOSE))}"
 
-    async def _flow(self, state: str | None) -> Flow:
-        """Find the flow that a state belongs to; a forged one never gets as far as the database."""
+    async def _flow(self, state: str | None) -> OAuthFlow:
+        """Returns the flow of a state. The signature is checked before the database is read."""
         flow_id, _, signature_text = (state or "").partition(".")
         try:
             message, signature = flow_id.encode("ascii"), _unbase64(signature_text)
@@ -191,13 +191,13 @@ class Install:
         if flow is None:
             raise OAuthFailed("already_used")
         if not flow.organization_id:
-            # Started by an earlier release, whose states are not read any more.
+            # It was started by an earlier release, whose states are no longer accepted.
             raise OAuthFailed("invalid_state")
         return flow
 
 
 def cookie_name(flow_id: str) -> str:
-    """Give the name of a flow's cookie; each flow has its own, so that two tabs do not disturb each other."""
+    """Returns the name of a flow's cookie. Each flow has its own, so that two tabs work at the same time."""
     return COOKIE_PREFIX + hashlib.sha256(flow_id.encode()).hexdigest()[:16]
 
 

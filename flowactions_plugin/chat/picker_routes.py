@@ -11,13 +11,14 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
-from flowactions_plugin.chat.connection import NotConnected, lists_private_channels
+from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth import BASE_PATH
 from flowactions_plugin.chat.pickers import ListPage, search
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
-from flowactions_plugin.http.openapi import described
+from flowactions_plugin.errors import NotConnected
+from flowactions_plugin.http.openapi import openapi_spec
 from flowactions_plugin.http.problems import Problem
 
 CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
@@ -47,7 +48,7 @@ class PickerPage(msgspec.Struct, rename="camel"):
 @get(
     "/channels",
     summary="Pick a channel",
-    **described("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
+    **openapi_spec("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
 )
 async def channels(
     principal: NamedDependency[DashboardPrincipal],
@@ -58,7 +59,7 @@ async def channels(
     """List channels by name; the note says where the app still has to be invited."""
     stored = await _connected(chat, principal)
     page = await _pick(
-        partial(chat.connections.channels, stored, searched=bool(search_text)), search_text, cursor
+        partial(chat.directory.channels, stored, searched=bool(search_text)), search_text, cursor
     )
     if page.notice is None and not lists_private_channels(stored):
         page.notice = NO_PRIVATE_CHANNELS
@@ -68,7 +69,7 @@ async def channels(
 @get(
     "/members",
     summary="Pick a member",
-    **described("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
+    **openapi_spec("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
 )
 async def members(
     principal: NamedDependency[DashboardPrincipal],
@@ -78,9 +79,7 @@ async def members(
 ) -> PickerPage:
     """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
     stored = await _connected(chat, principal)
-    return await _pick(
-        partial(chat.connections.members, stored, searched=bool(search_text)), search_text, cursor
-    )
+    return await _pick(partial(chat.directory.members, stored, searched=bool(search_text)), search_text, cursor)
 
 
 async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnection:

@@ -10,19 +10,19 @@ from typing import Final, NamedTuple, TypeAlias
 from flowactions_plugin.chat.failures import THROTTLED, ChatRefused
 
 ENOUGH: Final = 20
-"""So many choices make an answer; the cursor leads to the rest."""
+"""The number of choices after which a search stops; the cursor continues it."""
 
 SEARCH_SECONDS: Final = 5.0
-"""How long a person waits for a page at the most."""
+"""The time limit of a search."""
 
-SHORTEST_PAUSE_SECONDS: Final = 0.5
-"""Before a provider that throttles is asked again, even if it names less."""
+MIN_PAUSE_SECONDS: Final = 0.5
+"""The shortest pause after the provider has throttled, even if it asks for less."""
 
 START: Final = "start"
-"""The cursor of an answer that got no further than the beginning."""
+"""The cursor of an answer that read no page."""
 
 FRESH_SECONDS: Final = 30.0
-"""So long a page of the provider's is used again: searching while somebody types costs the provider one listing."""
+"""How long a page is cached, so that a search while the user types reads the list once."""
 
 CACHED_CHOICES: Final = 50_000
 """About 15 MiB."""
@@ -31,7 +31,7 @@ PAUSED: Final = "The chat provider has stopped answering: there is more."
 
 
 class Choice(NamedTuple):
-    """A channel or member in a picker; ``names`` are what a search looks at."""
+    """A channel or member in a picker; a search compares ``names``."""
 
     id: str
     label: str
@@ -40,14 +40,14 @@ class Choice(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of choices; ``cursor`` leads to the next, ``None`` after the last."""
+    """One page of choices; ``cursor`` is that of the next page, ``None`` after the last."""
 
     choices: Sequence[Choice]
     cursor: str | None
 
 
 class Found(NamedTuple):
-    """What a search found; ``notice`` says why it stopped early, ``None`` when it did not."""
+    """The result of a search; ``notice`` says why it stopped early, ``None`` when it did not."""
 
     choices: Sequence[Choice]
     cursor: str | None
@@ -58,19 +58,19 @@ ListPage: TypeAlias = Callable[[str | None], Awaitable[Page]]
 
 
 async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
-    """Gather choices whose name holds ``text``, over as many of the provider's pages as it takes.
+    """Returns choices whose name contains ``text``, from as many pages of the provider as needed.
 
-    The provider's pages may be short or empty while a cursor remains. When it throttles, it is asked again
-    after the time that it names, if that is not too long. When the time is up, what was found so far is the
-    answer, with the cursor to go on from.
+    The provider's pages may be short or empty although there are more. When the provider throttles, the search continues
+    after the delay that it asks for, if there is time. At the time limit, the search returns the choices found so far and
+    the cursor to continue from.
 
     Args:
-        list_page: asks the provider for one page.
-        text: looked for regardless of case; empty finds everything.
-        cursor: where to go on, ``None`` for the start.
+        list_page: reads one page.
+        text: compared without regard to case; empty text matches all.
+        cursor: where to continue; ``None`` for the start.
 
     Raises:
-        ChatRefused: the provider refused, or did not answer at all.
+        ChatRefused: the provider refused, or did not answer.
     """
     wanted = text.casefold().strip().lstrip("#@")
     found: list[Choice] = []
@@ -85,7 +85,7 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
         except (ChatRefused, TimeoutError) as exc:
             refusal = exc if isinstance(exc, ChatRefused) else ChatRefused("unreachable")
             if refusal.throttled and refusal.retry_after is not None:
-                pause = max(refusal.retry_after, SHORTEST_PAUSE_SECONDS)
+                pause = max(refusal.retry_after, MIN_PAUSE_SECONDS)
                 if clock() + pause < ends:
                     await asyncio.sleep(pause)
                     continue
@@ -104,7 +104,7 @@ def _matches(choice: Choice, wanted: str) -> bool:
 
 
 class PageCache:
-    """Pages that were listed a moment ago, the oldest thrown out first.
+    """A cache of pages; the oldest are removed first.
 
     Args:
         timer: monotonic seconds.
@@ -116,13 +116,13 @@ class PageCache:
         self._choices = 0
 
     def get(self, key: Hashable) -> Page | None:
-        """Give a page that is still fresh."""
+        """Returns a cached page; ``None`` when there is none or it is too old."""
         self._drop_until(self._timer() - FRESH_SECONDS, CACHED_CHOICES)
         kept = self._pages.get(key)
         return None if kept is None else kept[1]
 
     def put(self, key: Hashable, page: Page) -> None:
-        """Keep a page."""
+        """Add a page."""
         old = self._pages.pop(key, None)
         if old is not None:
             self._choices -= _weight(old[1])

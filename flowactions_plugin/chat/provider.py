@@ -1,7 +1,7 @@
-"""The chat provider: slack-sdk behind a small interface, its calls made over our own session (§4.1).
+"""The chat provider: slack-sdk behind a small interface, with an HTTP session of the plugin (§4.1).
 
-slack-sdk says which methods there are and how their arguments are sent. The request itself leaves from here: it reads
-no environment, follows no redirect, and its answer is read to a bound and judged by `answers`.
+slack-sdk defines the methods and encodes their arguments. The requests are sent here: without proxies from the
+environment, without following redirects, and with answers that are limited in size and validated by `answers`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
 
 from flowactions_plugin.chat.answers import (
-    MOST_BYTES,
+    MAX_BYTES,
     channel_page,
     id_of,
     member_page,
@@ -32,20 +32,20 @@ from flowactions_plugin.chat.pickers import Page
 from flowactions_plugin.chat.scopes import read_scopes
 
 CALL_SECONDS: Final = 5
-KEPT_ALIVE_SECONDS: Final = 3
-"""Well below what any server keeps a connection that is idle: a request on one that it is just closing would be lost."""
+KEEP_ALIVE_SECONDS: Final = 3
+"""Shorter than the idle timeout of any server: a request on a connection that the server closes would be lost."""
 
-AT_ONCE: Final = 500
-"""Connections to the provider. The calls beyond wait, within their own time."""
+MAX_CONNECTIONS: Final = 500
+"""Further calls wait for a connection, within their own time limit."""
 
-_QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  unattached on purpose
-"""Attached to nothing: at debug level the SDK would log codes and secrets."""
+_QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  not attached on purpose
+"""Not attached to a handler, because the SDK logs codes and secrets at debug level."""
 
 Call = Callable[[AsyncWebClient], Awaitable[Any]]
 
 
 class Identity(NamedTuple):
-    """Whose token it is, as the provider's auth test says; ``scopes`` are empty when it does not say."""
+    """The owner of a token, from the provider's auth test; ``scopes`` are empty when it does not report them."""
 
     team_id: str
     team_name: str
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
 
 
 class Installation(NamedTuple):
-    """What an OAuth exchange gave. The token is left out of the repr; ``scopes`` are empty when it did not say."""
+    """The result of an OAuth exchange. The repr hides the token; ``scopes`` are empty when it does not report them."""
 
     token: str
     app_id: str
@@ -65,18 +65,18 @@ class Installation(NamedTuple):
 
 
 class ChatProvider(Protocol):
-    """What the plugin asks of a chat provider. Every method raises `ChatRefused` when it is refused."""
+    """The interface of a chat provider. Every method raises `ChatRefused` if the provider refuses."""
 
     async def post_message(self, token: str, channel: str, text: str) -> str:
-        """Post a message with mrkdwn on; give its timestamp."""
+        """Post a message with mrkdwn on; returns its timestamp."""
         ...
 
     async def open_dm(self, token: str, user: str) -> str:
-        """Open or reuse the direct-message channel with a member; give its id."""
+        """Open or reuse the direct-message channel with a member; returns its id."""
         ...
 
     async def identify(self, token: str) -> Identity:
-        """Test a token; tell whose it is."""
+        """Test a token; returns its owner."""
         ...
 
     async def exchange(self, code: str, redirect_uri: str) -> Installation:
@@ -84,15 +84,15 @@ class ChatProvider(Protocol):
         ...
 
     async def revoke(self, token: str) -> None:
-        """Make a token worthless."""
+        """Revoke a token."""
         ...
 
     async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """List a page of the channels that are not archived."""
+        """Returns a page of the channels that are not archived."""
         ...
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         ...
 
 
@@ -102,9 +102,8 @@ class SlackProvider:
     Args:
         api_url: ends with a slash.
         client_id: the app's, for the OAuth exchange.
-        client_secret: likewise.
-        proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every call leaves. Proxies that the
-            environment names are never used.
+        client_secret: the app's, for the OAuth exchange.
+        proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy for all calls. Proxies of the environment are never used.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class SlackProvider:
         await self._session.aclose()
 
     async def post_message(self, token: str, channel: str, text: str) -> str:
-        """Post a message with mrkdwn on; give its timestamp."""
+        """Post a message with mrkdwn on; returns its timestamp."""
         answer = await self._call(
             token,
             lambda client: client.chat_postMessage(channel=channel, text=text, mrkdwn=True),
@@ -129,14 +128,14 @@ class SlackProvider:
         return id_of(answer.data, "ts")
 
     async def open_dm(self, token: str, user: str) -> str:
-        """Open or reuse the direct-message channel with a member; give its id."""
+        """Open or reuse the direct-message channel with a member; returns its id."""
         answer = await self._call(
             token, lambda client: client.conversations_open(users=[user]), needs="im:write"
         )
         return id_of(object_of(answer.data, "channel"), "id")
 
     async def identify(self, token: str) -> Identity:
-        """Test a token; tell whose it is."""
+        """Test a token; returns its owner."""
         answer = await self._call(token, lambda client: client.auth_test())
         if answer.data.get("is_enterprise_install"):
             raise ChatRefused("enterprise_install")
@@ -166,11 +165,11 @@ class SlackProvider:
         return Installation(token, optional_id(answer.data, "app_id"), read_scopes(answer.data.get("scope")))
 
     async def revoke(self, token: str) -> None:
-        """Make a token worthless."""
+        """Revoke a token."""
         await self._call(token, lambda client: client.auth_revoke())
 
     async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """List a page of the channels that are not archived."""
+        """Returns a page of the channels that are not archived."""
         answer = await self._call(
             token,
             lambda client: client.conversations_list(
@@ -184,7 +183,7 @@ class SlackProvider:
         return channel_page(answer.data)
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """List a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         answer = await self._call(
             token, lambda client: client.users_list(limit=size, cursor=cursor or None), needs="users:read"
         )
@@ -194,12 +193,12 @@ class SlackProvider:
         """Make a call.
 
         Args:
-            token: the bot token, ``None`` for calls that work without.
+            token: the bot token; ``None`` for calls without one.
             call: uses the SDK's client.
-            needs: the scope that is missing when the provider says that one is, and does not say which.
+            needs: the scope to report when the provider answers that one is missing and does not name it.
 
         Raises:
-            ChatRefused: whatever else came than a success.
+            ChatRefused: the call did not succeed.
         """
         client = AsyncWebClient(
             token=token,
@@ -216,13 +215,13 @@ class SlackProvider:
             if refusal.code == "missing_scope" and not refusal.needed and needs is not None:
                 refusal.needed = (needs,)
             raise
-        except Exception as exc:  # noqa: BLE001  whatever the network, the SDK or aiohttp make of it
-            # Without the cause: its text may hold what was sent, or the proxy's password.
+        except Exception as exc:  # noqa: BLE001  errors of the network, the SDK and aiohttp
+            # Without the cause, because its message may hold what was sent, or the proxy's password.
             raise ChatRefused("unreachable", detail=type(exc).__name__) from None
 
 
 class _Answer(NamedTuple):
-    """An answer that was read and found good, as the SDK wants it."""
+    """A validated answer, in the form that the SDK expects."""
 
     status: int
     headers: Mapping[str, str]
@@ -234,14 +233,14 @@ class _Answer(NamedTuple):
 
 
 class _Session:
-    """What the SDK makes its requests with, in place of an `aiohttp.ClientSession`.
+    """Sends the SDK's requests, in place of an `aiohttp.ClientSession`.
 
     Args:
-        proxy: a forward proxy, with user name and password in it if it asks for them.
+        proxy: the URL of a forward proxy, with its user name and password if needed.
     """
 
     closed: Final = False
-    """The SDK would open a session of its own in place of a closed one."""
+    """The SDK would replace a closed session with one of its own."""
 
     def __init__(self, proxy: str | None) -> None:
         self._proxy = proxy
@@ -254,15 +253,15 @@ class _Session:
 
     @asynccontextmanager
     async def request(self, method: str, url: str, **options: Any) -> AsyncIterator[_Answer]:
-        """Make a request, and read its answer.
+        """Send a request, and read its answer.
 
         Args:
             method: the HTTP method.
             url: the address.
-            options: the SDK's; a proxy that it found in the environment is not used.
+            options: the SDK's; its proxy from the environment is ignored.
 
         Raises:
-            ChatRefused: the answer is no success.
+            ChatRefused: the call did not succeed.
             aiohttp.ClientError: there is no answer.
         """
         options |= {"proxy": self._proxy, "allow_redirects": False}
@@ -270,19 +269,19 @@ class _Session:
         try:
             body = await _read(response.content)
         finally:
-            # A connection that was read to the end is back in the pool by now; any other is closed.
+            # A connection that was read to the end is in the pool already; any other is closed.
             response.close()
         headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
         yield _Answer(response.status, headers, read_answer(response.status, headers, body))
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # One for all organizations: so it keeps no cookies.
+            # It is shared by all organizations, so it stores no cookies.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=KEPT_ALIVE_SECONDS),
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
-                # It is done to a bound, in `answers`.
+                # `answers` decompresses with a size limit.
                 auto_decompress=False,
                 headers={"Accept-Encoding": "gzip"},
             )
@@ -290,8 +289,8 @@ class _Session:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Read a body to its end, or to where it is too long."""
+    """Returns the body; at most one byte more than the limit."""
     body = bytearray()
-    while len(body) <= MOST_BYTES and (chunk := await content.readany()):
+    while len(body) <= MAX_BYTES and (chunk := await content.readany()):
         body += chunk
-    return bytes(body[: MOST_BYTES + 1])
+    return bytes(body[: MAX_BYTES + 1])

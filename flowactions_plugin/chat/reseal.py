@@ -1,12 +1,12 @@
-"""Key rotation: every stored token sealed anew under the newest key (§5.2)."""
+"""Key rotation: seals every stored token with the newest key (§5.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from flowactions_plugin.chat.revocation import TOKEN_PURPOSE
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.tokens import TOKEN_PURPOSE
 from flowactions_plugin.errors import SealBroken
 from flowactions_plugin.storage.sealing import KeyRing
 
@@ -14,12 +14,12 @@ PAGE: Final = 200
 
 
 class Resealed(NamedTuple):
-    """What a run of `reseal` found.
+    """The result of `reseal`.
 
     Attributes:
-        changed: how many tokens were under an older key; they are under the newest now, unless it only looked.
-        current: how many were under the newest key already.
-        broken: the organizations whose token none of the keys opens.
+        changed: the number of tokens that were sealed with an older key. Unless it was a dry run, they are resealed.
+        current: the number of tokens that were sealed with the newest key before.
+        broken: the organizations whose token no key opens.
     """
 
     changed: int
@@ -28,15 +28,15 @@ class Resealed(NamedTuple):
 
 
 async def reseal(store: ConnectionStore, keys: KeyRing, *, dry: bool = False) -> Resealed:
-    """Seal every token under the newest key, while hosts go on using them.
+    """Seal every token with the newest key, while hosts continue to use them.
 
     Args:
         store: the connections.
-        keys: the newest first, then those that tokens may still be under.
-        dry: only look.
+        keys: the newest first, then older ones that tokens may be sealed with.
+        dry: change nothing.
 
     Raises:
-        StorageUnavailable: the database failed; what was done until then stays done, and it can be run again.
+        StorageUnavailable: the database failed. Resealed tokens stay resealed, and the command can be repeated.
     """
     changed = current = 0
     broken: list[str] = []

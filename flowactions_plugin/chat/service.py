@@ -1,13 +1,16 @@
-"""The chat part of one host, or the reason why it has none."""
+"""Builds the chat part of one host, or says which setting is missing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.calls import ProviderCalls
+from flowactions_plugin.chat.connections import Connections
+from flowactions_plugin.chat.directory import Directory
 from flowactions_plugin.chat.events import Events
-from flowactions_plugin.chat.oauth import Install
+from flowactions_plugin.chat.messenger import Messenger
+from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
@@ -17,24 +20,41 @@ from flowactions_plugin.storage.sealing import KeyRing, key_ring
 
 
 class Chat(NamedTuple):
-    """What the chat node and the chat routes work with.
+    """What the chat node and the chat routes use.
 
     Attributes:
+        connections: the organizations' connections.
+        messenger: sends messages.
+        directory: lists channels and members.
+        installer: connects a workspace by OAuth.
+        events: processes the provider's events.
         signing_secret: verifies the provider's events; ``None`` when it is not configured.
+        calls: the calls of the provider.
+        provider: the chat provider.
     """
 
     connections: Connections
-    install: Install
+    messenger: Messenger
+    directory: Directory
+    installer: OAuthInstaller
     events: Events
     signing_secret: str | None
+    calls: ProviderCalls
     provider: SlackProvider
 
     def __repr__(self) -> str:
         return "Chat(…)"
 
+    async def aclose(self) -> None:
+        """Wait for work in the background, then close the connections to the provider."""
+        try:
+            await self.calls.aclose()
+        finally:
+            await self.provider.aclose()
+
 
 def keys_of(settings: Settings, database: Database) -> KeyRing:
-    """Make the ring of encryption keys that these settings give.
+    """Returns the key ring of these settings.
 
     Raises:
         NotConfigured: there is no key.
@@ -44,7 +64,10 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
 
 
 def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
-    """Put the chat part together, or say which setting is missing or unfit; nothing else depends on it (§5.5)."""
+    """Returns the chat part, or an error that names the missing or wrong setting (§5.5).
+
+    Everything else works without it.
+    """
     if settings.chat_bot_token is not None and settings.environment != "development":
         return NotConfigured(
             "CHAT_BOT_TOKEN is for local development only: remove it, or set FLOWACTIONS_ENVIRONMENT=development."
@@ -66,7 +89,8 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
     )
     store = ConnectionStore(database)
     connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
-    install = Install(
+    calls = ProviderCalls(store)
+    installer = OAuthInstaller(
         store=store,
         connections=connections,
         provider=provider,
@@ -76,4 +100,13 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
         client_id=settings.chat_client_id,
         static_token=settings.chat_bot_token,
     )
-    return Chat(connections, install, Events(store), settings.chat_signing_secret, provider)
+    return Chat(
+        connections=connections,
+        messenger=Messenger(connections, provider, calls, keys),
+        directory=Directory(provider, calls, keys),
+        installer=installer,
+        events=Events(store),
+        signing_secret=settings.chat_signing_secret,
+        calls=calls,
+        provider=provider,
+    )

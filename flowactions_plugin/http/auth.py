@@ -1,4 +1,4 @@
-"""What is asked of a request before its body is read: who calls, from where, and in which form (§5.1)."""
+"""Checks a request before its body is read: the caller, the site, the form (§5.1)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.http.query import check_query
 
 Principal = TypeVar("Principal", DashboardPrincipal, ApiPrincipal)
-AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
+ASGIRequest: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 AnyRequest: TypeAlias = Request[Any, Any, Any]
-TenantCheck: TypeAlias = Callable[[AnyConnection], Awaitable[None]]
-"""Raises the problem of a caller who addresses what is another tenant's."""
+TenantCheck: TypeAlias = Callable[[ASGIRequest], Awaitable[None]]
+"""Raises a problem when the caller addresses a resource of another tenant."""
 
 BODY_BYTES: Final = 64 * 1024
-"""The longest body that is read of callers who are signed in."""
+"""The size limit of a body of an authenticated request."""
 
 _PRINCIPAL: Final = "flowactions.principal"
-"""Where the principal is kept: in the scope itself, of which there is one a request."""
+"""Key of the principal in the request's ASGI scope."""
 
 
 class RouteGuard:
-    """Decides on a request, in this order, before anything of its body is decoded.
+    """Checks a request, in this order, before any of its body is decoded.
 
-    The lifespan runs (503), the caller is known (401), no foreign page sends it (403), it addresses nothing of
-    another tenant's (404), its query is understood (400), its body is JSON (415), not too large (413) and there when
-    it is needed (400). What a route asks for is in its `RouteRules`.
+    The lifespan runs (503), the caller is authenticated (401), no page of another site sends it (403), it addresses no
+    resource of another tenant (404), its query is valid (400), its body is JSON (415), not too large (413) and present
+    when it is required (400). A route's requirements are in its `RouteRules`.
 
     Args:
-        host: tells who calls.
-        origins: further origins whose pages may change something, as `parse_origin` writes them.
+        host: authenticates callers.
+        origins: further origins whose pages may send changes, as `parse_origin` writes them.
         is_running: whether the lifespan is open.
     """
 
@@ -51,40 +51,40 @@ class RouteGuard:
         self._is_running = is_running
 
     def guard(self, check_tenant: TenantCheck | None = None) -> Guard:
-        """Make the guard of a router.
+        """Returns the guard of a router.
 
         Args:
-            check_tenant: called once the caller is known.
+            check_tenant: called when the caller is authenticated.
         """
 
-        async def check(connection: AnyConnection, handler: BaseRouteHandler) -> None:
-            if connection.scope.get("method") == "OPTIONS":
-                return  # Litestar's own answer, which says what methods there are
+        async def check(request: ASGIRequest, handler: BaseRouteHandler) -> None:
+            if request.scope.get("method") == "OPTIONS":
+                return  # Litestar answers with the allowed methods
             rules = RouteRules.of(handler)
             if not self._is_running():
                 raise NotStarted
-            await self._authenticate(connection, rules)
+            await self._authenticate(request, rules)
             if rules.caller == "dashboard" and rules.changes:
-                self._check_site(connection, rules)
+                self._check_site(request, rules)
             if check_tenant is not None:
-                await check_tenant(connection)
+                await check_tenant(request)
             if rules.query is not None:
-                check_query(connection.scope.get("query_string", b""), rules.query)
+                check_query(request.scope.get("query_string", b""), rules.query)
             if rules.caller in {"dashboard", "api"} and rules.changes:
-                await _check_body(cast("AnyRequest", connection), rules)
+                await _check_body(cast("AnyRequest", request), rules)
 
         return check
 
-    async def _authenticate(self, connection: AnyConnection, rules: RouteRules) -> None:
+    async def _authenticate(self, request: ASGIRequest, rules: RouteRules) -> None:
         found: DashboardPrincipal | ApiPrincipal | None
-        request = ScopeRequest(cast("dict[str, Any]", connection.scope))
+        seen = ScopeRequest(cast("dict[str, Any]", request.scope))
         if rules.caller == "dashboard":
-            answer = await self._host.dashboard_principal(request)
+            answer = await self._host.dashboard_principal(seen)
             found = checked(self._host, "dashboard_principal", DashboardPrincipal | None, answer)
             otherwise = "This needs a dashboard session."
         elif rules.caller == "api":
             found = checked(
-                self._host, "api_principal", ApiPrincipal | None, await self._host.api_principal(request)
+                self._host, "api_principal", ApiPrincipal | None, await self._host.api_principal(seen)
             )
             otherwise = "This needs an access token."
         else:
@@ -94,13 +94,13 @@ class RouteGuard:
             raise Problem("unauthorized", otherwise, headers=realm)
         if isinstance(found, DashboardPrincipal) and rules.changes and not found.may_change:
             raise Problem("forbidden", "You may look at this, and not change it.")
-        cast("dict[str, Any]", connection.scope)[_PRINCIPAL] = found
+        cast("dict[str, Any]", request.scope)[_PRINCIPAL] = found
 
-    def _check_site(self, connection: AnyConnection, rules: RouteRules) -> None:
-        # Only the host's own pages can send a Bearer token. A browser adds Basic and Negotiate by itself.
-        if _is_bearer(connection):
+    def _check_site(self, request: ASGIRequest, rules: RouteRules) -> None:
+        # Only the host's own pages can send a Bearer token. A browser sends Basic and Negotiate by itself.
+        if _is_bearer(request):
             return
-        if is_cross_site(Fetch.of(connection), self._origins, navigable=rules.navigable):
+        if is_cross_site(Fetch.of(request), self._origins, navigable=rules.navigable):
             raise Problem(
                 "cross_site",
                 "A page of another origin sent this. If that page is your dashboard, add its origin to"
@@ -108,9 +108,9 @@ class RouteGuard:
             )
 
 
-def principal_of(connection: AnyConnection) -> Any:
-    """Give the principal that the guard has found."""
-    return cast("dict[str, Any]", connection.scope)[_PRINCIPAL]
+def principal_of(request: ASGIRequest) -> Any:
+    """Returns the principal that the guard has stored."""
+    return cast("dict[str, Any]", request.scope)[_PRINCIPAL]
 
 
 def _principal(request: AnyRequest) -> Any:
@@ -118,15 +118,15 @@ def _principal(request: AnyRequest) -> Any:
 
 
 PRINCIPAL: Final = Provide(_principal, sync_to_thread=False)
-"""The dependency that gives the principal."""
+"""The dependency that provides the principal."""
 
 
 async def read_body(request: AnyRequest) -> bytes:
     """Read a request's body.
 
     Raises:
-        RequestEntityTooLarge: it is longer than the route reads.
-        Problem: 400, the connection has ended before the body.
+        RequestEntityTooLarge: it is longer than the route allows.
+        Problem: 400, the connection ended before the body.
     """
     try:
         return await request.body()
@@ -141,11 +141,11 @@ async def _check_body(request: AnyRequest, rules: RouteRules) -> None:
             raise Problem("invalid_request", f"The request has no body. Send {rules.body}.")
         return
     kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getall("content-type", [])]
-    # A foreign page can send a body without a type, but no Bearer token with it.
+    # A page of another site can send a body without a type, but not with a Bearer token.
     if kinds != ["application/json"] and (kinds or not (rules.caller == "api" or _is_bearer(request))):
         raise Problem("unsupported_media_type", "Send the body as application/json.")
 
 
-def _is_bearer(connection: AnyConnection) -> bool:
-    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+def _is_bearer(request: ASGIRequest) -> bool:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return scheme.lower() == "bearer" and bool(token.strip())

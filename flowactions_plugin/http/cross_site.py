@@ -1,4 +1,4 @@
-"""Which requests a browser sends on behalf of another site."""
+"""Detects requests that a browser sends for a page of another site."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from litestar.connection import ASGIConnection
 from flowactions_plugin.origins import parse_origin
 
 OWN_SITES: Final = frozenset({"same-origin", "none"})
-"""Values of ``Sec-Fetch-Site`` that pass. ``same-site`` does not: another subdomain may be somebody else's."""
+"""Allowed values of ``Sec-Fetch-Site``. ``same-site`` is not: another subdomain may belong to someone else."""
 
 
 class Fetch(NamedTuple):
-    """What a request says of where it comes from; a header that is not there is ``None``.
+    """The headers that tell where a request comes from; a missing header is ``None``.
 
     Attributes:
         site: ``Sec-Fetch-Site``.
@@ -22,7 +22,7 @@ class Fetch(NamedTuple):
         dest: ``Sec-Fetch-Dest``.
         origin: ``Origin``.
         host: ``Host``.
-        scheme: of the request, as far as it is known here: behind a proxy that ends TLS it is ``http``.
+        scheme: the request's, as the server sees it: behind a proxy that terminates TLS it is ``http``.
     """
 
     site: str | None = None
@@ -34,7 +34,7 @@ class Fetch(NamedTuple):
 
     @classmethod
     def of(cls, connection: ASGIConnection[Any, Any, Any, Any]) -> Fetch:
-        """Read a request's headers. One that is there twice is none that can be trusted, and matches nothing."""
+        """Returns the headers of a request. A repeated header is not trusted, and its value matches nothing."""
         headers = connection.headers
         read = {
             field: ",".join(headers.getall(name)) if name in headers else None
@@ -50,15 +50,15 @@ class Fetch(NamedTuple):
 
 
 def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = False) -> bool:
-    """Tell whether a browser sends a request for a page that is not the dashboard's.
+    """Returns whether a browser sends a request for a page that is not the dashboard's.
 
-    A request with neither ``Sec-Fetch-Site`` nor ``Origin`` comes from no browser: those send at least one of them
-    with whatever changes something.
+    A request with neither ``Sec-Fetch-Site`` nor ``Origin`` is not from a browser: browsers send at least one of them
+    with requests that change something.
 
     Args:
-        fetch: what the request says.
-        allowed: origins whose pages may, as `parse_origin` writes them.
-        navigable: whether a person who follows a link from elsewhere may.
+        fetch: the request's headers.
+        allowed: origins whose pages may send it, as `parse_origin` writes them.
+        navigable: whether a user may follow a link from another site.
     """
     origin = None if fetch.origin is None else parse_origin(fetch.origin)
     if origin is not None and origin in allowed:
@@ -71,7 +71,7 @@ def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = F
 
 
 def _is_own(origin: str | None, fetch: Fetch) -> bool:
-    """Tell whether an origin is the one that the request was sent to, as far as its ``Host`` says."""
+    """Returns whether an origin is that of the request's ``Host``."""
     if origin is None or fetch.host is None:
         return False
     scheme = origin.partition("://")[0]

@@ -1,4 +1,4 @@
-"""Which headers and query parameters hold credentials, and what is shown of them."""
+"""Masks headers and query parameters that hold credentials."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ CREDENTIAL_PARTS: Final = (
     "signature",
     "token",
 )
-"""A name that holds one of these is a credential's."""
+"""A name that contains one of these is that of a credential."""
 
 CREDENTIAL_WORDS: Final = frozenset({"otp", "pat", "pin", "pwd", "sas", "sid", "sig", "sign"})
-"""Too short to be looked for inside other words."""
+"""These are compared with whole words, because they are parts of other words."""
 
 NO_CREDENTIALS: Final = frozenset({"idempotency-key", "x-idempotency-key"})
-"""Headers that are read to find out what was sent twice."""
+"""Headers that are shown, because they identify repeated requests."""
 
 _SCHEME: Final = re.compile(
     r"\s*(?:basic|bearer|digest|negotiate|hmac|token|apikey|aws4-hmac-sha256)\s+\S", re.IGNORECASE
 )
-"""Credentials as the header ``Authorization`` has them (RFC 9110 §11.6.2), under whatever name."""
+"""Credentials in the form of the header ``Authorization`` (RFC 9110 §11.6.2), in any header."""
 
 _WORDS: Final = re.compile(r"[a-z0-9]+")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#]*)=([^&;#]+)")
 
 
 def is_credential_name(name: str) -> bool:
-    """Tell whether a header or query parameter of this name holds a credential.
+    """Returns whether a header or query parameter of this name holds a credential.
 
-    It does when its name holds one of `CREDENTIAL_PARTS` or has one of `CREDENTIAL_WORDS` as a word of its own; upper
-    and lower case are alike, and so are ``api-key``, ``api_key`` and ``apikey``.
+    It does when its name contains one of `CREDENTIAL_PARTS` or has one of `CREDENTIAL_WORDS` as a whole word. Case does
+    not matter, and ``api-key``, ``api_key`` and ``apikey`` are equal.
     """
     lower = name.strip().lower()
     if lower in NO_CREDENTIALS:
@@ -55,12 +55,12 @@ def is_credential_name(name: str) -> bool:
 
 
 def masked_header(name: str, value: str) -> str:
-    """Give what is shown of a header's value: `MASK` for a credential."""
+    """Returns a header's value, or `MASK` for a credential."""
     return MASK if value and (is_credential_name(name) or _SCHEME.match(value)) else value
 
 
 def masked_url(url: str) -> str:
-    """Give a URL as it is shown: the values of credential-like query parameters are `MASK`."""
+    """Returns a URL with `MASK` as the values of credential-like query parameters."""
     address, separator, query = url.partition("?")
     if not separator:
         return url

@@ -1,4 +1,4 @@
-"""What the routes ask of a request, and how they describe it in a host's OpenAPI document."""
+"""The requirements of routes, and their description in a host's OpenAPI document."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class ProblemDetails(msgspec.Struct, omit_defaults=True):
 
 
 _CLAUSES = re.compile(r" \(§[^)]*\)")
-"""References to the specification, which readers of the document do not have."""
+"""References to the specification, which are removed from descriptions."""
 
 EVERYWHERE: Final = ("not_started", "storage_unavailable", "internal_error")
-"""Problems that any route may answer with. One that asks for a credential may answer ``unauthorized``, too."""
+"""Problems of every route. A route that requires a credential may also answer ``unauthorized``."""
 
 _RULES: Final = "flowactions_rules"
 
 
 class BodyRule(NamedTuple):
-    """The body that a route needs.
+    """The body that a route requires.
 
     Attributes:
-        kind: the struct that it is.
-        hint: what to send, for a request that has none.
+        kind: its struct.
+        hint: what to send, for a request without a body.
     """
 
     kind: type[msgspec.Struct]
@@ -62,14 +62,14 @@ class BodyRule(NamedTuple):
 
 
 class RouteRules(NamedTuple):
-    """What a route asks of a request before it reads the body.
+    """A route's requirements that are checked before the body is read.
 
     Attributes:
-        caller: whose credential; ``None``: anybody's.
-        changes: whether it changes something, so that no foreign page may send it.
-        navigable: whether a person may all the same come to it by a link on a foreign page.
-        query: name → what its value has to be, when no other name is taken; ``None``: other names are ignored.
-        body: what to send, when a body is needed.
+        caller: the required credential; ``None``: the route is public.
+        changes: whether it changes something, so that pages of other sites may not send it.
+        navigable: whether a user may nevertheless follow a link to it from another site.
+        query: name → check of its value, when other names are errors; ``None``: unknown names are ignored.
+        body: what to send, when a body is required.
     """
 
     caller: Caller | None = None
@@ -80,12 +80,12 @@ class RouteRules(NamedTuple):
 
     @classmethod
     def of(cls, handler: BaseRouteHandler) -> RouteRules:
-        """Give the rules that `described` has laid down for a handler."""
+        """Returns the rules that `openapi_spec` has set for a handler."""
         rules: RouteRules = handler.opt.get(_RULES, cls())
         return rules
 
 
-def described(
+def openapi_spec(
     caller: Caller | None,
     answers: Mapping[int, tuple[type[msgspec.Struct] | None, str]],
     *problems: str,
@@ -94,16 +94,16 @@ def described(
     query: Mapping[str, Check] | None = None,
     body: BodyRule | None = None,
 ) -> dict[str, Any]:
-    """Make the keyword arguments of a route handler that say what it asks for and what may come back.
+    """Returns the keyword arguments of a route handler that declare its requirements and answers.
 
     Args:
-        caller: whose credential it asks for; ``None``: anybody's.
-        answers: further statuses than the handler's own → body and meaning.
-        problems: the codes of the other problems that it may answer with.
+        caller: the required credential; ``None``: the route is public.
+        answers: statuses other than the handler's own → body and meaning.
+        problems: codes of further problems that it may answer with.
         changes: as in `RouteRules`.
         navigable: as in `RouteRules`.
         query: as in `RouteRules`.
-        body: the body that it needs.
+        body: the body that it requires.
     """
     codes: dict[str, None] = dict.fromkeys(["unauthorized"] if caller else [])
     if changes and caller == "dashboard":
@@ -144,8 +144,8 @@ def described(
     return keywords
 
 
-def documented(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
-    """Have each handler's docstring be its description, also in hosts that do not ask Litestar for that."""
+def with_description(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
+    """Set each handler's docstring as its description, also in hosts that do not configure Litestar to do so."""
     for handler in handlers:
         handler.description = _CLAUSES.sub("", inspect.getdoc(handler.fn) or "").replace("``", "`")
     return handlers

@@ -44,7 +44,7 @@ LOOK_IN_LOG: Final = "The server's log has the details."
 WRONG_FORM: Final = "The request does not have the right form."
 
 NO_STORE: Final = {"Cache-Control": "no-store"}
-"""For answers that only the caller may see, and problems, which may be gone the next moment."""
+"""For private answers, and for problems, which may be temporary."""
 
 _OF_STATUS: Final = {
     401: "unauthorized",
@@ -55,7 +55,7 @@ _OF_STATUS: Final = {
     415: "unsupported_media_type",
     429: "rate_limited",
 }
-"""Status of an exception of Litestar's → code. Of other statuses, those of the 400s are ``invalid_request``."""
+"""Status of an exception of Litestar's → code. Other 4xx statuses are ``invalid_request``."""
 
 
 class Problem(FlowActionsError):
@@ -63,7 +63,7 @@ class Problem(FlowActionsError):
 
     Args:
         code: one of `TITLES`.
-        detail: what is wrong here and what to do.
+        detail: what is wrong and what to do.
         errors: for validation, the fields: ``{"path", "message"}``.
         headers: further response headers.
     """
@@ -104,21 +104,21 @@ def _on_problem(_: Request[Any, Any, Any], exc: Problem) -> Response[dict[str, A
 def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Response[dict[str, Any]]:
     extra = exc.extra if isinstance(exc.extra, list) else []
     errors = [
-        {"path": _on_the_wire(str(item.get("key", ""))), "message": str(item.get("message", ""))}
+        {"path": _client_name(str(item.get("key", ""))), "message": str(item.get("message", ""))}
         for item in extra
         if isinstance(item, dict)
     ]
     return _answer(Problem("invalid_request", WRONG_FORM, errors))
 
 
-def _on_the_wire(key: str) -> str:
-    """Give a field's name as clients write it: a query parameter is reported by its name in Python."""
+def _client_name(key: str) -> str:
+    """Returns a field's name as clients write it. Litestar reports a query parameter by its name in Python."""
     first, *rest = key.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
 def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
-    """Answer what Litestar, or a guard of the host's, raises: the status stays, the title is the code's."""
+    """Answer an exception of Litestar or of the host's guards: with its status, and the title of its code."""
     if exc.status_code >= 500:
         log.error("%s %s failed: %s", request.method, request.url.path, exc.detail, exc_info=exc)
         return _answer(Problem("internal_error", LOOK_IN_LOG), exc.status_code)
@@ -137,7 +137,7 @@ def _on_not_configured(_: Request[Any, Any, Any], exc: NotConfigured) -> Respons
 
 
 def _on_host(_: Request[Any, Any, Any], _exc: HostFailed) -> Response[dict[str, Any]]:
-    # It was logged where it was noticed; callers learn nothing of the host's insides.
+    # It was logged where it was detected. Callers do not learn details of the host.
     return _answer(Problem("internal_error", LOOK_IN_LOG))
 
 
@@ -161,4 +161,4 @@ HANDLERS: Final[ExceptionHandlersMap] = {
     NotStarted: _on_not_started,
     Exception: _on_anything,
 }
-"""For the plugin's routers only: the host's own error handling is not touched."""
+"""For the plugin's routers only; the host's error handling is not changed."""

@@ -1,4 +1,4 @@
-"""Query parameters, read strictly: every name known, each once, and no value that has to be guessed at."""
+"""Validates query parameters strictly: known names, each once, with unambiguous values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import msgspec
 from flowactions_plugin.http.problems import WRONG_FORM, Problem
 
 Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time as ISO 8601 text (RFC 3339) with a time zone."""
+"""A time in ISO 8601 (RFC 3339) with a time zone."""
 
 Check: TypeAlias = Callable[[str], str | None]
 """Tells what is wrong with a value; ``None``: nothing."""
 
 MAX_ERRORS: Final = 50
-"""How many parameters an answer names."""
+"""The maximum number of parameters in an answer."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
@@ -45,14 +45,14 @@ def moment(value: str) -> str | None:
 
 
 def check_query(raw: bytes, known: Mapping[str, Check]) -> None:
-    """Refuse a query string that is not understood in full.
+    """Refuse a query string with unknown, repeated or invalid parameters.
 
     Args:
-        raw: as it came, without the question mark.
-        known: name → what its value has to be.
+        raw: the received bytes, without the question mark.
+        known: name → check of its value.
 
     Raises:
-        Problem: 400, with all parameters that are wrong.
+        Problem: 400, with all wrong parameters.
     """
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")

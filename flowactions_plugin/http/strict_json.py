@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON that has one meaning only, decoded without converting anything."""
+"""Bodies of requests: unambiguous JSON, decoded without conversions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 from litestar.dto import AbstractDTO
 
+from flowactions_plugin.errors import JSONInvalid
 from flowactions_plugin.http.problems import WRONG_FORM, Problem
 
 T = TypeVar("T")
@@ -17,19 +18,15 @@ _AT: Final = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
 
 
 MAX_ERRORS: Final = 50
-"""How many fields an answer names."""
-
-
-class JSONInvalid(ValueError):
-    """The bytes are no JSON, or such as programs read differently; the message says why."""
+"""The maximum number of fields in an answer."""
 
 
 def parse(body: bytes) -> Any:
-    """Read JSON in UTF-8 (RFC 8259) in which every reader would find the same (RFC 7493).
+    """Parse JSON in UTF-8 (RFC 8259) that all parsers read alike (RFC 7493).
 
     Raises:
-        JSONInvalid: it is not UTF-8 or no JSON; a name occurs twice in an object; a number is too large to
-            be one; text holds half of a surrogate pair; or it is nested too deeply.
+        JSONInvalid: it is not UTF-8 or not JSON; a name occurs twice in an object; a number is too large; text holds half
+            of a surrogate pair; or it is nested too deeply.
     """
     try:
         value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
@@ -40,22 +37,22 @@ def parse(body: bytes) -> Any:
         raise JSONInvalid("The body is nested too deeply.") from None
     except json.JSONDecodeError as exc:
         raise JSONInvalid(f"The body is not valid JSON: {exc.msg} at character {exc.pos}.") from None
-    except JSONInvalid:
-        raise
-    except ValueError:  # of the one reader for integers without end, of the other for the rest
+    except (
+        ValueError
+    ):  # the first parser raises it for integers that are too long, the second for the other cases
         raise JSONInvalid("A number is too large, or a text holds half of a surrogate pair.") from None
     return value
 
 
 def read_struct(body: bytes, kind: type[T]) -> T:
-    """Read a request's body.
+    """Decode a request's body.
 
     Args:
-        body: as it came.
+        body: the received bytes.
         kind: a `msgspec.Struct`.
 
     Raises:
-        Problem: 400, with all fields that are wrong.
+        Problem: 400, with all wrong fields.
     """
     try:
         value = parse(body)
@@ -70,7 +67,7 @@ def read_struct(body: bytes, kind: type[T]) -> T:
 
 
 class StrictJSON(AbstractDTO[T]):
-    """Has Litestar decode a handler's ``data`` with `read_struct`; its OpenAPI schema stays that of the struct."""
+    """Decodes a handler's ``data`` with `read_struct`; its OpenAPI schema is that of the struct."""
 
     def decode_bytes(self, value: bytes) -> T:
         """Decode a body that is not empty."""
@@ -78,7 +75,7 @@ class StrictJSON(AbstractDTO[T]):
 
     @classmethod
     def create_for_field_definition(cls, *_: Any, **__: Any) -> None:
-        """Do nothing: there is no second model to make."""
+        """Do nothing, because there is no transfer model."""
 
     @classmethod
     def create_openapi_schema(cls, field_definition: Any, handler_id: str, schema_creator: Any) -> Any:  # noqa: ARG003
@@ -87,12 +84,12 @@ class StrictJSON(AbstractDTO[T]):
 
     @classmethod
     def generate_field_definitions(cls, model_type: type[Any]) -> Any:
-        """Not asked for, since no second model is made."""
+        """Not called, because there is no transfer model."""
         raise NotImplementedError
 
     @classmethod
     def detect_nested_field(cls, field_definition: Any) -> bool:
-        """Not asked for, since no second model is made."""
+        """Not called, because there is no transfer model."""
         raise NotImplementedError
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from flowactions_hookspecs import LogicActionRef
+from flowactions_hookspecs import FlowActionsError, LogicActionRef
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
@@ -30,7 +30,7 @@ class Enqueued(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["pending"] = "pending"
 
 
-class RateExceeded(Exception):
+class RateExceeded(FlowActionsError):
     """The agent has made as many calls as a minute admits.
 
     Attributes:

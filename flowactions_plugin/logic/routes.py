@@ -21,8 +21,8 @@ from flowactions_hookspecs import (
 )
 from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
 from flowactions_plugin.host_answers import checked
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, AnyConnection, RouteGuard, principal_of
-from flowactions_plugin.http.openapi import BodyRule, described, documented
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
+from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.logic.dispatch import ActionUnusable
 from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
@@ -84,7 +84,7 @@ class EnqueuedAnswer(msgspec.Struct):
     PATH,
     summary="Trigger a logic webhook",
     status_code=202,
-    **described(
+    **openapi_spec(
         "api",
         {
             202: (EnqueuedAnswer, "Written to the outbox. The destination has not seen it yet."),
@@ -143,12 +143,12 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
         enqueuer: takes the calls.
     """
 
-    async def check_agent(connection: AnyConnection) -> None:
-        await _check_agent(host, principal_of(connection), connection.path_params["agent_id"])
+    async def check_agent(request: ASGIRequest) -> None:
+        await _check_agent(host, principal_of(request), request.path_params["agent_id"])
 
     return Router(
         "/",
-        route_handlers=documented(trigger),
+        route_handlers=with_description(trigger),
         dependencies={
             "principal": PRINCIPAL,
             "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False),

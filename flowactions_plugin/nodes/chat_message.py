@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.connection import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
+from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
@@ -134,11 +134,11 @@ class ChatMessageNode:
     """What reaching a chat-message node does. Fail-open: the walk goes on unless the config says otherwise.
 
     Args:
-        connections: the chat connections; ``None`` when chat is not configured.
+        messenger: sends messages; ``None`` when chat is not configured.
     """
 
-    def __init__(self, connections: Connections | None) -> None:
-        self._connections = connections
+    def __init__(self, messenger: Messenger | None) -> None:
+        self._messenger = messenger
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
         """Sends the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
@@ -167,14 +167,14 @@ class ChatMessageNode:
         Raises:
             _NotSent: for one of the reasons of §6.3.
         """
-        connections = self._connections
+        messenger = self._messenger
         try:
-            stored = None if connections is None else await connections.get(walk.organization_id, until)
+            stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
         except StorageUnavailable as exc:
             log.error("the chat connection could not be read: %s", exc)  # noqa: TRY400
             advice = "The database did not answer: try again later."
             raise _NotSent("send_failed", advice, "storage_unavailable") from None
-        if connections is None or stored is None:
+        if messenger is None or stored is None:
             raise _NotSent("not_connected", "Connect a chat workspace first.")
         to_member = config.chat_action_type == "dm"
         target = (config.chat_user_id if to_member else config.chat_channel_id) or ""
@@ -183,7 +183,7 @@ class ChatMessageNode:
         text = chat_message(config.chat_message_text, variables_of(walk))
         if not text:
             raise _NotSent("empty_message", "The message is empty: write a text.")
-        send = connections.send_to_member if to_member else connections.send_to_channel
+        send = messenger.send_to_member if to_member else messenger.send_to_channel
         try:
             await send(stored, target.strip(), text, retry=config.chat_retry_on_failure, until=until)
         except ChatRefused as refusal:

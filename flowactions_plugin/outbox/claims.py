@@ -89,7 +89,7 @@ class Claims:
             # Of a few sizes only, so that the database has planned them before.
             look = 1 << (2 * limit - 1).bit_length()
             held = [{"destination": place, "number": number} for place, number in busy.items()]
-            given = {"token": token, "limit": limit, "busy": self._database.rows(held)}
+            given = {"token": token, "limit": limit, "busy": self._database.json_rows(held)}
             rows = await self._claim((look, per_destination), given)
             taken = Counter(busy)
             taken.update(row.destination for row in rows)
@@ -107,7 +107,9 @@ class Claims:
         if now > self._whole_at:
             self._since, self._whole_at = 0, now + WHOLE_SECONDS
         statement, parameters = self._statements[kind], {**given, "since": self._since}
-        rows = await self._database.at_once(lambda connection: read_all(connection, statement, parameters))
+        rows = await self._database.in_transaction(
+            lambda connection: read_all(connection, statement, parameters)
+        )
         if rows and self._database.dialect == "postgresql":
             self._since = min(row.due_at for row in rows) - BEHIND_MS
         return rows
@@ -179,7 +181,9 @@ class Claims:
             chosen = chosen.with_for_update(skip_locked=True)
         statement = _taken(self._database, chosen, self._lease_seconds, count=False)
         parameters = {"token": uuid4().hex}
-        rows = await self._database.at_once(lambda connection: read_all(connection, statement, parameters))
+        rows = await self._database.in_transaction(
+            lambda connection: read_all(connection, statement, parameters)
+        )
         return read_row(rows[0], lease_end) if rows else None
 
     async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
@@ -195,7 +199,7 @@ class Claims:
             .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self._database.now())
             .returning(outbox.c.id)
         )
-        return bool(await self._database.at_once(lambda connection: connection.execute(begun).all()))
+        return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).all()))
 
 
 def inline(value: Any) -> ColumnElement[Any]:
@@ -217,7 +221,7 @@ def _eligible(database: Database, look: int, per_destination: int | None) -> Sel
     if database.dialect == "postgresql":
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
     head = due.cte("head")
-    busy = database.table_of("busy", destination=Text, number=Integer)
+    busy = database.values_table("busy", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
     place = func.row_number().over(partition_by=head.c.destination, order_by=order)
     used = func.coalesce(busy.c.number, 0)

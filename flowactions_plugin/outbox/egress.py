@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused, SendFailed
 from flowactions_plugin.hostnames import to_a_labels
-from flowactions_plugin.settings import Network
+from flowactions_plugin.settings_readers import Network
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]

@@ -61,7 +61,7 @@ class Outcomes:
         named = [each for each in completions if is_text(each.delivery.id)]
         if not named:
             return held
-        given = {"done": self._database.rows([_written(each) for each in named])}
+        given = {"done": self._database.json_rows([_written(each) for each in named])}
 
         def write(connection: Connection) -> set[str]:
             updated = set(connection.execute(self._completed, given).scalars())
@@ -73,7 +73,7 @@ class Outcomes:
             return updated
 
         try:
-            held |= await self._database.at_once(write)
+            held |= await self._database.in_transaction(write)
         except DBAPIError as exc:
             if not str(getattr(exc.orig, "sqlstate", "")).startswith(ROW_ERRORS):
                 raise
@@ -91,8 +91,8 @@ class Outcomes:
         rows = [_given_back(each) for each in returns if is_text(each.delivery.id)]
         if not rows:
             return {}
-        given = {"given": self._database.rows(rows)}
-        found: list[Any] = await self._database.at_once(
+        given = {"given": self._database.json_rows(rows)}
+        found: list[Any] = await self._database.in_transaction(
             lambda connection: list(connection.execute(self._returned, given).all())
         )
         if len(found) < len(rows):
@@ -103,7 +103,9 @@ class Outcomes:
         """Find rows that were settled under their claims' tokens: written before, by a try whose answer was lost."""
         tokens = {each.id: each.token for each in deliveries if is_text(each.id)}
         query = select(outbox.c.id, outbox.c.status, outbox.c.settled_token).where(outbox.c.id.in_(tokens))
-        rows: Sequence[Any] = await self._database.at_once(lambda connection: connection.execute(query).all())
+        rows: Sequence[Any] = await self._database.in_transaction(
+            lambda connection: connection.execute(query).all()
+        )
         return [row for row in rows if row.settled_token == tokens[row.id]]
 
     async def _end_nameless(self, completion: Completion) -> bool:
@@ -130,13 +132,13 @@ class Outcomes:
         def write(connection: Connection) -> bool:
             return connection.execute(ended).rowcount == 1 or connection.execute(again).first() is not None
 
-        return await self._database.at_once(write)
+        return await self._database.in_transaction(write)
 
 
 def _completed(database: Database) -> Executable:
     """Write the outcomes in the parameter ``done``, each if its claim still holds, and give the ids of those."""
     now = database.now()
-    done: FromClause = database.table_of(
+    done: FromClause = database.values_table(
         "done",
         id=String,
         token=String,
@@ -192,7 +194,7 @@ def _completed(database: Database) -> Executable:
 def _returned(database: Database) -> Executable:
     """Give back the claims in the parameter ``given``, each if it still holds, and give the rows' ids and states."""
     now = database.now()
-    given = database.table_of(
+    given = database.values_table(
         "given", id=String, token=String, delay_ms=BigInteger, rounds=Integer, error=Text, answered=Integer
     )
     waits = given.c.error.is_not(None)

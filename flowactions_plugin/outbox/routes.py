@@ -13,7 +13,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, is_id
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
-from flowactions_plugin.http.openapi import BodyRule, described, documented
+from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
 from flowactions_plugin.outbox.store import Filter, OutboxStore
@@ -115,7 +115,7 @@ class ReplayAnswer(msgspec.Struct):
 @get(
     "/",
     summary="List deliveries",
-    **described("dashboard", {}, query=LIST_QUERY),
+    **openapi_spec("dashboard", {}, query=LIST_QUERY),
 )
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
@@ -149,7 +149,7 @@ async def list_deliveries(
 @get(
     "/{delivery_id:str}",
     summary="Show a delivery with its attempts",
-    **described("dashboard", {}, "not_found"),
+    **openapi_spec("dashboard", {}, "not_found"),
 )
 async def show_delivery(
     principal: NamedDependency[DashboardPrincipal],
@@ -167,7 +167,7 @@ async def show_delivery(
     "/{delivery_id:str}/cancel",
     status_code=200,
     summary="Cancel a waiting delivery",
-    **described(
+    **openapi_spec(
         "dashboard",
         {404: (CancelAnswer, "No delivery with this id waits for an attempt: `cancelled` is false.")},
         changes=True,
@@ -188,7 +188,7 @@ async def cancel_delivery(
     "/{delivery_id:str}/retry",
     status_code=200,
     summary="Retry a dead delivery",
-    **described(
+    **openapi_spec(
         "dashboard",
         {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")},
         changes=True,
@@ -208,7 +208,7 @@ async def retry_delivery(
     "/retry",
     status_code=200,
     summary="Retry dead deliveries",
-    **described(
+    **openapi_spec(
         "dashboard",
         {},
         changes=True,
@@ -250,7 +250,7 @@ def outbox_router(guard: RouteGuard, store: OutboxStore) -> Router:
     """
     return Router(
         "/v1/webhooks/outbox",
-        route_handlers=documented(
+        route_handlers=with_description(
             list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery
         ),
         dependencies={

@@ -85,7 +85,7 @@ class OutboxStore:
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
         if connection is None:
-            await self._database.at_once(lambda own: own.execute(self._enqueued, row))
+            await self._database.in_transaction(lambda own: own.execute(self._enqueued, row))
         else:
             async with self._database.write(connection) as joined:
                 await joined.execute(self._enqueued, row)

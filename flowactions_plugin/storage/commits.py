@@ -1,4 +1,4 @@
-"""Calls that follow a host's commit."""
+"""Calls functions after a host's commit."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 COMMIT_SECONDS: Final = 0.02
-"""How long a host's commit is given to be through before it is looked for."""
+"""How long to wait for a host's commit before checking whether it has finished."""
 
 
 class AfterCommit:
-    """Calls for the transactions that hosts have open. SQLAlchemy tells of a commit just before it is made."""
+    """Calls that follow the commits of hosts' open transactions. SQLAlchemy reports a commit just before it is made."""
 
     def __init__(self) -> None:
         self._connections: WeakKeyDictionary[SyncConnection, _Calls] = WeakKeyDictionary()
 
     def add(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
-        """Have something called a moment after the present transaction has committed.
+        """Call something a moment after the current transaction has committed.
 
-        It is not called when the transaction, or a SAVEPOINT around what has been written by now, is rolled back. When
-        the commit itself fails, it may be.
+        There is no call when the transaction, or a SAVEPOINT around the writes so far, is rolled back. There may be one
+        when the commit itself fails.
 
         Args:
             connection: the host's.
             call: quick, and does not raise.
         """
         opened = connection.sync_connection
-        assert opened is not None  # noqa: S101  something has just been written on it
+        assert opened is not None  # noqa: S101  a statement was just executed on it
         if opened not in self._connections:
             self._connections[opened] = _Calls(opened, asyncio.get_running_loop())
         self._connections[opened].add(opened, call)
 
 
 class _Call(NamedTuple):
-    """A call that waits.
+    """A call that waits for a commit.
 
     Attributes:
-        call: what is called.
-        nested: whether a SAVEPOINT of the host was around what it follows.
+        call: the function.
+        nested: whether it was added within a SAVEPOINT of the host.
     """
 
     call: Callable[[], None]
@@ -51,9 +51,9 @@ class _Call(NamedTuple):
 
 
 class _Calls:
-    """The calls of one connection's present transaction.
+    """The calls of one connection's current transaction.
 
-    SQLAlchemy's listeners cannot be removed while they run, so they stay, and this is emptied.
+    SQLAlchemy's listeners cannot be removed while they run, so they stay registered, and the list is emptied.
     """
 
     def __init__(self, connection: SyncConnection, loop: asyncio.AbstractEventLoop) -> None:
@@ -83,5 +83,5 @@ class _Calls:
         self._waiting = []
 
     def _savepoint_rolled_back(self, _connection: SyncConnection, _name: str, _context: None) -> None:
-        # It may be another one, within: to drop a call too many costs a worker's next look, and no more.
+        # It may be a SAVEPOINT within that one. A missing call only means that a worker polls later.
         self._waiting = [each for each in self._waiting if not each.nested]

@@ -25,7 +25,7 @@ from flowactions_plugin.clock import Clock
 
 
 class Dialect:
-    """Writes SQL for one of the two.
+    """Builds SQL for one of the two databases.
 
     Args:
         dialect: ``sqlite`` or ``postgresql``.
@@ -38,14 +38,14 @@ class Dialect:
         self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
 
     def now(self) -> ColumnElement[int]:
-        """Give the present, Unix milliseconds, as an SQL expression by the clock that this database goes by."""
+        """Returns the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
         if self.dialect == "postgresql":
-            # Stable within a statement, so an index on a time can be searched with it.
+            # Stable within a statement, so that an index on a time can be used.
             return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
         return self._now
 
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """Start an INSERT that does nothing for a row whose unique key is taken."""
+        """Returns an INSERT that does nothing for a row whose unique key exists."""
         if self.dialect == "postgresql":
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()
@@ -57,24 +57,24 @@ class Dialect:
         where: ColumnElement[bool] | None = None,
         keep: Collection[str] = (),
     ) -> postgresql.Insert | sqlite.Insert:
-        """Make an INSERT that takes the place of the row that has its primary key.
+        """Returns an INSERT that replaces the row with the same primary key.
 
         Args:
-            table: into which.
-            values: of all columns.
-            where: what must hold of the present row for that; otherwise it stays, and none is returned.
-            keep: columns of the present row that stay.
+            table: the table.
+            values: the values of all columns.
+            where: a condition on the existing row; when it is false, the row stays, and none is returned.
+            keep: columns of the existing row that are not replaced.
         """
         key = [column.name for column in table.primary_key]
         rest = {name: value for name, value in values.items() if name not in key and name not in keep}
         kind = postgresql.insert if self.dialect == "postgresql" else sqlite.insert
         return kind(table).values(values).on_conflict_do_update(index_elements=key, set_=rest, where=where)
 
-    def table_of(self, name: str, **columns: type[Any]) -> FromClause:
-        """Make a table of rows that come with the statement, so that one statement serves any number of them.
+    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
+        """Returns a table of the rows in one parameter, so that one statement serves any number of rows.
 
         Args:
-            name: of the table, and of the parameter that gives its rows, written by `rows`.
+            name: the name of the table, and of the parameter, whose value `json_rows` returns.
             columns: each column's SQLAlchemy type.
         """
         given = bindparam(name, type_=Text)
@@ -90,6 +90,6 @@ class Dialect:
         return select(*values).subquery(name)
 
     @staticmethod
-    def rows(rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write JSON-ready rows as the parameter of a `table_of`."""
+    def json_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+        """Returns the parameter of a `values_table` with these rows."""
         return msgspec.json.encode(rows).decode()

@@ -1,4 +1,4 @@
-"""What a failing database raises, turned into `StorageUnavailable`: what happened and what to do, and no secret."""
+"""Translates errors of the database into `StorageUnavailable`: what happened, what to do, and no secret."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
 
 MISTAKE_CLASSES: Final = ("22", "23")
-"""SQLSTATE classes that say that a value is wrong (data, constraint). All others say that the database, its tables or
-the rights on them are not what is needed, which another try may find mended."""
+"""SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
+them, and a retry may succeed after an operator has repaired that."""
 
 MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError)
-"""The same where the driver tells no SQLSTATE, as SQLite's."""
+"""The same for errors without an SQLSTATE, as those of SQLite's driver."""
 
 FAILURES: Final = (
     DBAPIError,
@@ -38,7 +38,7 @@ FAILURES: Final = (
     asyncpg.InterfaceError,
     sqlite3.Error,
 )
-"""What drivers and SQLAlchemy raise."""
+"""Errors of the drivers and of SQLAlchemy."""
 
 ADVICE: Final = {
     "08": "see whether the server runs and can be reached",
@@ -59,14 +59,14 @@ ADVICE: Final = {
     "no such table": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
     "no such column": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
 }
-"""The start of an SQLSTATE, of SQLite's name of an error or of its message → what to do. The longest fits best."""
+"""Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
 
 class Outages:
     """Translates the errors of one database.
 
     Args:
-        url: where it is. Its user name, password and query are left out of every message.
+        url: the database's. No message holds its user name, password or query.
     """
 
     def __init__(self, url: URL) -> None:
@@ -75,10 +75,10 @@ class Outages:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn a failing database into `StorageUnavailable`, and let mistakes in our own SQL be seen as such.
+        """Translate errors of the database into `StorageUnavailable`; mistakes in the plugin's SQL are raised as they are.
 
         Raises:
-            StorageUnavailable: the database failed, is not there, or is not as it has to be.
+            StorageUnavailable: the database failed, does not answer, or refuses.
         """
         try:
             yield
@@ -86,13 +86,13 @@ class Outages:
             if is_mistake(exc):
                 raise
             reason = _reason(exc)
-            told = str(reason)
-            shown = self.without_secrets(told)
-            # The original goes along for those who look into it, unless it shows what nobody may see.
-            raise self._unavailable(exc, shown) from (exc if told == shown else None)
+            message = str(reason)
+            redacted = self.without_secrets(message)
+            # The original error is kept as the cause, unless its message holds a secret.
+            raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
 
     def without_secrets(self, message: str) -> str:
-        """Take the parts of the URL that nobody may see out of a message."""
+        """Returns the message without the secret parts of the URL."""
         return message if self._secret is None else self._secret.sub("…", message)
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
@@ -106,7 +106,7 @@ class Outages:
 
 
 def code_of(exc: BaseException) -> str | None:
-    """Give an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
+    """Returns an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
     for each in _causes(exc):
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
@@ -115,7 +115,7 @@ def code_of(exc: BaseException) -> str | None:
 
 
 def is_mistake(exc: BaseException) -> bool:
-    """Tell whether a value or a constraint is at fault, and not the database."""
+    """Returns whether the cause is a value or a constraint, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):
         return isinstance(exc, MISTAKES)
@@ -123,7 +123,7 @@ def is_mistake(exc: BaseException) -> bool:
 
 
 def _reason(exc: BaseException) -> BaseException:
-    """Give the driver's own error, which says it best."""
+    """Returns the driver's own error, which is the most precise."""
     return list(_causes(exc))[-1]
 
 
@@ -131,13 +131,13 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
     yield exc
     if isinstance(exc, DBAPIError) and exc.orig is not None:
         yield exc.orig
-        # SQLAlchemy puts an error of its own around asyncpg's.
+        # SQLAlchemy wraps asyncpg's error in one of its own.
         if isinstance(exc.orig.__cause__, (asyncpg.PostgresError, asyncpg.InterfaceError)):
             yield exc.orig.__cause__
 
 
 def _pattern(secret: str) -> str:
-    # One that is short is taken out where it stands by itself: not each "a" of a message.
+    # A short secret is removed only as a whole word: not each "a" of a message.
     inner = re.escape(secret)
     return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
 

@@ -1,4 +1,4 @@
-"""The plugin's own engine for PostgreSQL, and listening to it."""
+"""The plugin's own engine for PostgreSQL, and LISTEN."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
-"""How long a connection may lie idle and be used again without a look."""
+"""How long a connection may be idle without being tested before its next use."""
 
 
 def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
-    """Make an engine that connects as a URL says.
+    """Returns an engine that connects to a URL's database.
 
     Args:
         url: parsed by `parse_database_url`.
-        statement_seconds: how long a statement may take; ``None``: as long as it takes.
+        statement_seconds: how long a statement may take; ``None``: without limit.
 
     Raises:
         OSError: a file that the URL names cannot be read.
     """
     arguments = {**asyncpg_arguments(url), "command_timeout": statement_seconds}
-    # Errors of statements are logged, and what is in rows belongs to others.
+    # Errors of statements are logged, and must not show the values of rows.
     engine = create_async_engine(URL.create("postgresql+asyncpg"), connect_args=arguments, hide_parameters=True)
     event.listen(engine.sync_engine, "checkin", _mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
@@ -43,12 +43,12 @@ async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[
     """Listen on a channel until the connection is lost.
 
     Args:
-        connection: for nothing else; it is closed in the end.
-        channel: which.
+        connection: used for nothing else; it is closed at the end.
+        channel: its name.
         on_notify: called at each notification.
 
     Raises:
-        StorageUnavailable: the driver cannot.
+        StorageUnavailable: the host's driver cannot listen.
     """
     driver: Any = (await connection.get_raw_connection()).driver_connection
     if not hasattr(driver, "add_termination_listener"):
@@ -66,7 +66,7 @@ async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[
     try:
         await lost.wait()
     finally:
-        # Not to be given to others as it is: it would go on listening.
+        # It must not return to the pool, because it would continue to listen.
         await connection.invalidate()
 
 
@@ -75,10 +75,9 @@ def _mark_used(_connection: Any, record: Any) -> None:
 
 
 def _pre_ping(dialect: Any, connection: Any, record: Any, _proxy: object) -> None:
-    """Replace a connection that a restart of the server has cut before a caller meets it.
+    """Replace a connection that was lost, as by a restart of the server, before a caller uses it.
 
-    A connection that was closed knows it by itself. Only one that was idle for a while is asked, for that takes round
-    trips.
+    A closed connection is detected without a round trip. Only a connection that was idle for a while is tested with one.
     """
     if connection.driver_connection.is_closed():
         raise DisconnectionError

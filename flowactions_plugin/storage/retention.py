@@ -1,4 +1,4 @@
-"""Retention: what is finished or abandoned is removed, in small batches, by an index."""
+"""Retention: finished and abandoned rows are deleted in small batches, by an index."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ log = logging.getLogger("flowactions.retention")
 BATCH: Final = 500
 PERIOD_SECONDS: Final = 3600.0
 PAUSE_SECONDS: Final = 0.1
-"""Between two batches, so that other writers get their turn."""
+"""Between two batches, so that other writers can proceed."""
 
 DEAD_DAYS: Final = 90
-"""Dead rows are kept this long at the least, for replay."""
+"""Dead rows are kept at least this long, for replay."""
 
 DAY_MS: Final = 24 * 3600 * 1000
 
 Prune: TypeAlias = Callable[[int], Awaitable[int]]
-"""Removes up to so many rows; gives how many there were."""
+"""Deletes up to so many rows; returns their number."""
 
 
 async def prune_all(prunes: Sequence[Prune]) -> int:
-    """Remove everything that is old enough; give how much it was.
+    """Delete all rows that are old enough; returns their number.
 
     Raises:
-        StorageUnavailable: the database failed; what was removed until then stays removed.
+        StorageUnavailable: the database failed; rows that were deleted before stay deleted.
     """
     total = 0
     for prune in prunes:

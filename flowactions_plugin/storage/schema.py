@@ -29,7 +29,7 @@ metadata: Final = MetaData(
 )
 
 LIVE: Final = text("status IN ('pending', 'retrying')")
-"""Rows that the worker may claim. The partial index over them keeps a claim's cost flat."""
+"""Rows that a worker may claim. With a partial index on them, the cost of a claim does not grow with the table."""
 
 outbox: Final = Table(
     "flowactions_outbox",
@@ -48,10 +48,10 @@ outbox: Final = Table(
     Column("idempotency_key", String(200)),
     Column("status", String(16), nullable=False),
     Column("attempts", Integer, nullable=False),
-    # Attempts before a replay that counts anew; with them, the log's numbers go on.
+    # Attempts before a replay that reset the counter. The numbers of the attempts log continue from them.
     Column("earlier_attempts", Integer, nullable=False),
     Column("max_attempts", Integer, nullable=False),
-    # A claim moves it to the claim's expiry: an abandoned row is due again by itself.
+    # A claim sets it to the expiry of the lease, so that an abandoned row becomes due again.
     Column("next_attempt_at", BigInteger, nullable=False),
     Column("claim_token", String(32)),
     Column("takeovers", Integer, nullable=False),
@@ -60,12 +60,12 @@ outbox: Final = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
-    # Rounds in quarantine that were begun and not finished. Three end the row.
+    # Rounds in quarantine that began and did not finish. After three, the row is dead.
     Column("quarantine_rounds", Integer, nullable=False, server_default="0"),
-    # The token under which the last outcome was written: a write that is repeated finds its own.
+    # The claim token of the last outcome, so that a repeated write finds its own.
     Column("settled_token", String(32)),
-    # Since when the row waits, without an attempt, for something on this side: a host method that fails, an origin
-    # that no process here can read. NULL when it does not.
+    # The time since which the row waits, without an attempt, for a cause on this side: a host method that fails, an
+    # origin that no process here can read. NULL when it does not wait.
     Column("waiting_since", BigInteger),
     CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
 )
@@ -118,25 +118,25 @@ attempts: Final = Table(
 deferred: Final = Table(
     "flowactions_deferred",
     metadata,
-    # Counts up, so that it gives the walk's order.
+    # Ascending, in the order of the walk.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("organization_id", Text, nullable=False),
     Column("run_id", Text, nullable=False),
-    # Empty text is the end of the flow, so that equality finds it in an index.
+    # Empty text is the end of the flow, so that an index on equality can be used.
     Column("step_id", Text, nullable=False),
     Column("node_id", Text, nullable=False),
     Column("walk", Text, nullable=False),
     Column("node", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    # Set once the user has got to the step: whoever holds the token runs the step's nodes.
+    # Set when the user has reached the step: the process with this token runs the step's nodes.
     Column("token", String(32)),
     Column("held_until", BigInteger),
     Column("holds", Integer, nullable=False),
     Column("flow_id", Text, nullable=False, server_default=""),
     Column("visit", Text, nullable=False, server_default="1"),
-    # The node's type, so that a process finds what it can run.
+    # The node's type, so that a process selects records that it can run.
     Column("node_type", Text, nullable=False, server_default=""),
-    # A walk that is repeated records nothing twice.
+    # A repeated walk does not record a node twice.
     UniqueConstraint(
         "organization_id",
         "run_id",
@@ -149,7 +149,7 @@ deferred: Final = Table(
 )
 Index("ix_flowactions_deferred_created", deferred.c.created_at)
 HELD: Final = text("held_until IS NOT NULL")
-# By type: a process does not come by records that it cannot run.
+# By type, because a process reads only records that it can run.
 Index(
     "ix_flowactions_deferred_held",
     deferred.c.node_type,
@@ -184,9 +184,9 @@ chat_connections: Final = Table(
     Column("status", String(16), nullable=False),
     Column("status_reason", Text),
     Column("sealed_token", LargeBinary, nullable=False),
-    # New for each installation: what was decided about one does not touch the next.
+    # New for each installation, so that a late decision about one does not change the next.
     Column("install_id", String(36), nullable=False, server_default=""),
-    # Scopes that the provider said were missing, separated by commas.
+    # Scopes that the provider reported as missing, separated by commas.
     Column("missing_scopes", Text, nullable=False, server_default=""),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
@@ -218,7 +218,7 @@ enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
     metadata,
     Column("organization_id", Text, primary_key=True),
-    # Who uses the key: ``api:<agent>`` for the logic-webhook endpoint.
+    # The user of the key: ``api:<agent>`` for the logic-webhook endpoint.
     Column("caller", Text, primary_key=True),
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),
@@ -231,7 +231,7 @@ enqueue_rates: Final = Table(
     metadata,
     Column("organization_id", Text, primary_key=True),
     Column("agent_id", Text, primary_key=True),
-    # The times of the calls that count, oldest first: a JSON array, never longer than the limit.
+    # The times of the counted calls, oldest first: a JSON array, never longer than the limit.
     Column("times", Text, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )

@@ -1,4 +1,4 @@
-"""Sealing: secrets at rest, encrypted with AES-256-GCM under a ring of keys (§2.2)."""
+"""Sealing: secrets at rest are encrypted with AES-256-GCM by a key ring (§2.2)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class KeyRing:
             raise SealBroken from exc
 
     def is_newest(self, sealed: bytes) -> bool:
-        """Tell whether a value is sealed under the newest key."""
+        """Returns whether a value is sealed under the newest key."""
         return sealed[:KEY_ID_BYTES] == _key_id(self._newest)
 
     def sign(self, message: bytes, purpose: str) -> bytes:
@@ -65,17 +65,17 @@ class KeyRing:
         return hmac.digest(_derived(self._newest, purpose), message, "sha256")
 
     def verify(self, message: bytes, signature: bytes, purpose: str) -> bool:
-        """Tell whether `sign` made the signature, with any key of the ring."""
+        """Returns whether `sign` made the signature with any key of the ring."""
         candidates = (hmac.digest(_derived(key, purpose), message, "sha256") for key in self._keys.values())
         return any(hmac.compare_digest(candidate, signature) for candidate in candidates)
 
 
 def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRing:
-    """Make the ring from the configured keys, or in development from a key file that is made when missing.
+    """Returns the ring of the configured keys; in development that of a key file, which is created when missing.
 
     Args:
         keys: the configured keys, newest first.
-        development_directory: where the key file lies; ``None`` in production.
+        development_directory: the directory of the key file; ``None`` in production.
 
     Raises:
         NotConfigured: there is no key.
@@ -101,7 +101,7 @@ def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRi
 
 
 def _make_key_file(path: Path) -> None:
-    """Write a new key, readable by its owner only; when another process was first, its key stands."""
+    """Write a new key, readable by its owner only. When another process was first, its key is kept."""
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""What SQLite needs that PostgreSQL does not: one writer at a time, and an end to waiting for it."""
+"""What only SQLite needs: one writer at a time, and a limit on waiting for the lock."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
 from flowactions_plugin.storage.urls import sqlite_path
 
 WAIT_SECONDS: Final = 10.0
-"""How long a caller waits for the one writer at the most, for others in this process and in other ones together."""
+"""How long a caller waits at most for other writers, in this process and in others together."""
 
-PRAGMA_WORTH_SECONDS: Final = 0.1
-"""A wait that is shortened by less than this is not worth a statement."""
+MIN_CHANGE_SECONDS: Final = 0.1
+"""The busy timeout is not changed for a difference below this, to save a statement."""
 
-WAL_PAUSE_MS: Final = 50
+WAL_LOCK_WAIT_MS: Final = 50
 
 AUTOCOMMIT: Final = "a transaction has to be one: this connection is in AUTOCOMMIT mode"
 
 BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
-"""Where a pooled connection keeps how long it waits for a lock."""
+"""Key of a pooled connection's busy timeout in its ``info``."""
 
 
 class Deadline:
-    """Until when one caller waits: `WAIT_SECONDS` from now."""
+    """The time until which one caller waits: `WAIT_SECONDS` from now."""
 
     def __init__(self) -> None:
         self._at = time.monotonic() + WAIT_SECONDS
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0 when none are."""
+        """The remaining seconds; 0 when there are none."""
         return max(0.0, self._at - time.monotonic())
 
 
 class Writer:
-    """This process's turns at writing: waiting here is fair, waiting in SQLite is polling."""
+    """A lock for this process's writers. Waiting here is fair; SQLite polls instead."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
-        """Wait for a turn, and keep it until the block ends.
+        """Hold the lock while the block runs.
 
         Raises:
-            StorageUnavailable: others have held the database until the deadline.
+            StorageUnavailable: others have held the lock until the deadline.
         """
         try:
             async with asyncio.timeout(deadline.left):
@@ -71,7 +71,7 @@ class Writer:
 
 
 def prepare_connection(connection: Any, record: Any) -> None:
-    """Set how long a new connection of our own waits for a lock; a listener for SQLAlchemy's ``connect``."""
+    """Set the busy timeout of a new connection; a listener for SQLAlchemy's ``connect``."""
     timeout = int(WAIT_SECONDS * 1000)
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {timeout}")
@@ -81,7 +81,7 @@ def prepare_connection(connection: Any, record: Any) -> None:
 
 @asynccontextmanager
 async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> AsyncIterator[None]:
-    """Have a connection, which may be a host's, wait for locks no longer than this, as long as the block runs."""
+    """Limit the busy timeout of a connection, which may be a host's, while the block runs."""
     usual = await connection.run_sync(shorten_wait, deadline.left)
     try:
         yield
@@ -91,19 +91,19 @@ async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> Asyn
 
 
 def shorten_wait(connection: SyncConnection, seconds: float) -> int | None:
-    """Shorten the wait of a connection; give what it was, ``None`` when it stays."""
+    """Shorten the busy timeout of a connection; returns the former one, ``None`` when it stays."""
     usual = connection.info.get(BUSY_TIMEOUT_KEY)
     if usual is None:
-        # Once for each of a pool's connections: it is asked of the driver, so that no transaction begins.
+        # Read once for each pooled connection, through the driver, so that no transaction begins.
         usual = connection.info[BUSY_TIMEOUT_KEY] = _pragma(connection, "PRAGMA busy_timeout")
-    if usual / 1000 - seconds < PRAGMA_WORTH_SECONDS:
+    if usual / 1000 - seconds < MIN_CHANGE_SECONDS:
         return None
     set_busy_timeout(connection, int(seconds * 1000))
     return int(usual)
 
 
 def set_busy_timeout(connection: SyncConnection, milliseconds: int) -> None:
-    """Set how long a connection waits for a lock."""
+    """Set the busy timeout of a connection."""
     _pragma(connection, f"PRAGMA busy_timeout = {milliseconds}")
 
 
@@ -118,10 +118,10 @@ def _pragma(connection: SyncConnection, statement: str) -> int:
 
 
 async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> None:
-    """Begin SQLite's transaction where SQLAlchemy's has begun, unless the engine or the driver did so by itself.
+    """Begin SQLite's transaction after SQLAlchemy's, unless the engine or the driver has begun it.
 
     Raises:
-        TransactionInvalid: it has not begun and may not.
+        TransactionInvalid: it has not begun, and ``may`` is false.
     """
     driver: Any = (await connection.get_raw_connection()).driver_connection
     if driver.in_transaction:
@@ -131,11 +131,11 @@ async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> N
     await connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def check_place(path: Path | None) -> None:
-    """See that there is a directory for the database's file.
+def check_directory(path: Path | None) -> None:
+    """Check that the directory of the database's file exists.
 
     Raises:
-        StorageMisplaced: there is none; the message names it.
+        StorageMisplaced: it does not; the message names it.
     """
     if path is not None and not path.parent.is_dir():
         raise StorageMisplaced(
@@ -145,18 +145,18 @@ def check_place(path: Path | None) -> None:
 
 
 def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
-    """Set the journal's mode, which stays with the file.
+    """Set the journal mode, which is stored in the file.
 
-    On a new file, processes that do it at once can wait for each other for ever. So none waits for long: it lets go,
-    of its connection too, and tries again.
+    On a new file, processes that do this at the same time can deadlock. So each waits only briefly for the lock, closes
+    its connection, and tries again.
 
     Raises:
-        StorageMisplaced: there is no such directory.
+        StorageMisplaced: the directory does not exist.
         sqlite3.Error: the file cannot be used, or others kept it locked.
     """
-    check_place(sqlite_path(engine.url))
+    check_directory(sqlite_path(engine.url))
     (path,), given = engine.dialect.create_connect_args(engine.url)
-    options: dict[str, Any] = {**given, "timeout": WAL_PAUSE_MS / 1000}
+    options: dict[str, Any] = {**given, "timeout": WAL_LOCK_WAIT_MS / 1000}
     while True:
         try:
             with closing(sqlite3.connect(path, **options)) as connection:

@@ -1,7 +1,7 @@
-"""Text of SQLite that may not be UTF-8: SQLite stores whatever bytes it is given, and its driver raises on reading.
+"""Reads text of SQLite that may not be UTF-8: SQLite stores any bytes, and its driver raises when it reads them.
 
-One value that cannot be read must not hide the rows beside it. So the queue reads with `read_all`, which gives bytes that
-are not UTF-8 as lone surrogates (PEP 383), and decides afterwards which row is spoilt.
+One unreadable value must not hide other rows. So the queue reads with `read_all`, which returns bytes that are not UTF-8
+as lone surrogates (PEP 383), and decides afterwards which rows are corrupt.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _DECODE: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def read_all(connection: Connection, statement: Executable, parameters: Any = None) -> list[Row[Any]]:
-    """Execute a statement and give all its rows, whatever stands in them.
+    """Execute a statement and return all its rows, corrupt ones included.
 
     Args:
-        connection: to either database, of the plugin's own or of the host's; it reads as before afterwards.
-        statement: what to execute.
+        connection: of either database, the plugin's own or the host's; it is left unchanged.
+        statement: the statement.
         parameters: its parameters.
     """
     driver = connection.connection.driver_connection
@@ -35,7 +35,7 @@ def read_all(connection: Connection, statement: Executable, parameters: Any = No
 
 
 def is_text(value: object) -> bool:
-    """Tell whether a value that `read_all` gave is text, all of it."""
+    """Returns whether a value of `read_all` is valid text."""
     if not isinstance(value, str):
         return False
     try:
@@ -46,21 +46,21 @@ def is_text(value: object) -> bool:
 
 
 def raw_bytes(value: object) -> bytes:
-    """Give the bytes that SQLite holds of a value that `read_all` gave."""
+    """Returns the bytes that SQLite stores for a value of `read_all`."""
     if isinstance(value, bytes):
         return value
     return str(value).encode("utf-8", "surrogateescape")
 
 
 def as_text(value: object) -> str:
-    """Give a value that `read_all` gave as text that can be shown, with replacement characters where it is none."""
+    """Returns a value of `read_all` as printable text, with replacement characters for invalid bytes."""
     if isinstance(value, str) and value.isascii():
         return value
     return raw_bytes(value).decode("utf-8", "replace")
 
 
 def stored(value: Any) -> Any:
-    """Give a value that `read_all` gave as what finds it again in SQL."""
+    """Returns an SQL expression that compares equal to a value of `read_all`."""
     if isinstance(value, bytes):
         return literal(value, LargeBinary)
     if isinstance(value, str) and not is_text(value):

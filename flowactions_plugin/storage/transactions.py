@@ -1,10 +1,10 @@
-"""The plugin's SQL in a host's transaction: within a SAVEPOINT, so that the transaction stays usable whatever fails."""
+"""Runs the plugin's SQL in a host's transaction: in a SAVEPOINT, so that a failure leaves the transaction usable."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.storage.commits import AfterCommit
 from flowactions_plugin.storage.outages import code_of
+from flowactions_plugin.storage.shielding import shielded
 from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
 
@@ -25,23 +26,22 @@ log = logging.getLogger("flowactions.storage")
 T = TypeVar("T")
 
 SAVEPOINT: Final = "flowactions"
-"""One within the other may have the same name: the innermost is meant."""
+"""Nested SAVEPOINTs may have the same name: a statement applies to the innermost."""
 
 ABORTED: Final = "25P02"
-"""SQLSTATE: an earlier statement failed, and nothing is taken until a rollback."""
-
+"""SQLSTATE: an earlier statement failed, and no statement is accepted before a rollback."""
 
 IN_USE: Final = "another call of the plugin uses this transaction: wait for it first"
 
 
 class Joined:
-    """A host's connection within the plugin's SAVEPOINT. It stands in for an `AsyncConnection` to execute statements.
+    """A host's transaction within the plugin's SAVEPOINT. It executes statements as an `AsyncConnection` does.
 
     Args:
         connection: the host's.
 
     Attributes:
-        calls: what is called when the host has committed, unless the SAVEPOINT is rolled back.
+        calls: called after the host's commit, unless the SAVEPOINT is rolled back.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -52,15 +52,16 @@ class Joined:
     async def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Execute a statement, as `AsyncConnection.execute` does."""
         executing = self._connection.execute(statement, parameters)
-        # SQLite's runs in a thread and goes on when nobody waits for it. PostgreSQL's driver has the server end it.
-        return await (to_the_end(executing) if self._in_thread else executing)
+        # On SQLite the statement runs in a thread and continues after a cancellation. PostgreSQL's driver cancels it on
+        # the server.
+        return await (shielded(executing) if self._in_thread else executing)
 
 
 class HostTransactions:
     """Joins transactions of a host.
 
     Args:
-        engine: the host's, whose database they have to be of; ``None`` when it shares none.
+        engine: the host's; transactions must be of its database. ``None`` when the host shares none.
     """
 
     def __init__(self, engine: AsyncEngine | None) -> None:
@@ -71,16 +72,16 @@ class HostTransactions:
         self._listening: list[AsyncEngine] = []
 
     def close(self) -> None:
-        """Leave the hosts' engines as they were."""
+        """Remove the listeners from the hosts' engines."""
         for engine in self._listening:
             event.remove(engine.sync_engine, "handle_error", self._keep)
         self._listening.clear()
 
     def check(self, connection: object) -> None:
-        """See that this is a transaction that the plugin can write in.
+        """Check that the plugin can write in this transaction.
 
         Raises:
-            TransactionInvalid: it is not; the message says what it has to be.
+            TransactionInvalid: it cannot; the message says what is required.
         """
         if self._engine is None:
             raise TransactionInvalid(
@@ -104,10 +105,10 @@ class HostTransactions:
 
     @contextmanager
     def reserved(self, connection: AsyncConnection) -> Iterator[None]:
-        """Keep a transaction for one call, also between its statements.
+        """Reserve a transaction for one call, also between its statements.
 
         Raises:
-            TransactionInvalid: as `check`, and when another call uses it.
+            TransactionInvalid: as `check` does, or another call uses the transaction.
         """
         self.check(connection)
         reserved = cast("SyncConnection", connection.sync_connection)
@@ -125,16 +126,15 @@ class HostTransactions:
     ) -> AsyncIterator[AsyncConnection]:
         """Open a SAVEPOINT that is released when the block ends and rolled back when it raises.
 
-        Either way the transaction is left as usable as it was. Where that cannot be had, for the connection or the
-        transaction was lost, the connection is invalidated: the host's next statement or commit then raises, and it
-        does not commit the half of what it wrote.
+        In both cases the transaction stays usable. When the connection or the transaction was lost, the connection is
+        invalidated: the host's next statement or commit raises, so that no part of its writes is committed.
 
         Args:
-            connection: the host's, or one of the plugin's that was lent to it.
-            own_calls: of that one, the calls that follow its commit.
+            connection: the host's, or one of the plugin's that was lent to the host.
+            own_calls: the calls that follow the commit of a lent one.
 
         Raises:
-            TransactionInvalid: it is in AUTOCOMMIT mode, or no connection at all any more.
+            TransactionInvalid: it is in AUTOCOMMIT mode, or its connection is closed.
         """
         in_use = connection.sync_connection
         if in_use is None or in_use in self._in_use:
@@ -157,7 +157,7 @@ class HostTransactions:
                 own_calls.append(call)
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
-        """Have something called after the host has committed; never when it rolls back."""
+        """Call something after the host's commit, and never after a rollback."""
         if isinstance(connection, Joined):
             connection.calls.append(call)
         else:
@@ -169,9 +169,9 @@ class HostTransactions:
             self._listening.append(engine)
 
     def _keep(self, context: ExceptionContext) -> None:
-        """Keep SQLAlchemy from giving a host's connection up when a statement of ours was cancelled or took too long.
+        """Prevent SQLAlchemy from closing a host's connection when a statement was cancelled or took too long.
 
-        The driver has had the server end the statement, and the SAVEPOINT is rolled back.
+        The driver has cancelled the statement on the server, and the SAVEPOINT is rolled back.
         """
         is_exit = isinstance(context.original_exception, (asyncio.CancelledError, TimeoutError))
         if is_exit and context.connection in self._in_use:
@@ -179,7 +179,7 @@ class HostTransactions:
 
 
 class _Savepoint:
-    """An async context manager. Its own statements run to their end also when the caller is cancelled."""
+    """A SAVEPOINT as an async context manager. A cancellation does not interrupt its own statements."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -187,7 +187,7 @@ class _Savepoint:
 
     async def __aenter__(self) -> None:
         try:
-            await to_the_end(self._set())
+            await shielded(self._set())
         except asyncio.CancelledError:
             await self._end(keep=False)
             raise
@@ -197,7 +197,7 @@ class _Savepoint:
 
     async def _end(self, *, keep: bool) -> None:
         if self._is_set:
-            await to_the_end(self._release() if keep else self._roll_back())
+            await shielded(self._release() if keep else self._roll_back())
 
     async def _set(self) -> None:
         connection = self._connection
@@ -208,16 +208,16 @@ class _Savepoint:
         try:
             await connection.exec_driver_sql(f"SAVEPOINT {SAVEPOINT}")
         except DBAPIError as exc:
-            # PostgreSQL has ended the transaction with that, unless it was at an end before.
+            # On PostgreSQL this error aborts the transaction, unless it was aborted already.
             if connection.dialect.name != "sqlite" and code_of(exc) != ABORTED:
-                await _give_up(connection)
+                await _invalidate(connection)
             raise
         self._is_set = True
 
     async def _begin_sqlite(self) -> None:
-        """See to it that SQLite's transaction has begun.
+        """Begin SQLite's transaction.
 
-        The driver begins it late, and RELEASE of a SAVEPOINT that is not in one commits.
+        The driver delays BEGIN until the first write, and without it RELEASE of the SAVEPOINT commits.
         """
         connection = self._connection
         begun = not connection.in_transaction()
@@ -244,26 +244,12 @@ class _Savepoint:
         try:
             await connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
             await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
-        except Exception as exc:  # noqa: BLE001  whatever it is, the transaction is not what it was
+        except Exception as exc:  # noqa: BLE001  after any error, the transaction cannot be used
             log.error("a host's transaction is lost, and its commit will fail: %s", type(exc).__name__)  # noqa: TRY400
-            await _give_up(connection)
+            await _invalidate(connection)
 
 
-async def to_the_end(work: Awaitable[T]) -> T:
-    """Do something to its end also when the caller is cancelled, which is then told afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is not None:
-            log.debug("failed while its caller was cancelled: %r", task.exception())
-        raise
-
-
-async def _give_up(connection: AsyncConnection) -> None:
+async def _invalidate(connection: AsyncConnection) -> None:
     with suppress(Exception):
         await connection.invalidate()
 

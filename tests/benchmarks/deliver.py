@@ -36,7 +36,7 @@ from tests.benchmarks.field import (
     worker,
 )
 from tests.benchmarks.sink import sink
-from tests.support import until
+from tests.waiting import until
 
 
 def printed_by(module: str, settings: Mapping[str, str], *arguments: str) -> Any:

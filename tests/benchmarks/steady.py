@@ -16,7 +16,8 @@ import time
 
 from flowactions_hookspecs import FlowActions, Node
 from tests.benchmarks.field import SECRET
-from tests.support import SmallHost, a_walk, until
+from tests.support import SmallHost, a_walk
+from tests.waiting import until
 
 
 async def enqueue(url: str, rate: float, seconds: float) -> dict[str, float]:

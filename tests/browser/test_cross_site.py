@@ -18,7 +18,8 @@ from flowactions_conformance.chat_provider import FakeChatProvider, sample_works
 from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from tests.chatting import chat_settings
-from tests.support import SmallHost, a_walk, services_of, until
+from tests.support import SmallHost, a_walk, services_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 

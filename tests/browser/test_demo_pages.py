@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo
-from tests.support import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 

@@ -10,31 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flowactions_hookspecs import (
-    Deferred,
-    Eager,
-    ExperienceTriggerRef,
-    FlowActions,
-    LogicAction,
-    Node,
-    NodeTriggerRef,
-)
+from flowactions_hookspecs import Deferred, Eager, FlowActions, LogicAction, Node
 from tests.support import SmallHost, a_walk, development, services_of
+from tests.triggers import EXPERIENCE, NODE_TRIGGER
 
 Call = Callable[[FlowActions, Any], Awaitable[Any]]
 
-EXPERIENCE = ExperienceTriggerRef(
-    organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=0
-)
-NODE = NodeTriggerRef(
-    organization_id="acme",
-    agent_id="a1",
-    experience_id="e1",
-    node_id="n1",
-    node_trigger_group_id="g1",
-    action_index=0,
-    question_id="q1",
-)
+NODE = replace(NODE_TRIGGER, question_id="q1")
 A_NODE = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
 NOW = datetime.now(UTC)
 

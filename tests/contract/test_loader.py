@@ -35,7 +35,8 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 REF = ExperienceTriggerRef(
     organization_id="acme", agent_id="a", experience_id="e", trigger_row_id="t", action_index=0

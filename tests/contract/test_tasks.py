@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from flowactions_hookspecs.tasks import BackgroundTask, Supervisor, restart_delay
-from tests.support import until
+from tests.waiting import until
 
 
 def supervised(run: object, *, drain_seconds: float = 5.0) -> Supervisor:

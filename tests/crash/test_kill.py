@@ -17,7 +17,7 @@ import pytest
 from tests.crash.hosts import WORKER
 from tests.crash.workers import CLAIM_LIMIT, Field, field_on
 from tests.recorder import OK
-from tests.support import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from tests.crash.workers import Field, field_on
 from tests.recorder import OK
-from tests.support import until
+from tests.waiting import until
 
 HOST = "tests.crash.timed_hosts:make"
 LARGE = 10_000_000

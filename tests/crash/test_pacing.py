@@ -19,7 +19,8 @@ from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings import read_settings
 from tests.chatting import adopt, adopting_settings
 from tests.crash.actors import actors
-from tests.support import SmallHost, a_walk, until
+from tests.support import SmallHost, a_walk
+from tests.waiting import until
 
 AT_ONCE = 4
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.crash.workers import Field, field_on
 from tests.recorder import OK
-from tests.support import until
+from tests.waiting import until
 
 HOST = "tests.crash.timed_hosts:make"
 SOON = "2 0.5 0.3"

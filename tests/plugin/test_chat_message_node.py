@@ -16,7 +16,8 @@ from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import Adopted, adopted, adopting_settings
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 DOWN = Fault(503, b"<html>down</html>")
 

@@ -24,8 +24,8 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import migrations
 from tests.loopback import listening
 from tests.recorder import recorder, status
-from tests.support import SmallHost, a_walk, development, until
-from tests.waiting import SAFETY_SECONDS
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import SAFETY_SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 

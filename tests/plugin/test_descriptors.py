@@ -12,7 +12,8 @@ import pytest
 from flowactions_hookspecs import FlowActions, Node
 from tests.chatting import chat_host
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 STARTS = 12
 

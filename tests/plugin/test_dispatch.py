@@ -8,34 +8,26 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import (
-    ExperienceTriggerRef,
     FlowActions,
     Header,
     LogicAction,
     LogicActionRef,
-    NodeTriggerRef,
     QuestionRequired,
     Receipt,
 )
 from flowactions_plugin.settings import read_settings
+from tests import triggers
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, development, until
+from tests.support import SmallHost, development
+from tests.triggers import NODE_TRIGGER as NODE
+from tests.waiting import until
 
-EXPERIENCE = ExperienceTriggerRef(
-    organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=2
-)
-NODE = NodeTriggerRef(
-    organization_id="acme",
-    agent_id="a1",
-    experience_id="e1",
-    node_id="n1",
-    node_trigger_group_id="g1",
-    action_index=0,
-)
+EXPERIENCE = replace(triggers.EXPERIENCE, action_index=2)
 
 
 async def fired(actions: FlowActions, ref: LogicActionRef, transaction: Any = None) -> Receipt:

@@ -17,34 +17,24 @@ from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
     Deferred,
-    ExperienceTriggerRef,
     FlowActions,
     LogicAction,
     LogicActionRef,
     Node,
-    NodeTriggerRef,
 )
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
 from flowactions_plugin.outbox.queue import Outbox
 from tests.recorder import OK, recorder, status
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.triggers import EXPERIENCE, NODE_TRIGGER
+from tests.waiting import until
 
 URL = "http://127.0.0.1:9/"
 NODE = Node(id="n", type="webhook", config={"webhookUrl": URL, "webhookBody": '{"said": {{content}}}'})
 PATH = "/v1/agents/{}/experiences/e1/logic-webhook"
 CALL = {"source": "experience_trigger", "actionIndex": 0, "triggerRowId": "t1"}
-EXPERIENCE = ExperienceTriggerRef(
-    organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=0
-)
-OF_NODE = NodeTriggerRef(
-    organization_id="acme",
-    agent_id="a1",
-    experience_id="e1",
-    node_id="t1",
-    node_trigger_group_id="g1",
-    action_index=0,
-)
+OF_NODE = replace(NODE_TRIGGER, node_id="t1")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

@@ -46,11 +46,11 @@ async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytes
     caplog.set_level(logging.INFO)
     row_id = await queue.put()
     database = queue.database
-    opened = database._engine, database._thread
-    database._engine = database._thread = None
+    opened = database._engines.current, database._engines.thread
+    database._engines.current = database._engines.thread = None
     running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
     await until(lambda: "out of reach" in caplog.text)
-    database._engine, database._thread = opened
+    database._engines.current, database._engines.thread = opened
     await until(lambda: "reachable again" in caplog.text)
     assert (await queue.row(row_id)).status == "delivered"
     running.cancel()
@@ -251,10 +251,10 @@ async def test_what_could_not_be_written_at_a_stop_is_said(
     running = asyncio.create_task(a_worker(queue, slow).run())
     await sending.wait()
     database = queue.database
-    opened = database._engine, database._thread
-    database._engine = database._thread = None
+    opened = database._engines.current, database._engines.thread
+    database._engines.current = database._engines.thread = None
     running.cancel()
     answer.set()
     await asyncio.wait({running})
-    database._engine, database._thread = opened
+    database._engines.current, database._engines.thread = opened
     assert "the outcomes of 1 deliveries could not be written" in caplog.text

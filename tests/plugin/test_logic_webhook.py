@@ -31,7 +31,8 @@ from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, development, services_of, until
+from tests.support import SmallHost, development, services_of
+from tests.waiting import until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
 OF_EXPERIENCE: dict[str, Any] = {"source": "experience_trigger", "actionIndex": 0, "triggerRowId": "submitted"}

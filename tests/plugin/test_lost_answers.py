@@ -50,7 +50,9 @@ async def cut_in_the_driver(url: str) -> AsyncIterator[Cut]:
     """On SQLite, the statement is carried out and committed, and then the call fails."""
     async with Database(url) as database:
         made = Cut(Queue(database))
-        run, struck = database._run, False
+        thread, struck = database._engines.thread, False
+        assert thread is not None
+        run = thread._run
 
         def note(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
             nonlocal struck
@@ -64,8 +66,8 @@ async def cut_in_the_driver(url: str) -> AsyncIterator[Cut]:
                 raise StorageUnavailable("the answer was lost")
             return done
 
-        event.listen(database._direct, "before_cursor_execute", note)
-        database._run = run_and_fail  # type: ignore[method-assign]
+        event.listen(thread.engine, "before_cursor_execute", note)
+        thread._run = run_and_fail  # type: ignore[method-assign]
         yield made
 
 

@@ -166,14 +166,14 @@ class TestLostTime:
     ) -> None:
         """However long the claim's answer is on the way, the row is not held longer than the database holds it."""
         await queue.put()
-        at_once = queue.database.at_once
+        at_once = queue.database.in_transaction
 
         async def slow(work: Any) -> Any:
             answer = await at_once(work)
             await asyncio.sleep(0.3)
             return answer
 
-        monkeypatch.setattr(queue.database, "at_once", slow)
+        monkeypatch.setattr(queue.database, "in_transaction", slow)
         (row,) = await queue.store.claim(1)
         assert row.lease_end <= lease_clock() + 30 - 0.3
 
@@ -377,7 +377,7 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
     row_id = await queue.put()
     worker = ContinuousWorker(queue.store, a_courier(queue, answer), slots=5, per_destination=5)
     database = queue.database
-    opened = database._engine, database._thread
+    opened = database._engines.current, database._engines.thread
     claim = queue.store.claim
 
     async def fail(*arguments: Any, **others: Any) -> Any:
@@ -385,7 +385,7 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
             raise crash
         found = await claim(*arguments, **others)
         if found:
-            database._engine = database._thread = None
+            database._engines.current = database._engines.thread = None
         return found
 
     queue.store.claim = fail  # type: ignore[method-assign]
@@ -393,8 +393,8 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
 
     async def tell(*_: Any) -> None:
         if answered.is_set():
-            asyncio.get_running_loop().call_later(0.2, setattr, database, "_engine", opened[0])
-            asyncio.get_running_loop().call_later(0.2, setattr, database, "_thread", opened[1])
+            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "current", opened[0])
+            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "thread", opened[1])
             worker._courier.flush = flush  # type: ignore[method-assign]
             if worker._courier.behind:
                 raise crash

@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import event
 
+from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.records import Step
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.claimed import Completion, Return
 from flowactions_plugin.outbox.delivery import Outcome, Transition
 from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Database
 from tests.bulk import copy, fill
 from tests.queueing import Queue
@@ -77,7 +77,7 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),
     "end of a lease": lambda store: deferred(store).state(Step("acme", "run-9", "f", "")),
     "end of a run": forget_one,
-    "prune of inbound events": lambda store: inbound.prune(store._database, 0, 500),
+    "prune of inbound events": lambda store: inbound_store.prune(store._database, 0, 500),
     "prune of delivered rows": lambda store: store.prune("delivered", 0, 500),
     "prune of dead rows": lambda store: store.prune("dead", 0, 500),
     "prune of halted runs": lambda store: deferred(store).prune_halted(0, 500),
@@ -92,9 +92,10 @@ class Watched:
         self.database = database
         self.store = OutboxStore(database)
         self.statements: list[tuple[str, Any]] = []
-        assert database._engine is not None
-        self.engine = database._engine
-        self.engines = [each for each in (self.engine.sync_engine, database._direct) if each is not None]
+        engines = database._engines
+        assert engines.current is not None
+        self.engine = engines.current
+        self.engines = [self.engine.sync_engine, *([engines.thread.engine] if engines.thread else [])]
         for engine in self.engines:
             event.listen(engine, "before_cursor_execute", self._note)
 

@@ -32,8 +32,9 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.storage.migrations import head
 from tests.recorder import Recorder, Request, recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development
 from tests.upgrades.released import Rows, every_row, load, run
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -80,11 +80,11 @@ def refusal(code: str, **more: Any) -> dict[str, Any]:
 
 
 def fault_of(token: str) -> Fault | None:
-    """Give the fault that a token's text asks for."""
+    """Returns the fault that a token's text asks for."""
     return next((fault for text, fault in BY_TOKEN.items() if text in token), None)
 
 
 def failing_code(token: str) -> str | None:
-    """Give the error code that a token's text asks chat.postMessage to fail with."""
+    """Returns the error code that a token's text asks chat.postMessage to fail with."""
     match = re.search(r"-fail-([a-z_]+)", token)
     return match[1] if match else None

@@ -110,7 +110,7 @@ def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
 
 
 def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
-    """List channels page by page; a private one only where the app is a member."""
+    """Returns channels page by page; a private one only where the app is a member."""
     types = str(arguments.get("types") or "public_channel").split(",")
     for kind in types:
         if kind not in SCOPE_OF_TYPE:
@@ -129,7 +129,7 @@ def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
 
 
 def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
-    """List members page by page."""
+    """Returns members page by page."""
     return _page(token, "members", [_member_record(member) for member in token.workspace.members], arguments)
 
 

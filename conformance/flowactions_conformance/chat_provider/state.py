@@ -120,11 +120,11 @@ class State:
         return found
 
     def tokens_of(self, workspace: Workspace) -> list[Token]:
-        """List the tokens that were issued for a workspace."""
+        """Returns the tokens that were issued for a workspace."""
         return [token for token in self._tokens.values() if token.workspace is workspace]
 
     def is_installed(self, workspace: Workspace) -> bool:
-        """Tell whether the app has a token that works in a workspace."""
+        """Returns whether the app has a token that works in a workspace."""
         return any(token.dead is None for token in self.tokens_of(workspace))
 
     def add_code(self, workspace: Workspace, redirect_uri: str, scopes: Sequence[str]) -> str:

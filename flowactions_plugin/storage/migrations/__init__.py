@@ -1,14 +1,14 @@
-"""The tables' revisions (Alembic), in a version table of their own, so that a host's migrations never meet them.
+"""The tables' revisions (Alembic), in a separate version table, so that they do not affect a host's migrations.
 
-Revisions go forward only. Processes of the previous release go on working while the tables are already newer, unless
-the release's notes say that all of them stop (docs/how-to/upgrade.md).
+Revisions only go forward. Processes of the previous release work on the newer tables, unless the release notes say that
+all of them must stop (docs/how-to/upgrade.md).
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from alembic import command
 from alembic.config import Config
@@ -22,24 +22,27 @@ log = logging.getLogger("flowactions.storage")
 
 VERSION_TABLE: Final = "flowactions_version"
 
+Outdated: TypeAlias = Literal["upgrade", "refuse"]
+"""What `prepare` does with tables of an earlier release."""
+
 _CONNECTION: Final = "connection"
 
 
 def head() -> str:
-    """Give the revision that this release works with."""
+    """Returns the revision that this release works with."""
     revision = _scripts().get_current_head()
     assert revision is not None  # noqa: S101  there is always a first revision
     return revision
 
 
 def current(connection: Connection) -> str | None:
-    """Give the revision of a database's tables, ``None`` when it has none of ours."""
+    """Returns the revision of a database's tables, ``None`` when it has none of the plugin's."""
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     return context.get_current_revision()
 
 
 def known(connection: Connection) -> str | None:
-    """Give the revision of a database's tables, as `current` does, for who is going to change them.
+    """Returns the revision of a database's tables, as `current` does, before a change of the tables.
 
     Raises:
         SchemaNewer: this release does not know it.
@@ -60,15 +63,15 @@ def upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def prepare(connection: Connection, outdated: Literal["upgrade", "refuse"]) -> None:
-    """Make the tables in a database that has none, and see to it that they are those of this release.
+def prepare(connection: Connection, outdated: Outdated) -> None:
+    """Create missing tables, and upgrade or refuse those of an earlier release.
 
     Args:
-        connection: in a transaction that keeps other processes from doing the same.
+        connection: in a transaction that prevents other processes from doing the same.
         outdated: what to do with tables of an earlier release.
 
     Raises:
-        SchemaOutdated: they are of an earlier release and `outdated` says so.
+        SchemaOutdated: they are of an earlier release, and `outdated` is ``refuse``.
     """
     revision, wanted = current(connection), head()
     if revision == wanted:

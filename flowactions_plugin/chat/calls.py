@@ -1,0 +1,136 @@
+"""Calls of the chat provider: limited in time, and what they say about a connection is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from flowactions_plugin.chat.attempts import seconds_from_now
+from flowactions_plugin.chat.failures import REVOKED, ChatRefused
+from flowactions_plugin.chat.scopes import in_order, is_covered, not_granted, read_scopes
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import printable
+
+log = logging.getLogger("flowactions.chat")
+
+RECORD_SECONDS: Final = 1.0
+"""How long a walk waits for the write of what a refusal says about its connection."""
+
+Result = TypeVar("Result")
+
+
+class ProviderCalls:
+    """Limits calls in time, and records on connections that a token was revoked or lacks a scope.
+
+    Args:
+        store: where connections are kept.
+    """
+
+    def __init__(self, store: ConnectionStore) -> None:
+        self._store = store
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def aclose(self) -> None:
+        """Wait for the reads and writes in the background."""
+        if self._background:
+            await asyncio.wait(self._background)
+
+    async def make(
+        self, stored: StoredConnection, until: float, call: Awaitable[Result], uses: Sequence[str]
+    ) -> Result:
+        """Wait for a call of the provider, and record on the connection what the answer says about it.
+
+        Args:
+            stored: the connection that the call is made with.
+            until: a time of the event loop's clock.
+            call: the call.
+            uses: the scopes that it needs.
+
+        Raises:
+            ChatRefused: the provider refused, or did not answer in time.
+        """
+        try:
+            async with asyncio.timeout_at(until):
+                result = await call
+        except TimeoutError:
+            raise ChatRefused("unreachable", detail="no answer in time") from None
+        except ChatRefused as refusal:
+            await self._record_refusal(stored, refusal, until)
+            raise
+        if any(is_covered(scope, uses) for scope in read_scopes(stored.missing_scopes)):
+            # The workspace has granted it meanwhile. The write happens in the background.
+            write = self._store.change_missing_scopes(
+                stored, lambda recorded: [scope for scope in recorded if not is_covered(scope, uses)]
+            )
+            self._start(self._record(stored, write))
+        return result
+
+    async def read_until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for the database until a time, and cancel the read after that.
+
+        The cancellation is not waited for, because a statement that waits for a lock may take long to be cancelled.
+
+        Args:
+            until: a time of the event loop's clock.
+            work: reads from the database.
+
+        Raises:
+            StorageUnavailable: it did not answer in time.
+        """
+        working = self._start(work)
+        try:
+            await asyncio.wait({working}, timeout=max(0.0, until - seconds_from_now(0)))
+        finally:
+            working.cancel()
+        if not working.done():
+            raise StorageUnavailable("the database did not answer in time")
+        return working.result()
+
+    async def _record_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
+        if refusal.code in REVOKED:
+            write = self._store.revoke([stored], refusal.code)
+        elif refusal.code == "missing_scope" and set(refusal.needed) - set(missing_scopes(stored)):
+            write = self._store.change_missing_scopes(
+                stored, lambda recorded: in_order([*recorded, *refusal.needed])
+            )
+        else:
+            return
+        # The wait is limited: on SQLite, a host that reaches the node in its own transaction holds the lock that this
+        # write needs.
+        recording = self._start(self._record(stored, write))
+        left = max(0.0, until - seconds_from_now(0))
+        await asyncio.wait({recording}, timeout=min(RECORD_SECONDS, left))
+
+    async def _record(self, stored: StoredConnection, write: Awaitable[None]) -> None:
+        try:
+            await write
+        except Exception as exc:  # noqa: BLE001  it runs in the background
+            reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
+            log.warning(
+                "what the provider says of team %s could not be noted: %s", printable(stored.team_id), reason
+            )
+
+    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it
+
+
+def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
+    """Returns the scopes that a connection is known to lack.
+
+    They were not granted, or the provider refused a call because of them.
+    """
+    recorded = read_scopes(stored.missing_scopes)
+    # Earlier releases stored only the granted scopes.
+    earlier = () if stored.install_id else not_granted(read_scopes(stored.scopes))
+    return in_order([*earlier, *recorded])

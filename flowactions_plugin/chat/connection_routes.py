@@ -1,0 +1,149 @@
+"""The routes of the connection card: show, disconnect, choose the default channel (§2.2, §4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from litestar import delete, get, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from flowactions_hookspecs import Agent, DashboardPrincipal, Host
+from flowactions_plugin.chat.calls import missing_scopes
+from flowactions_plugin.chat.connections import Connections
+from flowactions_plugin.chat.failures import advice
+from flowactions_plugin.chat.scopes import read_scopes
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.errors import NotConnected
+from flowactions_plugin.host_answers import checked
+from flowactions_plugin.http.openapi import BodyRule, openapi_spec
+from flowactions_plugin.http.problems import Problem
+
+NODE_TYPE: Final = "chat_message"
+
+
+class Named(msgspec.Struct):
+    """Something with an id and a name."""
+
+    id: str
+    name: str
+
+
+class Card(msgspec.Struct, rename="camel", kw_only=True):
+    """The connection card (§2.2). It never holds the token.
+
+    Attributes:
+        status: ``active``; ``revoked`` by the workspace; or ``unusable`` as it is stored here.
+        status_reason: a code, ``None`` when the connection can be used.
+        advice: what a person should do, ``None`` when there is nothing to do.
+        scopes: permissions that the workspace has granted, as far as the provider says.
+        missing_scopes: permissions that it has not granted, or that the provider refused a call for.
+    """
+
+    status: str
+    status_reason: str | None
+    advice: str | None
+    workspace: Named
+    bot_user_id: str
+    scopes: list[str]
+    missing_scopes: list[str]
+    installed_by: Named
+    installed_at: str
+    default_channel: str | None
+    agents: list[Named]
+
+
+class CardAnswer(msgspec.Struct):
+    """The card, or nothing when no workspace is connected."""
+
+    data: Card | None
+
+
+class DefaultChannel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The channel that test messages go to."""
+
+    # In Python, $ alone would let a line feed pass.
+    channel_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,100}$(?!\n)")]
+
+
+@get(
+    "/connection",
+    summary="Show the connection",
+    **openapi_spec("dashboard", {}, "not_configured"),
+)
+async def show(
+    principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], host: NamedDependency[Host]
+) -> CardAnswer:
+    """Show the organization's workspace, who connected it, and the agents that use it (§2.2)."""
+    return await _card(host, chat.connections, principal.organization_id)
+
+
+@delete(
+    "/connection",
+    summary="Disconnect the workspace",
+    **openapi_spec("dashboard", {}, "not_configured", changes=True),
+)
+async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat]) -> None:
+    """Revoke the token at the provider and forget the connection."""
+    await chat.connections.disconnect(principal.organization_id)
+
+
+@put(
+    "/connection/default-channel",
+    summary="Choose the channel for test messages",
+    **openapi_spec(
+        "dashboard",
+        {},
+        "not_connected",
+        "not_configured",
+        changes=True,
+        body=BodyRule(DefaultChannel, 'a JSON object such as {"channelId": "C0123456789"}'),
+    ),
+)
+async def choose_channel(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    host: NamedDependency[Host],
+    data: JSONBody[DefaultChannel],
+) -> CardAnswer:
+    """Set the default channel, to which test messages are posted."""
+    try:
+        await chat.connections.set_default_channel(principal.organization_id, data.channel_id)
+    except NotConnected as exc:
+        raise Problem("not_connected", str(exc)) from None
+    return await _card(host, chat.connections, principal.organization_id)
+
+
+async def _card(host: Host, connections: Connections, organization_id: str) -> CardAnswer:
+    stored = await connections.get(organization_id)
+    if stored is None:
+        return CardAnswer(None)
+    agents = await host.agents_using(organization_id, NODE_TYPE)
+    agents = checked(host, "agents_using", Sequence[Agent], agents)
+    missing = list(missing_scopes(stored))
+    scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
+    reason = connections.reason(stored)
+    hint = advice(reason) if reason else advice("missing_scope") if missing else None
+    return CardAnswer(
+        Card(
+            status="active" if reason is None else "revoked" if stored.status == "revoked" else "unusable",
+            status_reason=reason,
+            advice=hint,
+            workspace=Named(stored.team_id, stored.team_name),
+            bot_user_id=stored.bot_user_id,
+            scopes=scopes,
+            missing_scopes=missing,
+            installed_by=Named(stored.installed_by_id, stored.installed_by_name),
+            installed_at=to_iso(stored.installed_at),
+            default_channel=stored.default_channel,
+            agents=[_named(agent) for agent in agents],
+        )
+    )
+
+
+def _named(agent: Agent) -> Named:
+    return Named(agent.id, agent.name)

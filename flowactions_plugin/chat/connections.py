@@ -1,0 +1,153 @@
+"""The chat connection of an organization: connect, read, change, disconnect (§2.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from uuid import uuid4
+
+from flowactions_plugin.chat.answers import shown
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.provider import ChatProvider, Installation
+from flowactions_plugin.chat.revocation import Revoker
+from flowactions_plugin.chat.scopes import not_granted, write_scopes
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
+from flowactions_plugin.clock import Clock
+from flowactions_plugin.errors import NotConnected
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.sealing import KeyRing
+
+log = logging.getLogger("flowactions.chat")
+
+
+class Connections:
+    """The chat connections of one host.
+
+    Args:
+        store: where they are kept.
+        provider: the chat provider.
+        keys: seals the tokens.
+        clock: Unix seconds.
+        static_token: ``CHAT_BOT_TOKEN``; it is never revoked.
+    """
+
+    def __init__(
+        self,
+        store: ConnectionStore,
+        provider: ChatProvider,
+        keys: KeyRing,
+        clock: Clock,
+        *,
+        static_token: str | None = None,
+    ) -> None:
+        self._store = store
+        self._provider = provider
+        self._keys = keys
+        self._clock = clock
+        self._revoker = Revoker(store, provider, keys, static_token)
+
+    async def adopt(
+        self, organization_id: str, installation: Installation, installed_by: tuple[str, str]
+    ) -> StoredConnection:
+        """Test a bot token and store it, sealed, as the organization's connection; an earlier one is replaced.
+
+        A reinstall into the same workspace keeps the default channel. When the replaced connection is of another
+        workspace, its token is revoked.
+
+        Args:
+            organization_id: the tenant.
+            installation: the token, and what the provider said about it.
+            installed_by: the id and name of the user who connected.
+
+        Raises:
+            ChatRefused: the provider does not accept the token, or has revoked it meanwhile.
+        """
+        identity = await self._provider.identify(installation.token)
+        granted = identity.scopes or installation.scopes
+        stored = StoredConnection(
+            organization_id=organization_id,
+            team_id=identity.team_id,
+            team_name=identity.team_name,
+            bot_user_id=identity.bot_user_id,
+            app_id=installation.app_id,
+            scopes=write_scopes(granted),
+            installed_by_id=shown(installed_by[0]),
+            installed_by_name=shown(installed_by[1]),
+            installed_at=int(self._clock() * 1000),
+            default_channel=None,
+            status="active",
+            status_reason=None,
+            sealed_token=self._keys.seal(installation.token, organization_id, TOKEN_PURPOSE),
+            install_id=str(uuid4()),
+            missing_scopes=write_scopes(not_granted(granted)),
+        )
+        before = await self._store.replace(stored)
+        log.info("organization %s has connected team %s", printable(organization_id), stored.team_id)
+        if before is not None and before.team_id != stored.team_id:
+            await self._revoker.revoke(before)
+        await self._revoker.verify(stored)
+        return stored
+
+    async def get(self, organization_id: str) -> StoredConnection | None:
+        """Returns the organization's connection; ``None`` when it has none.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return await self._store.get(organization_id)
+
+    async def existing(self, organization_id: str) -> StoredConnection:
+        """Returns the organization's connection.
+
+        Raises:
+            NotConnected: it has none.
+        """
+        stored = await self._store.get(organization_id)
+        if stored is None:
+            raise NotConnected
+        return stored
+
+    async def set_default_channel(self, organization_id: str, channel_id: str) -> None:
+        """Set the channel of test messages.
+
+        Raises:
+            NotConnected: there is no connection.
+        """
+        if not await self._store.set_default_channel(organization_id, channel_id):
+            raise NotConnected
+
+    async def disconnect(self, organization_id: str) -> None:
+        """Remove the connection, then revoke its token at the provider. Revoking is best effort.
+
+        A connection that is installed while the provider revokes the token is kept.
+        """
+        stored = await self._store.pop(organization_id)
+        if stored is None:
+            return
+        log.info(
+            "organization %s has disconnected team %s", printable(organization_id), printable(stored.team_id)
+        )
+        await self._revoker.revoke(stored)
+
+    async def organization_deleted(
+        self, organization_id: str, transaction: Transaction
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Remove a deleted organization's connection, within the caller's transaction.
+
+        Returns:
+            A function that revokes the token at the provider, to be called after the commit; ``None`` when there was
+            no connection.
+        """
+        stored = await self._store.pop(organization_id, transaction)
+        return None if stored is None else partial(self._revoker.revoke, stored)
+
+    def reason(self, stored: StoredConnection) -> str | None:
+        """Returns the code of why a connection cannot be used; ``None`` when it can."""
+        try:
+            usable_token(self._keys, stored)
+        except ChatRefused as refusal:
+            return refusal.code
+        return None

@@ -1,0 +1,118 @@
+"""Sends messages through an organization's chat connection (§2.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from flowactions_plugin.chat.attempts import (
+    SEND_SECONDS,
+    Post,
+    Sleep,
+    seconds_from_now,
+    to_channel,
+    to_member,
+    with_retries,
+)
+from flowactions_plugin.chat.calls import ProviderCalls
+from flowactions_plugin.chat.connections import Connections
+from flowactions_plugin.chat.provider import ChatProvider
+from flowactions_plugin.chat.store import StoredConnection
+from flowactions_plugin.chat.tokens import usable_token
+from flowactions_plugin.errors import NoDefaultChannel
+from flowactions_plugin.storage.sealing import KeyRing
+
+
+class Messenger:
+    """Sends messages for one host.
+
+    Args:
+        connections: the organizations' connections.
+        provider: the chat provider.
+        calls: limits calls in time, and records what they say about a connection.
+        keys: open the tokens.
+        sleep: waits between attempts.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        provider: ChatProvider,
+        calls: ProviderCalls,
+        keys: KeyRing,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._connections = connections
+        self._provider = provider
+        self._calls = calls
+        self._keys = keys
+        self._sleep = sleep
+
+    async def connection_of(self, organization_id: str, until: float) -> StoredConnection | None:
+        """Returns the organization's connection; ``None`` when it has none.
+
+        Args:
+            organization_id: the tenant.
+            until: a time of the event loop's clock.
+
+        Raises:
+            StorageUnavailable: the database failed, or did not answer until then.
+        """
+        return await self._calls.read_until(until, self._connections.get(organization_id))
+
+    async def send_to_channel(
+        self, stored: StoredConnection, channel: str, text: str, *, retry: bool, until: float | None = None
+    ) -> str:
+        """Post a message.
+
+        Args:
+            stored: the organization's connection.
+            channel: a channel's id.
+            text: mrkdwn.
+            retry: whether to repeat attempts that failed for a transient reason.
+            until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
+
+        Returns:
+            The message's timestamp.
+
+        Raises:
+            ChatRefused: the provider refused, or the connection cannot be used.
+        """
+        attempt = to_channel(self._provider, usable_token(self._keys, stored), channel, text)
+        return await self._send(stored, attempt, ("chat:write",), retry=retry, until=until)
+
+    async def send_to_member(
+        self, stored: StoredConnection, user: str, text: str, *, retry: bool, until: float | None = None
+    ) -> str:
+        """Post a direct message, as `send_to_channel` does. Each attempt includes opening its channel."""
+        attempt = to_member(self._provider, usable_token(self._keys, stored), user, text)
+        return await self._send(stored, attempt, ("im:write", "chat:write"), retry=retry, until=until)
+
+    async def send_test(self, organization_id: str, text: str) -> str:
+        """Post to the default channel, which confirms token, scopes and membership (§4.1).
+
+        Returns:
+            The message's timestamp.
+
+        Raises:
+            NotConnected: there is no connection.
+            NoDefaultChannel: it has no default channel.
+            ChatRefused: the provider refused.
+        """
+        stored = await self._connections.existing(organization_id)
+        if not stored.default_channel:
+            raise NoDefaultChannel
+        return await self.send_to_channel(stored, stored.default_channel, text, retry=False)
+
+    async def _send(
+        self,
+        stored: StoredConnection,
+        attempt: Post,
+        uses: Sequence[str],
+        *,
+        retry: bool,
+        until: float | None,
+    ) -> str:
+        ends = seconds_from_now(SEND_SECONDS) if until is None else until
+        sending = with_retries(attempt, self._sleep, ends if retry else None)
+        return await self._calls.make(stored, ends, sending, uses)

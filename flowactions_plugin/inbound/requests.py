@@ -1,0 +1,74 @@
+"""What signed inbound requests share: their answers, their errors, and a JSON object as body."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from flowactions_hookspecs import FlowActionsError
+from flowactions_plugin.errors import EventInvalid, JSONInvalid
+from flowactions_plugin.http.strict_json import parse
+
+EVENT_BYTES: Final = 1024 * 1024
+"""The size limit of a body."""
+
+
+class EventReceived(msgspec.Struct):
+    """The result of an event: whether it was processed before."""
+
+    received: bool
+    duplicate: bool
+
+
+class EventAnswer(msgspec.Struct):
+    """The answer to an authentic event."""
+
+    data: EventReceived
+
+
+class NotAuthentic(FlowActionsError):
+    """An inbound request is not signed by its provider, or was signed too long ago.
+
+    Args:
+        cause: a short name, the same for all requests that are refused for the same reason.
+        message: for the operator; it holds no part of a secret or a signature.
+    """
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
+    """Returns the error of a timestamp that is too far off, with its likely cause.
+
+    Args:
+        late_seconds: how long ago it was signed; negative: in the future.
+        fits: whether the signature is right.
+    """
+    where = "in the past" if late_seconds > 0 else "in the future"
+    advice = (
+        "the signature fits: compare this machine's clock with the sender's; if they agree, it is a replay"
+        if fits
+        else "the signature does not fit either"
+    )
+    return NotAuthentic(
+        "timestamp",
+        f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}",
+    )
+
+
+def event_object(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object of an authentic body.
+
+    Raises:
+        EventInvalid: the body is something else.
+    """
+    try:
+        parsed = parse(body)
+    except JSONInvalid as exc:
+        raise EventInvalid(str(exc)) from None
+    if not isinstance(parsed, dict):
+        raise EventInvalid("The body is not a JSON object.")
+    return parsed

@@ -1,0 +1,90 @@
+"""The endpoint for the auth provider's events (§4.4)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Router, post
+from litestar.di import NamedDependency, Provide
+
+from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured
+from flowactions_plugin.http.auth import RouteGuard, read_body
+from flowactions_plugin.http.openapi import openapi_spec, with_description
+from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.requests import (
+    EVENT_BYTES,
+    EventAnswer,
+    EventReceived,
+    NotAuthentic,
+)
+from flowactions_plugin.inbound.verify import Verifier
+from flowactions_plugin.log_text import printable
+
+log = logging.getLogger("flowactions.auth_events")
+
+PATH: Final = "/webhooks/auth"
+
+
+class Receiver(msgspec.Struct):
+    """What the route uses; no verifier when no secret is configured."""
+
+    events: AuthEvents
+    verifier: Verifier | None
+    refusals: RefusalLog
+
+
+@post(
+    PATH,
+    status_code=200,
+    summary="Events of the auth provider",
+    request_max_body_size=EVENT_BYTES,
+    **openapi_spec("authSignature", {}, "invalid_request", "too_large", "not_configured"),
+)
+async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
+    """Take a signed event on an organization, a user or a session, and have the host handle it once.
+
+    The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
+    at most five minutes off. An event that was handled before is acknowledged.
+    """
+    if receiver.verifier is None:
+        raise NotConfigured("Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events.")
+    body = await read_body(request)
+    try:
+        parsed = receiver.verifier.verify(request.headers, body)
+    except NotAuthentic as exc:
+        receiver.refusals.record(exc)
+        raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
+    except EventInvalid as exc:
+        raise Problem("invalid_request", str(exc)) from None
+    try:
+        duplicate = await receiver.events.receive(parsed)
+    except HandlerFailed:
+        log.exception(
+            "the host could not handle event %s (%s.%s)", parsed.event_id, parsed.kind, printable(parsed.action)
+        )
+        message = "The event could not be handled and is not noted: send it again."
+        raise Problem("internal_error", message) from None
+    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
+
+
+def auth_events_router(guard: RouteGuard, events: AuthEvents, verifier: Verifier | None) -> Router:
+    """Returns the router of the auth provider's events.
+
+    Args:
+        guard: refuses requests while the plugin is not started.
+        events: processes them.
+        verifier: ``None`` when no secret is configured; then the route answers 503.
+    """
+    receiver = Receiver(events, verifier, RefusalLog("flowactions.auth_events", f"POST {PATH}"))
+    return Router(
+        "/",
+        route_handlers=with_description(receive),
+        dependencies={"receiver": Provide(lambda: receiver, sync_to_thread=False)},
+        guards=[guard.guard()],
+        exception_handlers=HANDLERS,
+        tags=["Inbound events"],
+    )

@@ -1,0 +1,79 @@
+"""URLs of SQLite databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from flowactions_plugin.storage.urls.options import unsupported
+
+SQLITE_OPTIONS: Final = (
+    "uri",
+    "timeout",
+    "isolation_level",
+    "detect_types",
+    "check_same_thread",
+    "cached_statements",
+)
+SQLITE_URI_OPTIONS: Final = ("mode", "cache", "vfs", "immutable", "nolock", "psow")
+
+_NO_FILE: Final = "must name a file, such as sqlite:///flowactions.db: in memory, each connection would have a database of its own"
+
+
+def parse_sqlite(rest: str) -> str:
+    """Parse what follows ``sqlite://``; returns a URL for SQLAlchemy.
+
+    Raises:
+        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
+    """
+    if not rest.startswith("/"):
+        if not rest or rest.startswith("?"):
+            raise ValueError(_NO_FILE)
+        raise ValueError("must have three slashes before a relative path and four before an absolute one")
+    if rest.startswith("/~/"):
+        rest = "/" + str(Path("~").expanduser()) + rest.removeprefix("/~")
+    text = f"sqlite+aiosqlite://{rest}"
+    try:
+        url = make_url(text)
+        wrong = _wrong_sqlite_option(url)
+        if wrong is None:
+            url.get_dialect()().create_connect_args(url)
+    except (SQLAlchemyError, ValueError):
+        wrong = "must be an SQLite URL such as sqlite:///path/to/file.db"
+    if wrong is not None:
+        raise ValueError(wrong)
+    return text
+
+
+def is_in_memory(url: URL) -> bool:
+    """Returns whether an SQLite URL names a database without a file."""
+    name = url.database or ""
+    return name in {"", ":memory:"} or ":memory:" in name or "memory" in (url.query.get("mode"), _mode_in(name))
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """Returns the path of an SQLite database's file; ``None`` when it has none."""
+    if is_in_memory(url):
+        return None
+    name = (url.database or "").partition("?")[0]
+    return Path(name.removeprefix("file:") if name.startswith("file:") else name).absolute()
+
+
+def _wrong_sqlite_option(url: URL) -> str | None:
+    if is_in_memory(url):
+        return _NO_FILE
+    for name in url.query:
+        if name in SQLITE_URI_OPTIONS:
+            if url.query.get("uri") not in {"true", "1", "yes", "on"}:
+                return f"must have uri=true for the option {name}"
+        elif name not in SQLITE_OPTIONS:
+            return unsupported(name)
+    return None
+
+
+def _mode_in(name: str) -> str | None:
+    return dict(parse_qsl(name.partition("?")[2])).get("mode")

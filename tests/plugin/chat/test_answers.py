@@ -1,0 +1,440 @@
+"""Whatever a chat provider answers: a value that can be used, or a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowactions_conformance.chat_provider import Fault
+from flowactions_hookspecs import Deferred, Node
+from flowactions_plugin.chat.answers import MAX_BYTES, read_answer
+from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
+from flowactions_plugin.chat.provider import SlackProvider
+from tests.chatting import ChatHost, chat_host
+from tests.loopback import listening
+from tests.support import a_walk
+
+JSON: Final = {"content-type": "application/json;charset=utf-8"}
+
+CALLS: Final[Mapping[str, Callable[[SlackProvider], Awaitable[Any]]]] = {
+    "chat.postMessage": lambda provider: provider.post_message("xoxb-1", "C1", "hi"),
+    "conversations.open": lambda provider: provider.open_dm("xoxb-1", "U1"),
+    "auth.test": lambda provider: provider.identify("xoxb-1"),
+    "oauth.v2.access": lambda provider: provider.exchange("code", "http://host/callback"),
+    "auth.revoke": lambda provider: provider.revoke("xoxb-1"),
+    "conversations.list": lambda provider: provider.channels("xoxb-1", None, 10, private=True),
+    "users.list": lambda provider: provider.members("xoxb-1", None, 10),
+}
+
+GOOD: Final[Mapping[str, dict[str, Any]]] = {
+    "chat.postMessage": {"ok": True, "channel": "C1", "ts": "1503435956.000247", "message": {"text": "hi"}},
+    "conversations.open": {"ok": True, "channel": {"id": "D1"}},
+    "auth.test": {"ok": True, "team": "Acme", "team_id": "T1", "user_id": "U1"},
+    "oauth.v2.access": {"ok": True, "access_token": "xoxb-2", "scope": "chat:write", "app_id": "A1"},
+    "auth.revoke": {"ok": True, "revoked": True},
+    "conversations.list": {
+        "ok": True,
+        "channels": [{"id": "C1", "name": "one", "is_member": True}],
+        "response_metadata": {"next_cursor": "bmV4dA=="},
+    },
+    "users.list": {
+        "ok": True,
+        "members": [{"id": "U1", "name": "ada", "real_name": "Ada", "profile": {"display_name": "A"}}],
+        "response_metadata": {"next_cursor": ""},
+    },
+}
+
+SURROGATE: Final = b"\\ud800"
+
+HOSTILE: Final[Mapping[str, tuple[int, dict[str, str], bytes]]] = {
+    "nested too deeply": (200, JSON, b"[" * 50_000),
+    "nested too deeply, and closed": (200, JSON, b'{"ok":true,"ts":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+    "charset rot13": (200, {"content-type": "application/json; charset=rot13"}, b'{"ok":false,"error":"a b"}'),
+    "charset utf-7": (200, {"content-type": "application/json; charset=utf-7"}, b"{+AAo-}"),
+    "unknown charset": (200, {"content-type": 'application/json; charset="\x7f"'}, b"{}"),
+    "surrogate in the code": (200, JSON, b'{"ok":false,"error":"' + SURROGATE + b'"}'),
+    "control characters in the code": (
+        200,
+        JSON,
+        b'{"ok":false,"error":"a\\nchat_message node n sent\\u0000"}',
+    ),
+    "an empty code": (200, JSON, b'{"ok":false,"error":""}'),
+    "a number as code": (200, JSON, b'{"ok":false,"error":7}'),
+    "a list as code": (200, JSON, b'{"ok":false,"error":["ratelimited"]}'),
+    "no code": (200, JSON, b'{"ok":false}'),
+    "ok as text": (200, JSON, b'{"ok":"true","ts":"1","error":"x y"}'),
+    "ok as a number": (200, JSON, b'{"ok":1,"ts":"1"}'),
+    "ok without anything": (200, JSON, b'{"ok":true}'),
+    "ok with nulls": (200, JSON, b'{"ok":true,"ts":null,"channel":null,"team_id":null,"access_token":null}'),
+    "numbers for text": (200, JSON, b'{"ok":true,"ts":1,"channel":{"id":2},"team_id":3,"access_token":4}'),
+    "surrogates for ids": (
+        200,
+        JSON,
+        b'{"ok":true,"ts":"%b","channel":{"id":"%b"},"team":"%b","team_id":"%b","user_id":"U","access_token":"%b"}'
+        % ((SURROGATE,) * 5),
+    ),
+    "line feeds for ids": (
+        200,
+        JSON,
+        b'{"ok":true,"ts":"1\\n","channel":{"id":"D\\n"},"team_id":"T\\r\\nx","user_id":"U","access_token":"x\\r\\ny: z"}',
+    ),
+    "NUL for ids": (
+        200,
+        JSON,
+        b'{"ok":true,"ts":"\\u0000","channel":{"id":"\\u0000"},"team_id":"\\u0000","access_token":"\\u0000"}',
+    ),
+    "lists for objects": (200, JSON, b'{"ok":true,"channel":[],"channels":{},"members":"x","team":[]}'),
+    "an unusable cursor": (200, JSON, b'{"ok":true,"response_metadata":{"next_cursor":"%b"}}' % SURROGATE),
+    "a number as cursor": (200, JSON, b'{"ok":true,"response_metadata":{"next_cursor":1e400}}'),
+    "a huge number": (200, JSON, b'{"ok":true,"ts":' + b"9" * 100_000 + b"}"),
+    "not UTF-8": (200, JSON, b'{"ok":true,"ts":"\xff\xfe"}'),
+    "UTF-16": (200, JSON, '{"ok":true,"ts":"1"}'.encode("utf-16")),
+    "no body": (200, JSON, b""),
+    "no JSON": (200, JSON, b"not json"),
+    "half of it": (200, JSON, b'{"ok":true,"ts"'),
+    "no object": (200, JSON, b"[1]"),
+    "text": (200, JSON, b'"ok"'),
+    "HTML": (200, {"content-type": "text/html"}, b"<html>Sign in to the hotel</html>"),
+    "plain text": (200, {"content-type": "text/plain"}, b'{"ok":true,"ts":"1"}'),
+    "a file": (200, {"content-type": "application/gzip"}, b"\x1f\x8b"),
+    "no type": (200, {}, b'{"ok":true,"ts":"1"}'),
+    "not compressed": (200, {**JSON, "content-encoding": "gzip"}, b'{"ok":true,"ts":"1"}'),
+    "compressed and cut": (200, {**JSON, "content-encoding": "gzip"}, gzip.compress(b'{"ok":true}')[:-9]),
+    "compressed twice": (200, {**JSON, "content-encoding": "gzip, gzip"}, gzip.compress(gzip.compress(b"{}"))),
+    "an unknown compression": (200, {**JSON, "content-encoding": "rot13"}, b"{}"),
+    "a bomb": (200, {**JSON, "content-encoding": "gzip"}, gzip.compress(b" " * (64 << 20))),
+    "too long": (200, JSON, b'{"ok":true,"ts":"1"' + b" " * MAX_BYTES + b"}"),
+    "a redirect": (302, {**JSON, "location": "/api/auth.test"}, b'{"ok":true,"ts":"1"}'),
+    "created": (201, JSON, b'{"ok":true,"ts":"1"}'),
+    "an error that says ok": (500, JSON, b'{"ok":true,"ts":"1"}'),
+    "an error nested too deeply": (503, JSON, b"[" * 50_000),
+    "an odd wait": (503, {**JSON, "retry-after": "-1"}, b"{}"),
+    "an endless wait": (429, {**JSON, "retry-after": "9" * 5000}, b"{}"),
+    "a wait that is no number": (429, {**JSON, "retry-after": "٣"}, b"{}"),
+}
+"""Status, headers and body of answers that no provider should give; none of them is a success."""
+
+
+def is_proper(value: Any) -> bool:
+    """Tell whether what a provider method gave can be stored, logged and sent to a browser."""
+    encoded = msgspec.json.encode(value).decode()
+    return "\\u00" not in encoded and all(character not in encoded for character in "\r\n\0\u2028")
+
+
+async def outcome_of(call: Awaitable[Any]) -> str:
+    """Tell whether a call gave a proper value, or was refused in words that can be logged."""
+    try:
+        value = await call
+    except ChatRefused as refusal:
+        words = (str(refusal), refusal.needed, refusal.detail)
+        return "refused" if refusal.code.isidentifier() and is_proper(words) else f"badly refused: {words}"
+    return "given" if is_proper(value) else f"improper: {value}"
+
+
+@asynccontextmanager
+async def answering(serve: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[SlackProvider]:
+    """Give a provider object whose requests are read whole and answered by ``serve``."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            await reader.readexactly(int(length[0].partition(b":")[2]) if length else 0)
+            await serve(writer)
+            await writer.drain()
+
+    async with listening(handle) as port:
+        provider = SlackProvider(f"http://127.0.0.1:{port}/api/", "id", "secret")
+        try:
+            yield provider
+        finally:
+            await provider.aclose()
+
+
+def raw(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
+    lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
+    head = "\r\n".join([*lines, f"content-length: {len(body)}"])
+    return head.encode("utf-8", "surrogatepass") + b"\r\n\r\n" + body
+
+
+class TestReading:
+    @pytest.mark.parametrize("name", HOSTILE)
+    @pytest.mark.parametrize("method", CALLS)
+    async def test_a_hostile_answer_is_a_refusal_or_is_cleaned(self, method: str, name: str) -> None:
+        """No method lets anything else out than a proper value or `ChatRefused`."""
+        status, headers, body = HOSTILE[name]
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(raw(status, headers, body))
+
+        async with answering(serve) as provider:
+            outcome = await outcome_of(CALLS[method](provider))
+        # Lists that are empty, and what a method does not look at.
+        unread = {"auth.revoke", "conversations.list", "users.list", "auth.test"}
+        assert outcome == "refused" or (outcome == "given" and method in unread)
+
+    @pytest.mark.parametrize("method", CALLS)
+    async def test_a_good_answer_is_read_whatever_its_dress(self, method: str) -> None:
+        """Compressed, with a charset, with another JSON type, and with much that nobody asked for."""
+        body = json.dumps({**GOOD[method], "more": {"deep": [[[{}]]], "ä": 1e9}}).encode()
+        dresses: list[tuple[dict[str, str], bytes]] = [
+            (JSON, body),
+            ({"content-type": "application/json"}, body + b"\r\n"),
+            ({"content-type": 'Application/JSON; charset="latin-1"'}, body),
+            ({"content-type": "application/vnd.chat+json"}, body),
+            ({**JSON, "content-encoding": "gzip"}, gzip.compress(body)),
+            (JSON, body + b" " * (MAX_BYTES - len(body))),
+        ]
+        waiting = [raw(200, headers, content) for headers, content in dresses]
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(waiting.pop(0))
+
+        async with answering(serve) as provider:
+            values = [await CALLS[method](provider) for _ in dresses]
+        assert all(value == values[0] for value in values)
+
+    async def test_names_of_people_are_cleaned_not_refused(self) -> None:
+        """One odd name does not take the others out of a picker, and fits on one line of a bounded length."""
+        names = ["\ud800Ada\x00\n\u2028", "x" * 100_000, "", 7, None, {"a": 1}, "Zoë 👩‍💻"]
+        members = [{"id": f"U{at}", "name": "n", "real_name": name} for at, name in enumerate(names)]
+        ids: tuple[Any, ...] = ("\ud800", "", "U 1", "U\n", 7, None, [], "U" * 256)
+        odd = [{"id": each} for each in ids]
+        body = json.dumps({"ok": True, "members": [*members, *odd, 7, None, []]}).encode()
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(raw(200, JSON, body))
+
+        async with answering(serve) as provider:
+            page = await provider.members("xoxb-1", None, 10)
+        labels = [choice.label for choice in page.choices]
+        assert labels == ["\ufffdAda", "x" * 200, "n", "n", "n", "n", "Zoë 👩‍💻"]
+        assert is_proper(page)
+
+    JSON_VALUES = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(sorted({"id", "name", "next_cursor", "display_name", "deleted", "is_bot"})),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=8,
+    )
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    @pytest.mark.parametrize("method", CALLS)
+    def test_any_answer_at_all_is_a_value_or_a_refusal(self, method: str, data: st.DataObject) -> None:
+        """Random bytes, and good answers with something changed in them, for every method."""
+        answer: dict[str, Any] = dict(GOOD[method])
+        answer |= data.draw(
+            st.dictionaries(st.sampled_from([*answer, "error", "needed", "provided"]), self.JSON_VALUES)
+        )
+        body = json.dumps(answer).encode()
+        at = data.draw(st.integers(0, len(body)))
+        body = data.draw(
+            st.sampled_from([body, body[:at], body[:at] + data.draw(st.binary(max_size=8)) + body[at + 1 :]])
+            | st.binary(max_size=200)
+        )
+        status = data.draw(st.sampled_from([200, 200, 200, 204, 302, 404, 429, 500, 503]))
+        odd = st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0"), max_size=20)
+        kinds = st.sampled_from([JSON["content-type"], JSON["content-type"], "text/html"]) | odd
+        headers = {
+            "content-type": data.draw(kinds),
+            **data.draw(
+                st.dictionaries(
+                    st.sampled_from(["retry-after", "x-oauth-scopes", "content-encoding"]), odd, max_size=1
+                )
+            ),
+        }
+
+        async def ask() -> None:
+            async def serve(writer: asyncio.StreamWriter) -> None:
+                writer.write(raw(status, headers, body))
+
+            async with answering(serve) as provider:
+                assert await outcome_of(CALLS[method](provider)) in {"given", "refused"}
+
+        asyncio.run(ask())
+
+
+class TestBounds:
+    """An answer costs bounded memory and time, however long its sender goes on."""
+
+    @pytest.fixture(autouse=True)
+    def shorter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("flowactions_plugin.chat.provider.CALL_SECONDS", 1.0)
+
+    async def test_a_body_without_end_is_left_at_a_mebibyte(self) -> None:
+        """Of 300 MiB, little more than what is read leaves the provider, and it is not kept."""
+        sent = 0
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 314572800\r\n\r\n"
+            )
+            while sent < 300 << 20:
+                writer.write(b" " * 65536)
+                await writer.drain()
+                sent += 65536
+
+        async with answering(serve) as provider:
+            tracemalloc.start()
+            with pytest.raises(AnswerTooLarge):
+                await provider.post_message("xoxb-1", "C1", "hi")
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert sent < 32 << 20  # what the buffers of both sides' sockets take
+        assert peak < 16 << 20
+
+    async def test_a_bomb_is_not_unpacked(self) -> None:
+        """A body that would become 128 MiB costs as much as one that is too long."""
+        bomb = gzip.compress(b" " * (128 << 20))
+        assert len(bomb) < MAX_BYTES
+        tracemalloc.start()
+        with pytest.raises(AnswerTooLarge):
+            read_answer(200, {**JSON, "content-encoding": "gzip"}, bomb)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4 * MAX_BYTES
+
+    @pytest.mark.parametrize(
+        "flood",
+        [
+            pytest.param((b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), id="interim answers"),
+            pytest.param((b"HTTP/1.1 200 OK\r\n", b"x: y\r\n" * 100), id="headers"),
+            pytest.param((b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000), id="a header"),
+            pytest.param((b"HTTP/1.1 200 ", b"y" * 1000), id="a status line"),
+            pytest.param(
+                (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 100), id="chunks"
+            ),
+            pytest.param((b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n", b""), id="silence in the body"),
+            pytest.param((b"", b""), id="silence"),
+            pytest.param((b"", b"\x16\x03\x01" * 100), id="no HTTP"),
+        ],
+    )
+    async def test_a_flood_ends_with_the_call(self, flood: tuple[bytes, bytes]) -> None:
+        """Whatever comes without end, the call does, and the memory that it takes is bounded."""
+        first, more = flood
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(first)
+            while True:
+                writer.write(more)
+                await writer.drain()
+                await asyncio.sleep(0 if more else 0.1)
+
+        async with answering(serve) as provider:
+            tracemalloc.start()
+            with pytest.raises(ChatRefused):
+                await provider.post_message("xoxb-1", "C1", "hi")
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert peak < 64 << 20
+
+    async def test_a_body_that_breaks_off_is_a_refusal(self) -> None:
+        """Also when what has come would be a whole answer."""
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n")
+            writer.write(b'{"ok":true,"ts":"1"}')
+            await writer.drain()
+            writer.close()
+
+        async with answering(serve) as provider:
+            with pytest.raises(ChatRefused):
+                await provider.post_message("xoxb-1", "C1", "hi")
+
+
+class TestEverywhere:
+    """Hostile answers at the node, in a deferred walk, and at every route."""
+
+    FAULTS: Final = {
+        name: Fault(status, body, tuple(headers.items()))
+        for name, (status, headers, body) in HOSTILE.items()
+        # The fake provider gives a type of its own to what has none, and headers that are ASCII.
+        if headers and all(" " <= character <= "~" for character in "".join(headers.values()))
+    }
+
+    @pytest.fixture
+    async def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
+            assert await running.connect() == {"chat": "connected"}
+            yield running
+
+    async def test_the_node_ends_in_one_of_its_reasons(
+        self, run: ChatHost, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With its line of §6.3, halting as configured, and with as many posts as retry says."""
+        for name, fault in self.FAULTS.items():
+            most = 1 if name == "an endless wait" else 4
+            for retry, posts in ((False, 1), (True, most)):
+                for proceed in (True, False):
+                    run.provider.faults["chat.postMessage"].extend([fault] * posts)
+                    run.provider.calls.clear()
+                    caplog.clear()
+                    result = await run.message(chatContinueOnFailure=proceed, chatRetryOnFailure=retry)
+                    assert (result.status, result.reason, result.halt) == (
+                        "failed",
+                        "send_failed",
+                        not proceed,
+                    ), name
+                    assert run.provider.calls == ["chat.postMessage"] * posts, name
+                    assert "chat_message node n not sent: send_failed" in caplog.messages
+                    assert all(message.isprintable() for message in caplog.messages)
+        assert run.provider.messages == []
+
+    async def test_a_deferred_message_is_posted_once(self, run: ChatHost) -> None:
+        """Its record goes with the failure, so that nothing is tried again behind the author's back."""
+        for name, fault in self.FAULTS.items():
+            walk = a_walk(pacing=Deferred("s"))
+            config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
+            await run.actions.reach(walk, Node(id="n", type="chat_message", config=config))
+            run.provider.calls.clear()
+            run.provider.faults["chat.postMessage"].append(fault)
+            for expected in ([("send_failed", True)], []):
+                results = (await run.actions.advance(walk, "s")).results
+                assert [(result.reason, result.halt) for result in results] == expected, name
+            assert run.provider.calls == ["chat.postMessage"], name
+
+    async def test_no_route_answers_500(self, run: ChatHost, caplog: pytest.LogCaptureFixture) -> None:
+        """Test send, pickers, install and disconnect give the refusals that they always give."""
+        channel = {"channelId": "C0GENERAL"}
+        for name, fault in self.FAULTS.items():
+            faults = run.provider.faults
+            faults["chat.postMessage"].append(fault)
+            await run.browser.put("/integrations/chat/connection/default-channel", json=channel)
+            sent = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
+            assert (sent.status_code, sent.json()["data"]["ok"]) == (200, False), name
+            for path, method in (("channels", "conversations.list"), ("members", "users.list")):
+                faults[method].extend([fault] * 3)
+                found = await run.browser.get(f"/integrations/chat/{path}?search={len(run.provider.calls)}")
+                assert found.status_code in {200, 502}, name
+                faults[method].clear()
+            faults["auth.revoke"].append(fault)
+            assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204, name
+            assert await run.card() is None
+            for method in ("oauth.v2.access", "auth.test"):
+                faults[method].append(fault)
+                assert (await run.connect())["chat"] == "error", name
+                faults[method].clear()
+            assert await run.connect() == {"chat": "connected"}, name
+        assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert all(message.isprintable() for message in caplog.messages)

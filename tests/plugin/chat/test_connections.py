@@ -1,0 +1,641 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from sqlalchemy import text
+
+from flowactions_conformance.chat_provider import FakeChatProvider, Fault
+from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
+from flowactions_conformance.serving import serve
+from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.cli import main
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
+
+
+@pytest.fixture
+async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+    monkeypatch.chdir(tmp_path)
+    async with chat_host(database_url) as running:
+        yield running
+
+
+JSON = ("content-type", "application/json;charset=utf-8")
+
+
+async def age_flows(database_url: str, seconds: int) -> None:
+    """Let time pass for the installs under way."""
+    settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
+    async with Database(settings.database_url) as database, database.write() as connection:
+        query = "UPDATE flowactions_oauth_states SET expires_at = expires_at - :passed"
+        await connection.execute(text(query), {"passed": seconds * 1000})
+
+
+class TestInstall:
+    async def test_connecting_shows_the_card(self, run: ChatHost) -> None:
+        """After consent, the card shows workspace, person, agents and scopes (§2.2)."""
+        assert await run.card() is None
+        assert await run.connect() == {"chat": "connected"}
+        card = await run.card()
+        assert card["workspace"] == {"id": "T0ACME", "name": "Acme"}
+        assert card["installedBy"] == {"id": "ada", "name": "Ada"}
+        assert card["agents"] == [{"id": "a1", "name": "Support"}]
+        assert card["scopes"] == SCOPES.split(",")
+        assert (card["status"], card["defaultChannel"]) == ("active", None)
+        assert "xoxb" not in str(card)
+
+    async def test_exactly_the_scopes_are_asked_for(self, run: ChatHost) -> None:
+        """The authorize request carries the five scopes, and where to come back to (§2.3)."""
+        query = parse_qs(urlsplit(await run.start()).query)
+        assert query["scope"] == [SCOPES]
+        assert query["redirect_uri"] == [CALLBACK]
+        assert query["client_id"] == [CLIENT_ID]
+
+    async def test_the_address_is_given_as_json_when_asked_for(self, run: ChatHost) -> None:
+        """A dashboard that fetches gets the URL in a body."""
+        answer = await run.browser.get("/integrations/chat/install", headers={"accept": "application/json"})
+        assert answer.status_code == 200
+        assert answer.json()["data"]["url"].startswith("http://127.0.0.1")
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=lax" in cookie
+
+    async def test_cancelling_is_told(self, run: ChatHost) -> None:
+        """Cancel at the provider ends in a reason, and nothing is stored."""
+        url = await run.consent(await run.start(), decision="cancel")
+        assert await run.end(url) == {"chat": "error", "reason": "cancelled"}
+        assert await run.card() is None
+
+    async def test_a_callback_works_once(self, run: ChatHost) -> None:
+        """A replayed callback is refused before any exchange."""
+        url = await run.consent(await run.start())
+        assert await run.end(url) == {"chat": "connected"}
+        exchanges = run.provider.calls.count("oauth.v2.access")
+        assert await run.end(url) == {"chat": "error", "reason": "already_used"}
+        assert run.provider.calls.count("oauth.v2.access") == exchanges
+
+    async def test_racing_callbacks_connect_once(self, run: ChatHost) -> None:
+        """Of simultaneous callbacks, one is exchanged."""
+        url = await run.consent(await run.start())
+        ends = await asyncio.gather(*(run.end(url) for _ in range(5)))
+        assert sorted(end["chat"] for end in ends) == ["connected", *["error"] * 4]
+
+    async def test_another_browser_cannot_end_it(self, run: ChatHost) -> None:
+        """A callback without the flow's cookie is refused: nobody can slip a workspace to somebody else."""
+        url = await run.consent(await run.start())
+        run.browser = run.new_browser()
+        assert await run.end(url) == {"chat": "error", "reason": "wrong_browser"}
+
+    @pytest.mark.parametrize("state", ["", "x", "a.b", "é.ü", "%00", "e30.e30", "a" * 5000])
+    async def test_a_forged_state_is_refused(self, run: ChatHost, state: str) -> None:
+        """Whatever the state, a callback that was not started here ends in a reason."""
+        answer = await run.browser.get(CALLBACK, params={"code": "c", "state": state})
+        assert answer.status_code == 303
+        assert "reason=invalid_state" in answer.headers["location"]
+
+    async def test_another_organizations_member_cannot_end_it(self, run: ChatHost) -> None:
+        """Who has signed in elsewhere since the start is told, and the workspace is given to neither."""
+        url = await run.consent(await run.start())
+        run.sign_in("globex")
+        assert await run.end(url) == {"chat": "error", "reason": "wrong_organization"}
+        assert await run.card() is None
+        run.sign_in("acme")
+        assert await run.card() is None
+
+    async def test_a_browser_without_a_session_can_end_it(self, run: ChatHost) -> None:
+        """A dashboard that works with bearer tokens has none on the way back: the flow's cookie is enough."""
+        url = await run.consent(await run.start())
+        run.host.principal = None
+        assert await run.end(url) == {"chat": "connected"}
+        run.sign_in("acme")
+        assert (await run.card())["installedBy"]["name"] == "Ada"
+
+    async def test_an_expired_link_is_told(self, run: ChatHost, database_url: str) -> None:
+        """Ten minutes is what a person has; who comes later is told so, even after others have started."""
+        early, late = await run.start(), await run.start()
+        await age_flows(database_url, 580)
+        assert await run.end(await run.consent(early)) == {"chat": "connected"}
+        await age_flows(database_url, 21)
+        await run.start()
+        exchanges = run.provider.calls.count("oauth.v2.access")
+        callback = await run.consent(late)
+        assert await run.end(callback) == {"chat": "error", "reason": "expired"}
+        assert await run.end(callback) == {"chat": "error", "reason": "already_used"}
+        assert run.provider.calls.count("oauth.v2.access") == exchanges
+
+    async def test_the_state_names_nobody(self, run: ChatHost, database_url: str) -> None:
+        """What passes through the provider and the browser's history tells neither tenant nor person, in any coding."""
+        principal = DashboardPrincipal(
+            organization_id="org-marker", user_id="user-marker", user_name="Name Marker", may_change=True
+        )
+        run.host.principal = principal
+        url = await run.start()
+        (state,) = parse_qs(urlsplit(url).query)["state"]
+        flow_id, _, signature = state.partition(".")
+        for part in (flow_id, signature, state):
+            decoded = base64.urlsafe_b64decode(part.partition(".")[0] + "==")
+            assert b"marker" not in decoded.lower()
+            assert "marker" not in part
+        assert len(state) < 100
+        assert await run.end(await run.consent(url)) == {"chat": "connected"}
+        card = await run.card()
+        assert card["installedBy"] == {"id": "user-marker", "name": "Name Marker"}
+
+    async def test_a_state_whose_parts_are_changed_is_refused(self, run: ChatHost) -> None:
+        """Neither part can be exchanged for another flow's."""
+        first, second = [
+            parse_qs(urlsplit(await run.start()).query)["state"][0].partition(".") for _ in range(2)
+        ]
+        for state in (f"{first[0]}.{second[2]}", f"{second[0]}.{first[2]}", first[0], f".{first[2]}"):
+            assert await run.end(f"{CALLBACK}?code=x&state={state}") == {
+                "chat": "error",
+                "reason": "invalid_state",
+            }
+
+    async def test_an_install_for_a_whole_enterprise_is_refused(self, run: ChatHost) -> None:
+        """Its token is of no workspace: it is revoked, and the person is told to choose one."""
+        workspace = run.provider.state.workspaces[0]
+        token = run.provider.state.add_token(workspace)
+        body = {"ok": True, "access_token": token.value, "team": None, "is_enterprise_install": True}
+        headers = (("content-type", "application/json;charset=utf-8"),)
+        run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(body).encode(), headers))
+        assert await run.connect() == {"chat": "error", "reason": "enterprise_install"}
+        assert token.dead == "token_revoked"
+        assert await run.card() is None
+
+    @pytest.mark.parametrize(
+        ("code", "said"),
+        [("bad_redirect_uri", "bad_redirect_uri"), ("x" * 500, "x" * 100), ("", "unreachable")],
+    )
+    async def test_a_refused_exchange_is_told(self, run: ChatHost, code: str, said: str) -> None:
+        """The provider's code is the reason, whatever it is."""
+        headers = (("content-type", "application/json;charset=utf-8"),)
+        body = json.dumps({"ok": False, "error": code}).encode()
+        run.provider.faults["oauth.v2.access"].append(Fault(200, body, headers))
+        assert await run.connect() == {"chat": "error", "reason": said}
+
+    async def test_an_error_of_the_provider_is_not_repeated_to_the_browser(self, run: ChatHost) -> None:
+        """What anybody can write into the callback's address does not reach the dashboard's."""
+        query = parse_qs(urlsplit(await run.start()).query)
+        url = f"{CALLBACK}?state={query['state'][0]}&error=%3Cscript%3E"
+        assert await run.end(url) == {"chat": "error", "reason": "provider_error"}
+
+    async def test_a_callback_without_a_code_is_told(self, run: ChatHost) -> None:
+        """Neither code nor error."""
+        query = parse_qs(urlsplit(await run.start()).query)
+        assert await run.end(f"{CALLBACK}?state={query['state'][0]}") == {"chat": "error", "reason": "no_code"}
+
+    async def test_two_tabs_do_not_disturb_each_other(self, run: ChatHost) -> None:
+        """Each flow has a cookie of its own."""
+        first, second = await run.start(), await run.start()
+        assert await run.end(await run.consent(second)) == {"chat": "connected"}
+        assert await run.end(await run.consent(first)) == {"chat": "connected"}
+
+    async def test_a_permission_that_was_not_granted_is_told(self, run: ChatHost) -> None:
+        """Missing scopes end in a reason."""
+        assert await run.connect(scope="chat:write") == {"chat": "error", "reason": "missing_scope"}
+
+    async def test_a_code_the_provider_does_not_know_is_told(self, run: ChatHost) -> None:
+        """The provider's own code becomes the reason."""
+        query = parse_qs(urlsplit(await run.start()).query)
+        answer = await run.browser.get(CALLBACK, params={"code": "made-up", "state": query["state"][0]})
+        assert "reason=invalid_code" in answer.headers["location"]
+
+    async def test_reinstalling_replaces_and_keeps_the_default_channel(self, run: ChatHost) -> None:
+        """The same workspace keeps its default channel; another workspace starts without."""
+        await run.connect()
+        await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"})
+        await run.connect()
+        assert (await run.card())["defaultChannel"] == "C0GENERAL"
+        await run.connect(workspace="T0GLOBEX")
+        card = await run.card()
+        assert (card["workspace"]["name"], card["defaultChannel"]) == ("Globex", None)
+        acme, globex = run.provider.state.workspaces
+        assert not run.provider.state.is_installed(acme)  # it cannot be used any more, so it does not lie about
+        assert run.provider.state.is_installed(globex)
+
+    async def test_secrets_are_neither_logged_nor_stored_in_clear(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Code, state and token appear in no log line at any level, and the token in no database byte."""
+        monkeypatch.chdir(tmp_path)
+        caplog.set_level(logging.DEBUG)
+        provider = FakeChatProvider()
+        async with serve(provider.app) as url:
+            settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url)
+            actions = FlowActions.load(SmallHost(settings))
+            async with actions.lifespan():
+                run = ChatHost(SmallHost(), actions, provider)
+                callback = await run.consent(await run.start())
+                caplog.clear()  # the test's own browser logs what it asks for
+                logging.getLogger("httpx").setLevel(logging.WARNING)
+                assert await run.end(callback) == {"chat": "connected"}
+                node = Node(
+                    id="n",
+                    type="chat_message",
+                    config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"},
+                )
+                assert (await actions.reach(a_walk(), node)).status == "sent"
+        logging.getLogger("httpx").setLevel(logging.NOTSET)
+        (token,) = provider.state.tokens_of(provider.state.workspaces[0])
+        query = parse_qs(urlsplit(callback).query)
+        for secret in (token.value, query["code"][0], query["state"][0], CLIENT_SECRET):
+            assert secret not in caplog.text
+        files = b"".join(path.read_bytes() for path in tmp_path.glob("f.db*"))
+        assert token.value.encode() not in files
+
+
+class TestScopes:
+    """What is said to be missing: the callback's end and the card agree, whatever the provider says."""
+
+    FULL, PART = SCOPES, "chat:write,channels:read"
+
+    def says(self, run: ChatHost, header: str | None, field: str | None) -> None:
+        """Have the provider name the scopes in the header of the test, and in the exchange's answer, or not at all."""
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0]) or [
+            run.provider.state.add_token(run.provider.state.workspaces[0])
+        ]
+        exchanged = {"ok": True, "access_token": token.value, "app_id": "A0FAKE"}
+        if field is not None:
+            exchanged["scope"] = field
+        tested = {"ok": True, "team": "Acme", "team_id": "T0ACME", "user_id": "UBOTACME"}
+        headers = (JSON,) if header is None else (JSON, ("x-oauth-scopes", header))
+        run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(exchanged).encode(), (JSON,)))
+        run.provider.faults["auth.test"].extend([Fault(200, json.dumps(tested).encode(), headers)] * 2)
+
+    async def test_callback_and_card_say_the_same(self, run: ChatHost) -> None:
+        """The header tells what a token may do; without it, the exchange's answer; without both, nobody knows."""
+        headers = (None, "", self.PART, self.FULL, self.FULL.replace(",", ", "))
+        for header, field in itertools.product(headers, (None, "", self.PART, self.FULL)):
+            self.says(run, header, field)
+            end = await run.connect()
+            card = await run.card()
+            granted = (header or field or "").replace(" ", "")
+            missing = ["groups:read", "users:read", "im:write"] if granted == self.PART else []
+            assert card["missingScopes"] == missing
+            assert card["scopes"] == (granted.split(",") if granted else [])
+            assert (card["status"], card["advice"] is not None) == ("active", bool(missing))
+            assert end == ({"chat": "error", "reason": "missing_scope"} if missing else {"chat": "connected"})
+
+    async def test_a_scope_that_turns_out_to_be_missing_shows_on_the_card(self, run: ChatHost) -> None:
+        """A refusal of the provider's is noted; the connection stays active, and the note goes when it works again."""
+        await run.connect()
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
+        direct = {"chatActionType": "dm", "chatUserId": "U0GRACE"}
+        token.scopes = ("channels:read", "groups:read")
+        assert "Reconnect" in ((await run.message()).message or "")
+        assert (await run.message(**direct)).reason == "send_failed"
+        assert (await run.browser.get("/integrations/chat/members")).status_code == 502
+        card = await run.card()
+        assert (card["status"], card["statusReason"]) == ("active", None)
+        assert card["missingScopes"] == ["chat:write", "users:read", "im:write"]
+        assert card["scopes"] == ["channels:read", "groups:read"]
+        assert "Reconnect" in card["advice"]
+        token.scopes = tuple(SCOPES.split(","))
+        assert (await run.message(**direct)).status == "sent"
+
+        async def only_users() -> bool:
+            return bool((await run.card())["missingScopes"] == ["users:read"])
+
+        await until(only_users)
+        await run.connect()
+        card = await run.card()
+        assert (card["missingScopes"], card["advice"], card["scopes"]) == ([], None, SCOPES.split(","))
+
+    @pytest.mark.parametrize(
+        ("more", "missing"),
+        [
+            ({}, ["chat:write"]),
+            ({"needed": None}, ["chat:write"]),
+            ({"needed": 7, "provided": ["chat:write"]}, ["chat:write"]),
+            ({"needed": "chat:write,im:write", "provided": "im:write,users:read"}, ["chat:write"]),
+            ({"needed": "chat:write.public, chat:write"}, ["chat:write", "chat:write.public"]),
+            ({"needed": "\ud800,<script>,a b\u0000,chat:write," + "x" * 101}, ["chat:write", "a"]),
+            ({"needed": ",".join(f"s{at}" for at in range(5000))}, [f"s{at}" for at in range(100)]),
+        ],
+    )
+    async def test_what_the_provider_calls_missing_is_cleaned(
+        self, run: ChatHost, more: dict[str, Any], missing: list[str]
+    ) -> None:
+        """Only what can be a scope is kept, and the call's own when the provider names none."""
+        await run.connect()
+        body = json.dumps({"ok": False, "error": "missing_scope", **more}).encode()
+        run.provider.faults["chat.postMessage"].append(Fault(200, body, (JSON,)))
+        assert (await run.message()).reason == "send_failed"
+        assert (await run.card())["missingScopes"] == missing
+        assert (await run.message()).status == "sent"
+
+        async def cleared() -> bool:
+            left = (await run.card())["missingScopes"]
+            return not any(scope.startswith("chat:write") for scope in left)
+
+        await until(cleared)
+
+    async def test_what_is_known_is_not_written_again(
+        self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A flow that goes on failing costs the database one write, and one that works none."""
+        await run.connect()
+        change, writes = ConnectionStore.change_missing_scopes, 0
+
+        async def counted(self: ConnectionStore, *given: Any) -> None:
+            nonlocal writes
+            writes += 1
+            await change(self, *given)
+
+        monkeypatch.setattr(ConnectionStore, "change_missing_scopes", counted)
+        for _ in range(3):
+            assert (await run.message()).status == "sent"
+        assert writes == 0
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
+        token.scopes = ("im:write",)
+        for _ in range(3):
+            assert (await run.message()).reason == "send_failed"
+        assert writes == 1
+
+    async def test_a_connection_of_an_earlier_release_shows_what_was_granted(
+        self, run: ChatHost, database_url: str
+    ) -> None:
+        """It noted nothing: what is missing follows from what was granted, and what is refused comes to it."""
+        await run.connect(scope=self.PART)
+        settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
+        async with Database(settings.database_url) as database, database.write() as connection:
+            query = "UPDATE flowactions_chat_connections SET install_id = '', missing_scopes = ''"
+            await connection.execute(text(query))
+        assert (await run.card())["missingScopes"] == ["groups:read", "users:read", "im:write"]
+        body = json.dumps({"ok": False, "error": "missing_scope", "needed": "chat:write"}).encode()
+        run.provider.faults["chat.postMessage"].append(Fault(200, body, (JSON,)))
+        await run.message()
+        assert (await run.card())["missingScopes"] == ["chat:write", "groups:read", "users:read", "im:write"]
+
+
+class TestStaticToken:
+    @pytest.mark.parametrize("environment", ["production", ""])
+    @pytest.mark.parametrize("with_app", [True, False])
+    async def test_outside_development_chat_is_unavailable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, with_app: bool
+    ) -> None:
+        """Node and routes say which setting it is, with an app configured or not; nothing else breaks (§5.5)."""
+        monkeypatch.chdir(tmp_path)
+        settings = chat_settings(
+            f"sqlite:///{tmp_path / 'f.db'}",
+            "http://127.0.0.1:1",
+            CHAT_BOT_TOKEN="xoxb-hush",
+            FLOWACTIONS_ENVIRONMENT=environment,
+            FLOWACTIONS_ENCRYPTION_KEYS=base64.b64encode(b"k" * 32).decode(),
+        )
+        if not with_app:
+            del settings["CHAT_CLIENT_ID"], settings["CHAT_CLIENT_SECRET"]
+        actions = FlowActions.load(SmallHost(settings))
+        reason = actions.node_types["chat_message"].unavailable_reason or ""
+        assert not actions.node_types["chat_message"].available
+        assert "CHAT_BOT_TOKEN" in reason
+        assert "FLOWACTIONS_ENVIRONMENT=development" in reason
+        assert actions.node_types["webhook"].available
+        async with actions.lifespan():
+            run = ChatHost(SmallHost(), actions, FakeChatProvider())
+            for path in ("install", "connection", "callback", "channels", "members"):
+                answer = await run.browser.get(f"/integrations/chat/{path}")
+                assert (answer.status_code, answer.json()["code"]) == (503, "not_configured")
+                assert answer.json()["detail"] == reason
+                assert "xoxb-hush" not in answer.text
+            result = await run.message()
+            assert (result.reason, result.halt) == ("not_connected", False)
+            assert (await run.browser.get("/v1/webhooks/outbox")).status_code == 200
+
+
+class TestTenancy:
+    async def test_two_organizations_do_not_cross(self, run: ChatHost) -> None:
+        """Each organization sends with its own workspace, and sees its own card."""
+        await run.connect()
+        run.sign_in("globex")
+        assert await run.card() is None
+        await run.connect(workspace="T0GLOBEX")
+        node = Node(id="n", type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"})
+        await run.actions.reach(a_walk(organization_id="acme"), node)
+        await run.actions.reach(a_walk(organization_id="globex"), node)
+        assert [message.workspace for message in run.provider.messages] == ["Acme", "Globex"]
+        await run.browser.delete("/integrations/chat/connection")
+        assert await run.card() is None
+        run.sign_in("acme")
+        assert (await run.card())["workspace"]["name"] == "Acme"
+
+    async def test_a_token_moved_to_another_row_does_not_open(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever writes to the database cannot make one organization use another's token."""
+        monkeypatch.chdir(tmp_path)
+        provider = FakeChatProvider()
+        token = provider.state.add_token(provider.state.workspaces[0])
+        async with serve(provider.app) as url:
+            settings = development(
+                f"sqlite:///{tmp_path / 'f.db'}",
+                CHAT_BOT_TOKEN=token.value,
+                CHAT_API_URL=f"{url}/api/",
+                BACKEND_PUBLIC_URL="http://host",
+            )
+            actions = FlowActions.load(SmallHost(settings))
+            async with actions.lifespan():
+                run = ChatHost(SmallHost(), actions, provider)
+                await run.end(await run.start())
+                with sqlite3.connect(tmp_path / "f.db") as database:
+                    database.execute("UPDATE flowactions_chat_connections SET organization_id = 'globex'")
+                node = Node(
+                    id="n",
+                    type="chat_message",
+                    config={"chatChannelId": "C0ORDERS", "chatMessageText": "x"},
+                )
+                result = await actions.reach(a_walk(organization_id="globex"), node)
+        assert result.reason == "send_failed"
+        assert provider.messages == []
+
+    async def test_two_organizations_with_one_workspace_do_not_disturb_each_other(self, run: ChatHost) -> None:
+        """Cards and channels are each one's own; when one disconnects, the other goes on sending."""
+        await run.connect()
+        await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"})
+        run.sign_in("globex")
+        assert await run.card() is None
+        await run.connect()
+        card = await run.card()
+        assert (card["installedBy"]["id"], card["defaultChannel"], card["agents"]) == ("u", None, [])
+        assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+        assert await run.card() is None
+        assert (await run.message("globex")).reason == "not_connected"
+        assert (await run.message("acme")).status == "sent"
+        run.sign_in("acme")
+        assert (await run.card())["defaultChannel"] == "C0GENERAL"
+        await run.browser.delete("/integrations/chat/connection")
+        assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
+
+    async def test_the_operators_static_token_is_never_revoked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was not made by an install, so disconnecting does not take it from its owner."""
+        monkeypatch.chdir(tmp_path)
+        provider = FakeChatProvider()
+        token = provider.state.add_token(provider.state.workspaces[0])
+        async with serve(provider.app) as url:
+            settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url, CHAT_BOT_TOKEN=token.value)
+            actions = FlowActions.load(SmallHost(settings))
+            async with actions.lifespan():
+                run = ChatHost(SmallHost(), actions, provider)
+                assert await run.end(await run.start()) == {"chat": "connected"}
+                assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+                assert await run.card() is None
+        assert token.dead is None
+
+
+class TestKeys:
+    """What the database gives to whoever has the keys, and to whoever has not."""
+
+    OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+
+    async def test_without_the_key_a_connection_is_unusable_and_says_so(
+        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No part fails hard: card, test send, picker and node each say what to do; the key back mends it."""
+        monkeypatch.chdir(tmp_path)
+        async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
+            await run.connect()
+            await run.browser.put(
+                "/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"}
+            )
+        async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.NEW) as run:
+            card = await run.card()
+            assert (card["status"], card["statusReason"]) == ("unusable", "token_unreadable")
+            assert "FLOWACTIONS_ENCRYPTION_KEYS" in card["advice"]
+            sent = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
+            assert sent.json()["data"]["error"] == "token_unreadable"
+            assert (await run.browser.get("/integrations/chat/channels")).status_code == 502
+            result = await run.message()
+            assert (result.reason, "encryption keys" in (result.message or "")) == ("send_failed", True)
+            assert run.provider.calls == []
+            assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+
+    async def test_resealing_makes_the_old_key_superfluous(
+        self,
+        database_url: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """With the new key in front, `flowactions reseal` puts everything under it, and the old one can go (§2.2)."""
+        monkeypatch.chdir(tmp_path)
+        async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
+            await run.connect()
+            run.sign_in("globex")
+            await run.connect(workspace="T0GLOBEX")
+        monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", database_url)
+        monkeypatch.setenv("FLOWACTIONS_ENCRYPTION_KEYS", f"{self.NEW},{self.OLD}")
+        for arguments, exit_status, told in (
+            (["reseal", "--check"], 1, "tokens would be resealed: 2; under the newest key already: 0"),
+            (["reseal"], 0, "tokens resealed: 2; under the newest key already: 0"),
+            (["reseal"], 0, "tokens resealed: 0; under the newest key already: 2"),
+            (["reseal", "--check"], 0, "tokens would be resealed: 0; under the newest key already: 2"),
+        ):
+            assert await asyncio.to_thread(main, arguments) == exit_status
+            assert capsys.readouterr().out.strip() == told
+        async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.NEW) as run:
+            for organization in ("acme", "globex"):
+                run.sign_in(organization)
+                assert (await run.card())["status"] == "active"
+        monkeypatch.setenv("FLOWACTIONS_ENCRYPTION_KEYS", self.OLD)
+        assert await asyncio.to_thread(main, ["reseal"]) == 1
+        errors = capsys.readouterr().err
+        assert "organization acme" in errors
+        assert "organization globex" in errors
+
+    async def test_without_any_key_reseal_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The missing setting is named."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", f"sqlite:///{tmp_path / 'f.db'}")
+        assert await asyncio.to_thread(main, ["reseal"]) == 1
+        assert "FLOWACTIONS_ENCRYPTION_KEYS" in capsys.readouterr().err
+
+
+class TestTestSend:
+    async def test_a_test_message_goes_to_the_default_channel(self, run: ChatHost) -> None:
+        """The answer is §4.1's: ok and the message's timestamp."""
+        await run.connect()
+        card = await run.browser.put(
+            "/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"}
+        )
+        assert card.json()["data"]["defaultChannel"] == "C0GENERAL"
+        answer = await run.browser.post("/integrations/chat/send-message", json={"text": "hello"})
+        (message,) = run.provider.messages
+        assert (answer.status_code, answer.json()) == (200, {"data": {"ok": True, "ts": message.ts}})
+        assert (message.channel, message.text) == ("#general", "hello")
+
+    async def test_a_refusal_is_an_answer_with_advice(self, run: ChatHost) -> None:
+        """A refused test is a 200 with ok false, the code and what to do."""
+        await run.connect()
+        path = "/integrations/chat/connection/default-channel"
+        await run.browser.put(path, json={"channelId": "C0RANDOM"})
+        answer = await run.browser.post("/integrations/chat/send-message", json={"text": "hello"})
+        assert answer.status_code == 200
+        assert answer.json()["data"] == {
+            "ok": False,
+            "ts": "",
+            "error": "not_in_channel",
+            "message": "Invite the app to the channel first.",
+        }
+
+    async def test_what_is_missing_is_told(self, run: ChatHost) -> None:
+        """No connection and no default channel are conflicts, no text is a mistake."""
+        path = "/integrations/chat/send-message"
+        missing = await run.browser.post(path, json={"text": "x"})
+        assert (missing.status_code, missing.json()["code"]) == (409, "not_connected")
+        await run.connect()
+        missing = await run.browser.post(path, json={"text": "x"})
+        assert (missing.status_code, missing.json()["code"]) == (409, "no_default_channel")
+        for body in ({"text": " "}, {"text": 7}, {}, {"text": "x" * 4001}):
+            answer = await run.browser.post(path, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+    @pytest.mark.parametrize(
+        "channel",
+        [
+            "",
+            "\u0000",
+            "C" * 101,
+            "a b",
+            "é",
+            "C0GENERAL\n",
+            "C0GENERAL\r\n",
+            "\nC0GENERAL",
+            "C0\nGENERAL",
+            "C0GENERAL\n\n",
+            "C0GENERAL\u2028",
+            "C" * 100 + "\n",
+            "\n",
+        ],
+    )
+    async def test_a_default_channel_is_an_id(self, run: ChatHost, channel: str) -> None:
+        """Only what looks like an id is taken."""
+        await run.connect()
+        path = "/integrations/chat/connection/default-channel"
+        assert (await run.browser.put(path, json={"channelId": channel})).status_code == 400
+
+    async def test_disconnecting_revokes_at_the_provider(self, run: ChatHost) -> None:
+        """The token is worthless afterwards, even when somebody kept it."""
+        await run.connect()
+        assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
+        assert token.dead == "token_revoked"
+        assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204

@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowactions_conformance.chat_provider.app import SIGNING_SECRET
+from flowactions_conformance.chat_provider.events import signature
+from flowactions_hookspecs import FlowActions
+from flowactions_plugin.chat.events import check_signature, read_event
+from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.inbound.requests import NotAuthentic
+from flowactions_plugin.storage.retention import DAY_MS
+from tests.chatting import ChatHost, chat_host, chat_settings
+from tests.support import SmallHost, development, services_of
+
+EVENTS = "/integrations/chat/events"
+
+PUBLISHED_SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
+PUBLISHED_AT = 1531420618
+PUBLISHED_BODY = (
+    b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V"
+    b"&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text="
+    b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554"
+    b"%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+)
+PUBLISHED_SIGNATURE = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
+
+
+@pytest.fixture
+async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+    monkeypatch.chdir(tmp_path)
+    async with chat_host(database_url) as running:
+        yield running
+
+
+def uninstalled(team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
+    return {
+        "type": "event_callback",
+        "team_id": team,
+        "api_app_id": "A0FAKE",
+        "event": {"type": "app_uninstalled"},
+        "event_id": f"Ev{time.monotonic_ns()}",
+        "event_time": int(time.time()),
+        **changes,
+    }
+
+
+def revoked(*bots: str, team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
+    tokens = {"oauth": [], "bot": list(bots)}
+    return uninstalled(team, event={"type": "tokens_revoked", "tokens": tokens}, **changes)
+
+
+async def send(run: ChatHost, body: Any, at: float | None = None) -> httpx.Response:
+    """Send an event, signed as the provider signs it."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    stamp = int(time.time() if at is None else at)
+    headers = {
+        "x-slack-request-timestamp": str(stamp),
+        "x-slack-signature": signature(SIGNING_SECRET, stamp, raw),
+    }
+    return await run.browser.post(EVENTS, content=raw, headers=headers)
+
+
+async def status(run: ChatHost, organization: str) -> tuple[str, str | None]:
+    run.sign_in(organization)
+    card = await run.card()
+    return card["status"], card["statusReason"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("at", "secret", "said"),
+        [
+            (0, "another secret", "the signature does not fit CHAT_SIGNING_SECRET"),
+            (-4000, SIGNING_SECRET, "s in the past, more than five minutes; the signature fits: compare this"),
+            (4000, SIGNING_SECRET, "s in the future, more than five minutes; the signature fits: compare this"),
+            (
+                -4000,
+                "another secret",
+                "s in the past, more than five minutes; the signature does not fit either",
+            ),
+            (None, SIGNING_SECRET, "X-Slack-Request-Timestamp or X-Slack-Signature is missing"),
+        ],
+    )
+    async def test_each_cause_is_logged_once_a_minute_and_none_is_told(
+        self, run: ChatHost, at: int | None, secret: str, said: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A wrong secret and a clock that is off are told apart, and neither secret nor signature is written."""
+        stamp = int(time.time()) + (at or 0)
+        signed = signature(secret, stamp, b"{}")
+        headers = {"x-slack-signature": signed}
+        if at is not None:
+            headers["x-slack-request-timestamp"] = str(stamp)
+        for _ in range(5):
+            answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
+            assert answer.json()["detail"] == "The signature is missing, wrong or too old."
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "flowactions.chat"]
+        assert line.startswith("POST /integrations/chat/events refused: ")
+        assert said in line
+        assert signed not in line
+        assert SIGNING_SECRET not in line
+
+
+class TestVerifying:
+    def test_the_published_example_verifies(self) -> None:
+        """The provider's own documentation has this secret, body and signature."""
+        arguments = (str(PUBLISHED_AT), PUBLISHED_SIGNATURE, PUBLISHED_BODY)
+        for later in (-300, 0, 300):
+            check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+        for later in (-301, 301):
+            with pytest.raises(NotAuthentic, match="more than five minutes; the signature fits"):
+                check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+        with pytest.raises(NotAuthentic, match="does not fit CHAT_SIGNING_SECRET"):
+            check_signature("another secret", *arguments, PUBLISHED_AT)
+
+    @given(st.text() | st.none(), st.text() | st.none(), st.binary())
+    def test_any_other_input_is_not_authentic(
+        self, timestamp: str | None, signed: str | None, body: bytes
+    ) -> None:
+        """Whatever the bytes, the request is refused, and nothing else is raised."""
+        with pytest.raises(NotAuthentic):
+            check_signature("secret", timestamp, signed, body, 1_700_000_000)
+
+    @pytest.mark.parametrize(
+        ("headers", "body"),
+        [
+            ({}, b"{}"),
+            ({"x-slack-signature": "v0=00"}, b"{}"),
+            ({"x-slack-request-timestamp": "{now}"}, b"{}"),
+            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": ""}, b"{}"),
+            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "v0=é".encode("latin-1")}, b"{}"),
+            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{v1}"}, b"{}"),
+            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{upper}"}, b"{}"),
+            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{good}"}, b'{"tampered":1}'),
+            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{good}"}, b"\xff\xfe\x00"),
+            ({"x-slack-request-timestamp": "{now}.0", "x-slack-signature": "{good}"}, b"{}"),
+            ({"x-slack-request-timestamp": "+{now}", "x-slack-signature": "{good}"}, b"{}"),
+            ({"x-slack-request-timestamp": "soon", "x-slack-signature": "{good}"}, b"{}"),
+            ({"x-slack-request-timestamp": "-1", "x-slack-signature": "{good}"}, b"{}"),
+            ({"x-slack-request-timestamp": "9" * 5000, "x-slack-signature": "{good}"}, b"{}"),
+            ({"x-slack-request-timestamp": "{stale}", "x-slack-signature": "{good stale}"}, b"{}"),
+            ({"x-slack-request-timestamp": "{future}", "x-slack-signature": "{good future}"}, b"{}"),
+            ({"x-slack-request-timestamp": "²".encode("latin-1"), "x-slack-signature": "{good}"}, b"{}"),
+        ],
+    )
+    async def test_what_the_provider_has_not_signed_is_refused(
+        self, run: ChatHost, headers: dict[str, Any], body: bytes
+    ) -> None:
+        """Tampered, stale, future, missing, non-numeric, non-ASCII and non-UTF-8 are all 401 (§5.4)."""
+        now = int(time.time())
+        times = {"": now, " stale": now - 3600, " future": now + 3600}
+        known = {f"{{good{name}}}": signature(SIGNING_SECRET, at, b"{}") for name, at in times.items()}
+        known |= {f"{{{name.strip() or 'now'}}}": str(at) for name, at in times.items()}
+        known["{v1}"] = known["{good}"].replace("v0", "v1")
+        known["{upper}"] = known["{good}"].upper()
+        sent: list[tuple[bytes, bytes]] = []
+        for header, value in headers.items():
+            text = value
+            if isinstance(text, str):
+                for name, replacement in known.items():
+                    text = text.replace(name, replacement)
+                text = text.encode()
+            sent.append((header.encode(), text))
+        answer = await run.browser.post(EVENTS, content=body, headers=sent)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+
+    async def test_a_body_without_end_is_refused(self, run: ChatHost) -> None:
+        """More than 1 MiB is not read."""
+        answer = await run.browser.post(EVENTS, content=b"x" * (1024 * 1024 + 1))
+        assert answer.status_code == 413
+        assert answer.headers["content-type"].startswith("application/problem+json")
+
+    async def test_without_a_secret_the_setting_is_named(
+        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither the whole provider nor its signing secret is there: 503 says which to set (§5.5)."""
+        monkeypatch.chdir(tmp_path)
+        without = chat_settings(database_url, "http://127.0.0.1:1")
+        del without["CHAT_SIGNING_SECRET"]
+        for settings, named in (
+            (without, "CHAT_SIGNING_SECRET"),
+            (development(database_url), "CHAT_CLIENT_ID"),
+        ):
+            actions = FlowActions.load(SmallHost(settings))
+            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            async with (
+                actions.lifespan(),
+                httpx.AsyncClient(transport=transport, base_url="http://host") as client,
+            ):
+                answer = await client.post(EVENTS, content=b"{}")
+            assert (answer.status_code, answer.json()["code"]) == (503, "not_configured")
+            assert named in answer.json()["detail"]
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"7",
+            b"\xff",
+            b"[" * 100_000,
+            b'{"type":"url_verification"}',
+            b'{"type":"url_verification","challenge":7}',
+            json.dumps(uninstalled(event_id=None)).encode(),
+            json.dumps(uninstalled(event_id="")).encode(),
+            json.dumps(uninstalled(event_id="Ev\u0000")).encode(),
+            json.dumps(uninstalled(event_id="Ev\ud800")).encode(),
+            json.dumps(uninstalled(event_id="E" * 201)).encode(),
+            json.dumps(uninstalled(team_id="T\u0000")).encode(),
+            json.dumps(uninstalled(team_id=7)).encode(),
+            json.dumps(uninstalled(api_app_id=["A"])).encode(),
+        ],
+    )
+    async def test_what_is_signed_but_no_event_is_a_mistake(self, run: ChatHost, body: bytes) -> None:
+        """Whatever the provider signs, the answer is no 500."""
+        answer = await send(run, body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+    @given(
+        st.binary()
+        | st.recursive(
+            st.none() | st.text() | st.integers(),
+            lambda of: (
+                st.lists(of)
+                | st.dictionaries(
+                    st.sampled_from(
+                        ["type", "event", "team_id", "event_id", "tokens", "bot", "event_time", "challenge"]
+                    ),
+                    of
+                    | st.sampled_from(
+                        ["event_callback", "url_verification", "app_uninstalled", "tokens_revoked"]
+                    ),
+                )
+            ),
+        ).map(lambda value: json.dumps(value).encode())
+    )
+    def test_any_body_is_understood_or_refused(self, body: bytes) -> None:
+        """No other error comes out."""
+        with contextlib.suppress(EventInvalid):
+            read_event(body, 0)
+
+    async def test_the_challenge_is_given_back(self, run: ChatHost) -> None:
+        """The provider checks the address before it sends events there; strangers learn nothing."""
+        body = {"type": "url_verification", "challenge": "3eZbrw1aB10n0pFHbrvAp", "token": "x"}
+        answer = await send(run, body)
+        assert (answer.status_code, answer.json()) == (200, {"challenge": body["challenge"]})
+        assert (await run.browser.post(EVENTS, json=body)).status_code == 401
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {},
+            {"type": "app_rate_limited", "team_id": "T0ACME"},
+            uninstalled(event={"type": "message", "text": "hi"}),
+            uninstalled(event={"type": "message"}, event_id=None),
+            uninstalled(event="app_uninstalled"),
+            uninstalled(team_id=None, enterprise_id="E1"),
+            uninstalled("T0NOBODY"),
+            revoked(),
+            revoked("UANOTHER"),
+            uninstalled(event={"type": "tokens_revoked"}),
+            uninstalled(event={"type": "tokens_revoked", "tokens": {"oauth": ["UBOTACME"], "bot": None}}),
+            uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOTACME"]}),
+            uninstalled(api_app_id="AANOTHER"),
+        ],
+    )
+    async def test_what_does_not_concern_a_connection_is_acknowledged(
+        self, run: ChatHost, body: dict[str, Any]
+    ) -> None:
+        """Other types, other workspaces, other apps and other bots change nothing (§4.1)."""
+        await run.connect()
+        if "event_time" in body:
+            body = {**body, "event_time": int(time.time())}  # made before the install, it would be stale
+        answer = await send(run, body)
+        assert (answer.status_code, answer.json()) == (200, {"data": {"received": True, "duplicate": False}})
+        assert await status(run, "acme") == ("active", None)
+
+
+class TestRevoking:
+    @pytest.mark.parametrize(
+        ("event", "reason"),
+        [(uninstalled(), "app_uninstalled"), (revoked("UOTHER", "UBOTACME"), "token_revoked")],
+    )
+    async def test_the_card_and_the_nodes_say_to_reconnect(
+        self, run: ChatHost, event: dict[str, Any], reason: str
+    ) -> None:
+        """After a revocation nothing is sent, the provider is not even asked, and a reconnect mends it (§6.2)."""
+        await run.connect()
+        event = {**event, "event_time": int(time.time())}
+        assert (await send(run, event)).json()["data"]["duplicate"] is False
+        card = await run.card()
+        assert (card["status"], card["statusReason"]) == ("revoked", reason)
+        assert "Reconnect" in card["advice"]
+        run.provider.calls.clear()
+        result = await run.message()
+        assert (result.status, result.reason, result.halt) == ("failed", "send_failed", False)
+        assert "Reconnect" in (result.message or "")
+        test = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
+        assert test.json()["code"] == "no_default_channel"
+        assert run.provider.calls == []
+        assert await run.connect() == {"chat": "connected"}
+        assert (await run.message()).status == "sent"
+
+    async def test_a_real_uninstall_is_heard_of(self, run: ChatHost) -> None:
+        """The provider's two events, in either order, leave one revoked connection."""
+        await run.connect()
+        (workspace, _) = run.provider.state.workspaces
+        for body in (revoked(workspace.bot_user_id), uninstalled()):
+            assert (await send(run, body)).status_code == 200
+        assert await status(run, "acme") == ("revoked", "token_revoked")
+
+    async def test_an_event_counts_once(self, run: ChatHost) -> None:
+        """A redelivery after a reconnect is acknowledged and does nothing, not even one of 20 at a time."""
+        await run.connect()
+        event = uninstalled()
+        answers = await asyncio.gather(*(send(run, event) for _ in range(20)))
+        assert [answer.status_code for answer in answers] == [200] * 20
+        assert sorted(answer.json()["data"]["duplicate"] for answer in answers) == [False] + [True] * 19
+        await run.connect()
+        assert (await send(run, event)).json()["data"] == {"received": True, "duplicate": True}
+        assert await status(run, "acme") == ("active", None)
+
+    async def test_an_event_from_before_the_install_is_stale(self, run: ChatHost) -> None:
+        """The reinstall was faster than the event: the new connection stays."""
+        await run.connect()
+        for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOTACME", event_time=1)):
+            assert (await send(run, event)).json()["data"]["duplicate"] is False
+        assert await status(run, "acme") == ("active", None)
+
+    async def test_only_the_workspaces_own_connections_end(self, run: ChatHost) -> None:
+        """Two organizations with two workspaces: an event of one does not touch the other."""
+        await run.connect()
+        run.sign_in("globex")
+        await run.connect(workspace="T0GLOBEX")
+        await send(run, uninstalled("T0GLOBEX"))
+        assert await status(run, "globex") == ("revoked", "app_uninstalled")
+        assert await status(run, "acme") == ("active", None)
+        assert (await run.message("acme")).status == "sent"
+        assert (await run.message("globex")).reason == "send_failed"
+
+    async def test_of_two_with_one_workspace_both_end_and_each_reconnects_for_itself(
+        self, run: ChatHost
+    ) -> None:
+        """The app is gone from the workspace for both; who reconnects does so for its own organization only."""
+        await run.connect()
+        run.sign_in("globex")
+        await run.connect()
+        await send(run, uninstalled())
+        assert await status(run, "acme") == ("revoked", "app_uninstalled")
+        assert await status(run, "globex") == ("revoked", "app_uninstalled")
+        await run.connect()
+        assert await status(run, "globex") == ("active", None)
+        assert await status(run, "acme") == ("revoked", "app_uninstalled")
+
+    async def test_events_are_forgotten_in_time(self, run: ChatHost) -> None:
+        """What was noted for deduplication is pruned, in batches."""
+        await run.connect()
+        for _ in range(3):
+            await send(run, uninstalled("T0NOBODY"))
+        database = services_of(run.host)._database
+
+        async def prune(limit: int) -> int:
+            return await inbound_store.prune(database, 30 * DAY_MS, limit)
+
+        assert await prune(100) == 0
+        async with database.write() as connection:
+            await connection.exec_driver_sql(
+                "UPDATE flowactions_inbound_events SET received_at = received_at % 1000000"
+            )
+            kept = "INSERT INTO flowactions_inbound_events SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
+            await connection.exec_driver_sql(kept.format(int(time.time() * 1000)))
+        assert [await prune(2) + await prune(2), await prune(2)] == [3, 0]

@@ -1,0 +1,528 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import json
+import logging
+import resource
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from flowactions_conformance.chat_provider import FakeChatProvider, Fault
+from flowactions_conformance.chat_provider.faults import RATE_LIMITED
+from flowactions_conformance.serving import serve
+from flowactions_hookspecs import Deferred, FlowActions, Node
+from flowactions_plugin.chat.attempts import SEND_SECONDS, with_retries
+from flowactions_plugin.chat.calls import ProviderCalls
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import printable
+from tests.chatting import Adopted, adopt, adopted, adopting_settings, chat_host
+from tests.support import SmallHost, a_walk, services_of
+from tests.waiting import SAFETY_SECONDS, until, within
+
+DOWN = Fault(503, b"<html>down</html>")
+DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
+
+
+@pytest.fixture
+async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Adopted]:
+    monkeypatch.chdir(tmp_path)  # the development key file
+    async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as running:
+        yield running
+
+
+JSON = (("content-type", "application/json;charset=utf-8"),)
+
+
+def refusal(code: str) -> Fault:
+    return Fault(200, json.dumps({"ok": False, "error": code}).encode(), JSON)
+
+
+RECONNECT = "Reconnect the chat workspace."
+ASK = "Ask an administrator of the chat workspace"
+LATER = "try again later."
+LASTING = {
+    "invalid_auth": RECONNECT,
+    "not_authed": RECONNECT,
+    "account_inactive": RECONNECT,
+    "token_revoked": RECONNECT,
+    "token_expired": RECONNECT,
+    "missing_scope": RECONNECT,
+    "no_permission": RECONNECT,
+    "not_allowed_token_type": RECONNECT,
+    "not_in_channel": "Invite the app to the channel first.",
+    "channel_not_found": "choose another channel or invite the app.",
+    "is_archived": "choose another one.",
+    "restricted_action": "choose another one.",
+    "restricted_action_read_only_channel": "choose another one.",
+    "restricted_action_thread_only_channel": "choose another one.",
+    "restricted_action_non_threadable_channel": "choose another one.",
+    "cannot_dm_bot": "choose a person.",
+    "user_not_found": "choose another one.",
+    "user_not_visible": "choose another one.",
+    "user_disabled": "choose another one.",
+    "messages_tab_disabled": "turn it on",
+    "no_text": "write a text.",
+    "msg_too_long": "shorten it.",
+    "access_denied": ASK,
+    "enterprise_is_restricted": ASK,
+    "ekm_access_denied": ASK,
+    "team_access_not_granted": ASK,
+    "message_limit_exceeded": "ask an administrator",
+}
+PASSING = {
+    "ratelimited": (refusal("ratelimited"), "throttling"),
+    "rate_limited": (refusal("rate_limited"), "throttling"),
+    "429": (RATE_LIMITED, "throttling"),
+    "429 without anything": (Fault(429), "throttling"),
+    "429 in HTML": (Fault(429, b"<html>slow down</html>", (("retry-after", "soon"),)), "throttling"),
+    "service_unavailable": (refusal("service_unavailable"), LATER),
+    "502": (Fault(502), LATER),
+    "503": (DOWN, LATER),
+    "504": (Fault(504, b"{}", JSON), LATER),
+    "request_timeout": (refusal("request_timeout"), LATER),
+    "internal_error": (refusal("internal_error"), LATER),
+    "fatal_error": (refusal("fatal_error"), LATER),
+    "no answer": (Fault(0), LATER),
+    "no JSON": (Fault(200, b"not json", JSON), LATER),
+    "JSON, but no object": (Fault(200, b"[1]", JSON), LATER),
+    "an unknown code": (refusal("something_new"), "something_new"),
+}
+
+
+class TestCodes:
+    """Every code of the provider that matters: retried or not, how often, reason and message."""
+
+    @pytest.mark.parametrize("code", LASTING)
+    async def test_what_lasts_fails_at_once_and_says_what_to_do(self, run: Adopted, code: str) -> None:
+        """One attempt although retry is on (§7.1)."""
+        run.provider.faults["chat.postMessage"].extend([refusal(code)] * 5)
+        result = await run.to_channel(chatRetryOnFailure=True)
+        assert (result.status, result.reason, result.halt, run.posts) == ("failed", "send_failed", False, 1)
+        assert LASTING[code] in (result.message or "")
+
+    @pytest.mark.parametrize("name", PASSING)
+    async def test_what_passes_is_tried_four_times(
+        self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Four attempts with retry; one without; and the fourth may succeed (§8)."""
+        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        # That there is time for all attempts is not left to the machine.
+        monkeypatch.setattr("flowactions_plugin.nodes.chat_message.SEND_SECONDS", SAFETY_SECONDS)
+        fault, message = PASSING[name]
+        posts = run.provider.faults["chat.postMessage"]
+        posts.append(fault)
+        result = await run.to_channel(chatContinueOnFailure=False)
+        assert (result.reason, result.halt, run.posts) == ("send_failed", True, 1)
+        assert message in (result.message or "")
+        posts.extend([fault] * 4)
+        async with within(SEND_SECONDS):
+            result = await run.to_channel(chatRetryOnFailure=True)
+        assert (result.reason, run.posts) == ("send_failed", 5)
+        assert message in (result.message or "")
+        posts.extend([fault] * 3)
+        assert ((await run.to_channel(chatRetryOnFailure=True)).status, run.posts) == ("sent", 9)
+
+    @pytest.mark.parametrize("code", ["user_not_found", "cannot_dm_bot", "missing_scope", "invalid_auth"])
+    async def test_a_direct_channel_that_can_never_be_opened_is_not_posted_to(
+        self, run: Adopted, code: str
+    ) -> None:
+        """What lasts ends the message when the channel is opened, as it does when the message is posted."""
+        run.provider.faults["conversations.open"].append(refusal(code))
+        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
+        assert (result.reason, run.posts) == ("send_failed", 0)
+        assert LASTING[code] in (result.message or "")
+        assert run.provider.calls == ["conversations.open"]
+
+    @pytest.mark.parametrize("name", PASSING)
+    async def test_opening_a_direct_channel_is_part_of_an_attempt(
+        self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Opening is repeated as the post is: four attempts with retry, one without, and the fourth may succeed."""
+        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        fault, message = PASSING[name]
+        opens = run.provider.faults["conversations.open"]
+        opens.append(fault)
+        result = await run.reach(DIRECT)
+        assert (result.reason, message in (result.message or "")) == ("send_failed", True)
+        assert run.provider.calls == ["conversations.open"]
+        opens.extend([fault] * 4)
+        run.provider.calls.clear()
+        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
+        assert (result.reason, message in (result.message or "")) == ("send_failed", True)
+        assert run.provider.calls == ["conversations.open"] * 4
+        opens.extend([fault] * 3)
+        run.provider.calls.clear()
+        assert (await run.reach({**DIRECT, "chatRetryOnFailure": True})).status == "sent"
+        assert run.provider.calls == ["conversations.open"] * 4 + ["chat.postMessage"]
+
+    async def test_an_open_channel_is_kept_for_the_attempts_that_follow(self, run: Adopted) -> None:
+        """Opening and posting share the four attempts, and what was opened is not opened again."""
+        run.provider.faults["conversations.open"].extend([DOWN, DOWN])
+        run.provider.faults["chat.postMessage"].extend([DOWN, DOWN])
+        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
+        assert result.reason == "send_failed"
+        assert run.provider.calls == ["conversations.open"] * 3 + ["chat.postMessage"] * 2
+
+    async def test_nothing_of_it_is_for_the_end_user(self, run: Adopted) -> None:
+        """A walk gets the result; what is shown is the host's, and a result has no text but the author's advice."""
+        run.provider.faults["chat.postMessage"].append(refusal("xoxb-secret " + "<script>" * 100))
+        result = await run.to_channel()
+        assert len(result.message or "") < 200
+
+
+class TestBounds:
+    """However slow or busy the provider, a walk is held for a few seconds at the most."""
+
+    SLOW = Fault(200, b'{"ok":true}', JSON, delay=SEND_SECONDS + 10)
+
+    @pytest.mark.parametrize("retry", [True, False])
+    async def test_a_provider_that_does_not_answer_holds_nobody(self, run: Adopted, retry: bool) -> None:
+        """Also when the next attempt would be as slow."""
+        run.provider.faults["chat.postMessage"].extend([self.SLOW] * 4)
+        async with within(SEND_SECONDS + 0.5):
+            result = await run.to_channel(chatRetryOnFailure=retry)
+        assert (result.reason, LATER in (result.message or "")) == ("send_failed", True)
+
+    @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 1), ("86400", 1), ("-1", 4)])
+    async def test_a_wait_is_honoured_as_far_as_there_is_time(
+        self, run: Adopted, asked: str, posts: int
+    ) -> None:
+        """Longer waits end the sending at once, instead of holding the walk for nothing."""
+        fault = RATE_LIMITED._replace(headers=(("retry-after", asked), *JSON))
+        run.provider.faults["chat.postMessage"].extend([fault] * 4)
+        async with within(SEND_SECONDS):
+            result = await run.to_channel(chatRetryOnFailure=True)
+        assert (result.reason, "throttling" in (result.message or "")) == ("send_failed", True)
+        assert run.posts <= posts
+
+    async def test_five_hundred_walks_at_once_meet_a_throttled_provider(self, run: Adopted) -> None:
+        """Each ends within the bound with a result, and nothing is left behind."""
+        run.provider.faults["chat.postMessage"].extend([RATE_LIMITED] * 10_000)
+        memory_after = []
+        for _ in range(2):
+            async with within(SEND_SECONDS + 1):
+                results = await asyncio.gather(*(run.to_channel(chatRetryOnFailure=True) for _ in range(500)))
+            assert {(result.status, result.reason, result.halt) for result in results} == {
+                ("failed", "send_failed", False)
+            }
+            gc.collect()
+            memory_after.append(memory())
+        assert memory_after[1] - memory_after[0] < 10 * 1024 * 1024
+
+    async def test_a_hosts_own_transaction_is_not_waited_for(self, tmp_path: Path) -> None:
+        """On SQLite the host holds the write lock while the node notes that its token is dead."""
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
+        )
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        provider = FakeChatProvider()
+        token = provider.state.add_token(provider.state.workspaces[0])
+        async with serve(provider.app) as url:
+            key = base64.b64encode(b"k" * 32).decode()
+            settings = adopting_settings("", url, token.value) | {"FLOWACTIONS_ENCRYPTION_KEYS": key}
+            del settings["FLOWACTIONS_DATABASE_URL"]
+            actions = FlowActions.load(SmallHost(settings, database=engine))
+            async with actions.lifespan():
+                await adopt(actions)
+                token.dead = "token_revoked"
+                async with engine.connect() as connection:
+                    await connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+                    node = Node(id="n", type="chat_message", config=config)
+                    async with within(2):
+                        result = await actions.reach(a_walk(), node, connection)
+                    assert result.reason == "send_failed"
+                    await connection.rollback()
+
+                async def noted() -> bool:
+                    async with engine.connect() as connection:
+                        query = text("SELECT status FROM flowactions_chat_connections")
+                        return bool((await connection.execute(query)).scalar_one() == "revoked")
+
+                await until(noted)
+        await engine.dispose()
+
+    @pytest.mark.parametrize("proceed", [True, False])
+    async def test_a_database_that_hangs_is_waited_for_as_long_as_the_provider(
+        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proceed: bool
+    ) -> None:
+        """With the table locked: eager, deferred, and in the host's own transaction, which stays usable."""
+        monkeypatch.chdir(tmp_path)
+        engine = create_async_engine(postgres_url.replace("postgresql:", "postgresql+asyncpg:", 1))
+        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
+        node = Node(id="n", type="chat_message", config=config)
+        failed = ("send_failed", not proceed)
+        async with adopted("", database=engine) as run:
+            deferred = a_walk(pacing=Deferred("s"))
+            await run.actions.reach(deferred, node)
+            async with engine.connect() as locking:
+                await locking.exec_driver_sql(
+                    "LOCK TABLE flowactions_chat_connections IN ACCESS EXCLUSIVE MODE"
+                )
+                async with held_for_six_seconds():
+                    eager, joined, advanced = await asyncio.gather(
+                        run.actions.reach(a_walk(), node),
+                        run.actions.reach(a_walk(), node, locking),
+                        run.actions.advance(deferred, "s"),
+                    )
+                (later,) = advanced.results
+                for result in (eager, joined, later):
+                    assert (result.reason, result.halt) == failed
+                    assert "database" in (result.message or "")
+                assert (await locking.exec_driver_sql("SELECT 1")).scalar_one() == 1
+                await locking.rollback()
+            assert (await run.actions.advance(deferred, "s")).results == ()
+            assert run.posts == 0
+            assert (await run.actions.reach(a_walk(), node)).status == "sent"
+        await engine.dispose()
+
+    async def test_a_locked_file_is_waited_for_as_long_as_the_provider(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On SQLite without WAL, as a host may have it, a writer keeps readers out."""
+        monkeypatch.chdir(tmp_path)
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
+        )
+        async with adopted("", database=engine) as run:
+            async with engine.connect() as locking:
+                await locking.exec_driver_sql("PRAGMA journal_mode = DELETE")
+                await locking.exec_driver_sql("BEGIN EXCLUSIVE")
+                async with held_for_six_seconds():
+                    result = await run.to_channel(chatContinueOnFailure=False)
+                assert (result.reason, result.halt) == ("send_failed", True)
+                await locking.rollback()
+            assert (await run.to_channel()).status == "sent"
+        await engine.dispose()
+
+    async def test_nobody_waits_past_the_end_for_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a refusal says of the connection is written behind the walk's back when its time is up."""
+        monkeypatch.setattr("flowactions_plugin.chat.calls.RECORD_SECONDS", 3600.0)
+        may_write, written = asyncio.Event(), asyncio.Event()
+
+        class Store:
+            async def revoke(self, *_: object) -> None:
+                await may_write.wait()
+                written.set()
+
+        async def refuse() -> None:
+            raise ChatRefused("invalid_auth")
+
+        calls = ProviderCalls(cast("ConnectionStore", Store()))
+        until_soon = asyncio.get_running_loop().time() + 0.2
+        async with asyncio.timeout(60):
+            with pytest.raises(ChatRefused, match="no longer accepts"):
+                await calls.make(cast("StoredConnection", None), until_soon, refuse(), ())
+        assert not written.is_set()
+        may_write.set()
+        await calls.aclose()
+        assert written.is_set()
+
+    async def test_a_database_that_is_away_is_a_failed_send(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is told in the words of §6.3, and halts a walk whose author asked for that."""
+
+        async def away(self: ConnectionStore, organization_id: str) -> None:
+            raise StorageUnavailable("the database failed: it is away")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ConnectionStore, "get", away)
+            result = await run.to_channel(chatContinueOnFailure=False)
+        assert (result.status, result.reason, result.halt) == ("failed", "send_failed", True)
+        assert "chat_message node n1 not sent: send_failed" in caplog.messages
+
+    @pytest.mark.parametrize("halts", [True, False])
+    async def test_whatever_goes_wrong_is_a_failed_send(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture, halts: bool
+    ) -> None:
+        """Also what nobody has thought of; the log names its type and place, and nothing of what it held."""
+
+        async def break_(self: ConnectionStore, organization_id: str) -> None:
+            raise LookupError("xoxb-hush")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ConnectionStore, "get", break_)
+            result = await run.to_channel(chatContinueOnFailure=not halts)
+        assert (result.status, result.reason, result.halt) == ("failed", "send_failed", halts)
+        assert "chat_message node n1 not sent: send_failed" in caplog.messages
+        assert "LookupError at test_chat_refusals.py:" in caplog.text
+        assert "xoxb-hush" not in caplog.text + str(result)
+
+
+class TestWaiting:
+    """How long a provider that throttles is waited for."""
+
+    @pytest.mark.parametrize(
+        ("asked", "waits"),
+        [
+            (None, [0.25, 0.5, 1.0]),
+            (0.0, [0.25, 0.5, 1.0]),
+            (1.0, [1.0, 1.0, 1.0]),
+            (2.0, [2.0, 2.0, 2.0]),
+            (3.0, [3.0, 3.0, 3.0]),
+            (3.1, []),
+            (86400.0, []),
+            (float("inf"), []),
+        ],
+    )
+    async def test_what_it_asks_for_is_waited_for_up_to_three_seconds(
+        self, asked: float | None, waits: list[float]
+    ) -> None:
+        """Exactly that long, or the delays of our own; whoever asks for more is not asked again."""
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async def refuse() -> str:
+            raise ChatRefused("ratelimited", asked)
+
+        with pytest.raises(ChatRefused):
+            await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 3600)
+        assert slept == waits
+
+    async def test_no_attempt_is_waited_for_that_there_is_no_time_for(self) -> None:
+        """A wait that ends after the end of the message does not begin."""
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async def refuse() -> str:
+            raise ChatRefused("ratelimited", 2.0)
+
+        with pytest.raises(ChatRefused):
+            await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 1.9)
+        assert slept == []
+
+    @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
+    async def test_the_header_of_an_answer_is_what_it_asks_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        """Two seconds in the provider's answer are two seconds of waiting, then the message is sent."""
+        monkeypatch.chdir(tmp_path)
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            await run.connect()
+            messenger = cast("Chat", services_of(run.host)._chat).messenger
+            monkeypatch.setattr(messenger, "_sleep", sleep)
+            throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
+            run.provider.faults[method].append(throttled)
+            result = await run.message(chatActionType="dm", chatUserId="U0GRACE", chatRetryOnFailure=True)
+            assert (result.status, slept) == ("sent", [2.0])
+
+
+class TestLog:
+    """What an operator finds beside the exact lines of §6.3."""
+
+    async def test_code_and_advice_stand_in_a_line_of_their_own(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With the organization; the exact line stays as it is."""
+        run.provider.faults["chat.postMessage"].extend(
+            [refusal("not_in_channel"), DOWN, Fault(200, b"[1]", JSON)]
+        )
+        for said in (
+            "not_in_channel: Invite the app to the channel first.",
+            "unreachable (HTTP status 503): The chat provider did not answer: try again later.",
+            "unreachable (the answer is no JSON object): The chat provider did not answer: try again later.",
+        ):
+            caplog.clear()
+            await run.to_channel()
+            assert caplog.messages == [
+                "chat_message node n1 not sent: send_failed",
+                f"chat_message node n1 of organization acme: {said}",
+            ]
+
+    async def test_a_failure_on_this_side_is_told_apart(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The other reasons of §6.3 have their advice in the log, too."""
+        await run.to_channel(chatChannelId=" ")
+        await run.to_channel(chatMessageText=" ")
+        assert caplog.messages[1::2] == [
+            "chat_message node n1 of organization acme: missing_target: Choose a channel.",
+            "chat_message node n1 of organization acme: empty_message: The message is empty: write a text.",
+        ]
+
+    @pytest.mark.parametrize(
+        "forged",
+        ["n\nchat_message node m sent", "n\r\n", "n\u2028m", "n\x1b[2J", "n\u202em"],
+    )
+    async def test_an_id_cannot_forge_a_line(
+        self, run: Adopted, caplog: pytest.LogCaptureFixture, forged: str
+    ) -> None:
+        """Whatever a node is called, its lines are one line each, and say which one it is."""
+        caplog.set_level(logging.INFO, "flowactions")
+        node = Node(
+            id=forged, type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+        )
+        result = await run.actions.reach(a_walk(), node)
+        assert (result.node_id, result.status) == (forged, "sent")
+        run.provider.faults["chat.postMessage"].append(refusal("is_archived"))
+        await run.actions.reach(a_walk(), node)
+        escaped = forged.encode("unicode_escape").decode()
+        ours = [record.getMessage() for record in caplog.records if record.name == "flowactions"]
+        assert ours[:2] == [
+            f"chat_message node {escaped} sent",
+            f"chat_message node {escaped} not sent: send_failed",
+        ]
+        assert all(message.isprintable() for message in ours)
+
+    async def test_an_organization_cannot_forge_a_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Connecting, sending, being revoked, disconnecting and failing to connect are one line each."""
+        monkeypatch.chdir(tmp_path)
+        caplog.set_level(logging.DEBUG, "flowactions")
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            run.sign_in("acme\nforged")
+            await run.connect()
+            await run.message("acme\nforged", chatChannelId="C0RANDOM")
+            run.provider.faults["auth.revoke"].append(DOWN)
+            await run.browser.delete("/integrations/chat/connection")
+            run.provider.faults["oauth.v2.access"].append(DOWN)
+            await run.connect()
+        ours = [record.getMessage() for record in caplog.records if record.name.startswith("flowactions")]
+        assert len([message for message in ours if "acme\\nforged" in message]) >= 4
+        assert all(message.isprintable() for message in ours)
+
+    def test_what_is_written_is_printable_and_bounded(self) -> None:
+        """Every character of Unicode, and much of it."""
+        everything = "".join(map(chr, range(0x11000)))
+        assert all(printable(everything[at : at + 50]).isprintable() for at in range(0, 0x11000, 50))
+        assert printable("Zoë-1 👩") == "Zoë-1 👩"
+        assert len(printable("\n" * 100_000)) < 500
+
+
+@asynccontextmanager
+async def held_for_six_seconds() -> AsyncIterator[None]:
+    """Check that what is done within takes as long as a message may; who waits for the lock takes 30 s and more."""
+    started = time.monotonic()
+    async with within(2 * SEND_SECONDS):
+        yield
+    assert time.monotonic() - started > SEND_SECONDS - 0.1
+
+
+def memory() -> int:
+    """Give the resident memory of this process in bytes."""
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * resource.getpagesize()

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Connection, select, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.loopback import listening
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import SAFETY_SECONDS, until, within
+
+ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
+
+
+def a_database(url: str, **options: Any) -> Database:
+    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, **options)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with a_database(database_url) as opened:
+        yield opened
+
+
+async def count(database: Database) -> int:
+    async with database.read() as connection:
+        found = await connection.execute(text("SELECT count(*) FROM flowactions_oauth_states"))
+        return int(found.scalar_one())
+
+
+async def test_processes_that_start_together_all_start(database_url: str) -> None:
+    """On an empty database, simultaneous starts make the tables once and none fails."""
+    async with AsyncExitStack() as stack:
+        databases = [a_database(database_url) for _ in range(6)]
+        await asyncio.gather(*(stack.enter_async_context(each) for each in databases))
+        assert [await count(each) for each in databases] == [0] * 6
+
+
+async def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
+    """What was written before an error is rolled back."""
+
+    async def fail() -> None:
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format("a")))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert await count(database) == 0
+
+
+async def test_a_cancelled_block_leaves_nothing_and_holds_up_nobody(database: Database) -> None:
+    """A writer that is cancelled rolls back and lets the next one in."""
+    written = asyncio.Event()
+
+    async def write_for_ever() -> None:
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format("a")))
+            written.set()
+            await asyncio.Event().wait()
+
+    writing = asyncio.create_task(write_for_ever())
+    await written.wait()
+    writing.cancel()
+    await asyncio.wait({writing})
+    async with asyncio.timeout(SAFETY_SECONDS), database.write() as connection:
+        await connection.execute(text(ROW.format("b")))
+    assert await count(database) == 1
+
+
+async def test_many_writers_wait_for_each_other(database: Database) -> None:
+    """Simultaneous writers all get through; none hears of a lock."""
+
+    async def write(name: int) -> None:
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format(name)))
+
+    await asyncio.gather(*(write(name) for name in range(100)))
+    assert await count(database) == 100
+
+
+async def test_a_broken_constraint_is_not_called_an_outage(database: Database) -> None:
+    """A mistake of ours shows as what it is."""
+
+    async def write_twice() -> None:
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format("a")))
+            await connection.execute(text(ROW.format("a")))
+
+    with pytest.raises(IntegrityError):
+        await write_twice()
+
+
+async def test_wrong_sql_is_not_called_an_outage(postgres_url: str) -> None:
+    """Where the database says that a statement is wrong, that is what is raised."""
+    async with a_database(postgres_url) as database, database.read() as connection:
+        with pytest.raises(ProgrammingError, match="nowhere"):
+            await connection.execute(text("SELECT * FROM nowhere"))
+
+
+async def test_the_clock_of_the_database_gives_milliseconds(database: Database) -> None:
+    """Both engines tell the time in the same unit."""
+    async with database.read() as connection:
+        now = (await connection.execute(select(database.now()))).scalar_one()
+    assert abs(now - database.clock() * 1000) < 5000
+
+
+async def test_a_database_that_is_not_there_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    """A refused connection is one clear error, and does not keep a host from starting."""
+    async with a_database("postgresql://nobody@127.0.0.1:1/x") as database:
+        assert "starting without the database" in caplog.text
+        with pytest.raises(StorageUnavailable, match="the database failed"):
+            await count(database)
+
+
+async def test_a_host_that_starts_before_its_database_goes_on_by_itself(postgres_url: str) -> None:
+    """Until the database answers nodes fail open and routes say 503; then everything works."""
+    url = make_url(postgres_url)
+    door = Door(url.query.get("host") or url.host, url.port or 5432)
+    async with door.closed() as port:
+        away = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
+        actions = FlowActions.load(SmallHost(development(away)))
+        async with recorder() as receiver, actions.lifespan():
+            node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+            failed = await actions.reach(a_walk(), node)
+            assert (failed.status, failed.reason, failed.halt) == ("failed", "storage_unavailable", False)
+            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+                answer = await client.get("/v1/webhooks/outbox")
+                assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+                door.opened = True
+                assert (await actions.reach(a_walk(), node)).status == "queued"
+                await until(lambda: receiver.requests)
+                assert (await client.get("/v1/webhooks/outbox")).status_code == 200
+
+
+class Door:
+    """A port that leads to PostgreSQL, once it is opened."""
+
+    def __init__(self, host: Any, port: int) -> None:
+        self.opened = False
+        self._host = str(host)
+        self._port = port
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[int]:
+        async with listening(self._enter) as port:
+            yield port
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.opened:
+            return
+        if self._host.startswith("/"):
+            path = f"{self._host}/.s.PGSQL.{self._port}"
+            inner_reader, inner_writer = await asyncio.open_unix_connection(path)
+        else:
+            inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            await asyncio.gather(self._pour(reader, inner_writer), self._pour(inner_reader, writer))
+        finally:
+            inner_writer.close()
+
+    async def _pour(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if not self.opened:
+                    continue  # swallowed, as by a network that was unplugged
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def answers(database: Database) -> bool:
+    try:
+        return await count(database) == 0
+    except StorageUnavailable:
+        return False  # a busy machine may take longer than the test gives the server
+
+
+async def test_a_server_that_falls_silent_is_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that swallows everything is an outage like another, and over when it ends."""
+    monkeypatch.setattr("flowactions_plugin.storage.urls.connect.CONNECT_SECONDS", 1)
+    url = make_url(postgres_url)
+    door = Door(url.query.get("host") or url.host, url.port or 5432)
+    door.opened = True
+    async with door.closed() as port:
+        through = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
+        async with a_database(through, statement_seconds=1) as database:
+            await until(partial(answers, database))
+            door.opened = False
+            for _ in range(2):
+                with pytest.raises(StorageUnavailable):
+                    async with within(5):
+                        await count(database)
+            door.opened = True
+            await until(partial(answers, database))
+
+
+async def test_a_wait_for_sqlites_lock_never_holds_up_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does collecting what an earlier, failed wait of the same connection left behind."""
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 2.0)
+    path = tmp_path / "f.db"
+    turns = 0
+
+    async def watch() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            gc.collect()
+            turns += 1
+
+    async with a_database(f"sqlite:///{path}") as database:
+        assert await count(database) == 0
+        watching = asyncio.create_task(watch())
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(2):
+                before = turns
+                with pytest.raises(StorageUnavailable, match="locked"):
+                    async with database.write():
+                        pass
+                assert turns - before > 2
+        watching.cancel()
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format("a")))
+        assert await count(database) == 1
+
+
+async def test_work_at_once_is_a_transaction_and_a_cancelled_caller_holds_up_nobody(database: Database) -> None:
+    """What fails leaves nothing; who gives up waiting leaves the database free for the next."""
+
+    def fail(connection: Connection) -> None:
+        connection.execute(text(ROW.format("a")))
+        raise LookupError
+
+    if database.dialect == "sqlite":  # on PostgreSQL each statement is by itself
+        with pytest.raises(LookupError):
+            await database.in_transaction(fail)
+        assert await count(database) == 0
+    task = asyncio.create_task(
+        database.in_transaction(lambda connection: connection.execute(text(ROW.format("b"))))
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    await database.in_transaction(lambda connection: connection.execute(text(ROW.format("c"))))
+    assert await count(database) in {1, 2}
+
+
+async def test_a_driver_that_cannot_listen_is_polled_for(database: Database) -> None:
+    """Listening fails as an outage does, which the worker puts up with."""
+    if database.dialect == "sqlite":
+        with pytest.raises(StorageUnavailable, match="cannot listen"):
+            await database.listen("flowactions", lambda: None)

@@ -1,0 +1,408 @@
+"""What a failing database is called, what its message says, and how often it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from flowactions_hookspecs import FlowActions, HostInvalid, StartFailed
+from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
+from flowactions_plugin.nodes.pacing import keep_recovering
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.outages import Outages
+from flowactions_plugin.storage.retention import keep_pruning
+from tests.host_transactions import webhook
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
+
+ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
+OUTAGES = [
+    "0A000",
+    "25006",
+    "28000",
+    "3D000",
+    "40001",
+    "53100",
+    "53300",
+    "54001",
+    "55P03",
+    "57014",
+    "58030",
+    "XX000",
+]
+PASSWORD = "Pa5s/w@rd:?#"
+
+
+def a_database(url: str, **options: Any) -> Database:
+    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, **options)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with a_database(database_url) as opened:
+        yield opened
+
+
+async def execute(url: str, *statements: str) -> None:
+    """Execute statements as an administrator does."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(str(make_url(url).database))) as connection:
+            for each in statements:
+                connection.execute(each)
+            connection.commit()
+        return
+    connection = await asyncpg.connect(url)
+    try:
+        for each in statements:
+            await connection.execute(each)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def a_role(url: str, name: str) -> AsyncIterator[str]:
+    """Give the URL for a role that may use the tables, but make none; it is removed in the end."""
+    parsed = make_url(url)
+    await execute(
+        url,
+        f"CREATE ROLE \"{name}\" LOGIN PASSWORD '{PASSWORD}'",
+        f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "{name}"',
+        f'GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO "{name}"',
+    )
+    try:
+        yield parsed.set(username=name, password=PASSWORD).render_as_string(hide_password=False)
+    finally:
+        await execute(url, f'DROP OWNED BY "{name}"', f'DROP ROLE "{name}"')
+
+
+class TestTranslation:
+    async def test_a_missing_table_is_an_outage_that_says_what_to_run(self, database: Database) -> None:
+        """The command that makes tables is named."""
+        with pytest.raises(StorageUnavailable, match=r"nowhere.*flowactions migrate"):
+            async with database.read() as connection:
+                await connection.execute(text("SELECT * FROM nowhere"))
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "SELECT nothing FROM flowactions_outbox",
+            "SELECT nothing(1)",
+            "SELECT 1 FROM flowactions_outbox WHERE id = 1",
+            *(f"DO $$BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END$$" for code in OUTAGES),
+        ],
+    )
+    async def test_all_that_another_try_may_find_mended_is_an_outage(
+        self, postgres_url: str, statement: str
+    ) -> None:
+        """Classes of SQLSTATE other than those of wrong values."""
+        async with a_database(postgres_url) as database:
+            with pytest.raises(StorageUnavailable) as raised:
+                async with database.read() as connection:
+                    await connection.exec_driver_sql(statement)
+            assert raised.value.code is not None
+            assert "\n" not in str(raised.value)
+
+    async def test_a_wrong_value_is_a_mistake(self, database: Database) -> None:
+        """It would fail again, so it shows as what it is."""
+        row = ROW.format("a")
+        with pytest.raises(IntegrityError):
+            async with database.write() as connection:
+                await connection.execute(text(f"{row}, ('a', 1)"))
+        if database.dialect == "postgresql":
+            with pytest.raises(DBAPIError):
+                async with database.write() as connection:
+                    await connection.execute(text("SELECT 1/0"))
+
+    @pytest.mark.parametrize(
+        "code", ["SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_NOTADB"]
+    )
+    def test_an_error_of_sqlites_is_told_by_its_name(self, code: str) -> None:
+        """What SQLite says goes along, on one line."""
+        error = sqlite3.OperationalError("it is\nso")
+        error.sqlite_errorname = code
+        with (
+            pytest.raises(StorageUnavailable, match="it is so") as raised,
+            Outages(make_url("sqlite:///x")).translated(),
+        ):
+            raise error
+        assert raised.value.code == code
+
+    @pytest.mark.parametrize("secret", [PASSWORD, "hunter2", "x"])
+    def test_no_message_holds_a_part_of_the_url_that_is_secret(self, secret: str) -> None:
+        """Neither password, user name nor query, in whatever form they are quoted, nor along the chain of causes."""
+        url = URL.create(
+            "postgresql", secret, f"{secret}-2", "db.example", database="d", query={"options": f"{secret}-3"}
+        )
+        error = OSError(f"{url.render_as_string(hide_password=False)} {secret!r} '{secret}-2' {secret}-3")
+        with pytest.raises(StorageUnavailable) as raised, Outages(url).translated():
+            raise error
+        shown = str(raised.value).replace("example", "").replace("fix", "")
+        assert secret not in shown
+        assert raised.value.__cause__ is None
+        assert raised.value.__suppress_context__
+
+    async def test_a_refused_login_names_nobody(
+        self, postgres_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The server's own words hold the user name."""
+        url = make_url(postgres_url).set(username="mallory7", password="opensesame")
+        async with a_database(url.render_as_string(hide_password=False)) as database:
+            with pytest.raises(StorageUnavailable) as raised:
+                async with database.read():
+                    pass
+        assert "mallory7" not in caplog.text + str(raised.value)
+        assert "opensesame" not in caplog.text + str(raised.value)
+
+
+class TestStart:
+    async def test_a_directory_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        """A host does not start without its database when there cannot be one."""
+        path = tmp_path / "no" / "where" / "f.db"
+        with pytest.raises(StorageMisplaced, match=str(path.parent)):
+            async with a_database(f"sqlite:///{path}"):
+                pass
+        actions = FlowActions.load(SmallHost(development(f"sqlite:///{path}")))
+        with pytest.raises(StartFailed, match=str(path.parent)):
+            async with actions.lifespan():
+                pass
+
+    async def test_a_file_that_is_no_database_is_named(self, tmp_path: Path) -> None:
+        """Nor with another file in its place."""
+        (tmp_path / "f.db").write_text("not a database, but quite a long text of some other kind " * 20)
+        with pytest.raises(StorageUnavailable, match="not a database"):
+            async with a_database(f"sqlite:///{tmp_path / 'f.db'}"):
+                pass
+
+    async def test_a_role_that_may_not_make_the_tables_is_told(self, postgres_url: str) -> None:
+        """As one that may not read them: the message names the command and the rights."""
+        async with a_role(postgres_url, "plain1") as url:
+            with pytest.raises(SchemaOutdated, match=r"flowactions migrate.*rights"):
+                async with a_database(url):
+                    pass
+            await a_database(postgres_url).migrate()
+            with pytest.raises(SchemaOutdated, match="rights"):
+                async with a_database(url):
+                    pass
+
+    async def test_a_database_in_memory_is_not_shared(self) -> None:
+        """All would have to share its only connection."""
+        engine = create_async_engine("sqlite+aiosqlite://")
+        with pytest.raises(HostInvalid, match="in memory"):
+            FlowActions.load(SmallHost({}, database=engine))
+        await engine.dispose()
+
+
+async def spoil(url: str, how: str, name: str) -> None:
+    """Take the tables away, or the rights on them."""
+    tables = ("outbox", "deferred", "inbound_events", "enqueue_keys", "enqueue_rates")
+    verb = "REVOKE ALL ON {} FROM " + f'"{name}"' if how == "rights" else "ALTER TABLE {} RENAME TO {}_gone"
+    await execute(url, *(verb.replace("{}", f"flowactions_{table}") for table in tables))
+
+
+@pytest.fixture(params=["sqlite tables", "postgresql tables", "rights"])
+def spoilt(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """What is taken away, and the URL of an empty database."""
+    if request.param == "sqlite tables":
+        return request.param, f"sqlite:///{tmp_path / 'f.db'}"
+    return request.param, request.getfixturevalue("postgres_url")
+
+
+@pytest.mark.parametrize("task", ["pacing", "retention"])
+async def test_a_task_tells_an_outage_of_its_tables_once(
+    spoilt: tuple[str, str], task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables or rights that are taken away while it runs cost it a line and no more, however often it tries."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.02)
+    caplog.set_level(logging.INFO)
+    how, url = spoilt
+    await a_database(url).migrate()
+    async with AsyncExitStack() as stack:
+        used = url if how != "rights" else await stack.enter_async_context(a_role(url, f"plain_{task}"))
+        services = services_of(SmallHost(development(used)))
+        await stack.enter_async_context(services)
+        tries = 0
+        prune, expired = services._prunes()[2], services._deferred.expired
+
+        async def counted(limit: int, work: Any = prune if task == "retention" else expired) -> Any:
+            nonlocal tries
+            tries += 1
+            return await work(limit)
+
+        monkeypatch.setattr(services._deferred, "expired", counted)
+        await spoil(url, how, f"plain_{task}")
+        caplog.clear()
+        running = asyncio.create_task(
+            keep_recovering(services._pacing) if task == "pacing" else keep_pruning([counted])
+        )
+        await until(lambda: tries >= (5 if task == "pacing" else 1) and caplog.records)
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait({running})
+        lines = [record for record in caplog.records if record.name.startswith("flowactions")]
+        assert len(lines) == 1
+        assert lines[0].exc_info is None
+        assert ("rights" if how == "rights" else "flowactions migrate") in lines[0].getMessage()
+
+
+async def test_all_tasks_of_a_host_tell_it_once_each(
+    spoilt: tuple[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running host whose tables or rights are taken away writes a line for each task, and goes on."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
+    how, url = spoilt
+    await a_database(url).migrate()
+    async with AsyncExitStack() as stack:
+        used = url if how != "rights" else await stack.enter_async_context(a_role(url, "plain_host"))
+        actions = FlowActions.load(SmallHost(development(used, FLOWACTIONS_TICK_SECONDS="0.05")))
+        await stack.enter_async_context(actions.lifespan())
+        await asyncio.sleep(0.2)
+        caplog.clear()
+        await spoil(url, how, "plain_host")
+        await until(lambda: len(caplog.records) >= 2)
+        await asyncio.sleep(2)
+        lines = [record for record in caplog.records if record.name.startswith("flowactions")]
+        assert 2 <= len(lines) <= 4
+        assert not [record for record in lines if record.exc_info]
+
+
+async def test_a_role_whose_rights_come_back_goes_on(postgres_url: str) -> None:
+    """Nothing has to be started again."""
+    await a_database(postgres_url).migrate()
+    async with a_role(postgres_url, "plain2") as url, a_database(url) as database:
+        await execute(postgres_url, 'REVOKE INSERT ON flowactions_oauth_states FROM "plain2"')
+        with pytest.raises(StorageUnavailable, match=r"permission denied.*rights"):
+            async with database.write() as connection:
+                await connection.execute(text(ROW.format("a")))
+        await execute(postgres_url, 'GRANT INSERT ON flowactions_oauth_states TO "plain2"')
+        async with database.write() as connection:
+            await connection.execute(text(ROW.format("a")))
+
+
+class TestWaiting:
+    """Callers of a locked SQLite wait for `WAIT_SECONDS` each, and all at the same time."""
+
+    @pytest.fixture
+    def seconds(self, monkeypatch: pytest.MonkeyPatch) -> float:
+        monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 1.5)
+        return 1.5
+
+    async def calls(self, database: Database, count: int, how: str) -> list[Any]:
+        async def write() -> None:
+            async with database.write() as connection:
+                await connection.execute(text(ROW.format("x")))
+
+        async def in_transaction() -> Any:
+            return await database.in_transaction(lambda connection: connection.execute(text(ROW.format("x"))))
+
+        kind = {"write": write, "in_transaction": in_transaction}[how]
+        return await asyncio.gather(*(kind() for _ in range(count)), return_exceptions=True)
+
+    @pytest.mark.parametrize("how", ["write", "in_transaction"])
+    @pytest.mark.parametrize("shared", [False, True])
+    async def test_they_end_together(self, tmp_path: Path, seconds: float, how: str, shared: bool) -> None:
+        """Ten take no longer than one, and none gets through; reads are not held up, and the next one gets in."""
+        path = tmp_path / "f.db"
+        engine = (
+            create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 30}) if shared else None
+        )
+        await a_database(f"sqlite:///{path}").migrate()
+        async with a_database(f"sqlite:///{path}", engine=engine) as database:
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                started = monotonic()
+                (single,) = await self.calls(database, 1, how)
+                alone = monotonic() - started
+                started = monotonic()
+                waiting = asyncio.create_task(self.calls(database, 10, how))
+                async with database.read() as connection:
+                    await connection.execute(text("SELECT count(*) FROM flowactions_outbox"))
+                assert not waiting.done()
+                results = await waiting
+                together = monotonic() - started
+            assert {type(each) for each in [single, *results]} == {StorageUnavailable}
+            assert all("locked" in str(each) for each in results)
+            assert alone >= seconds * 0.9
+            assert together < 2 * alone
+            assert await self.calls(database, 1, how) == [None] or how == "in_transaction"
+            if engine is not None:
+                async with engine.connect() as connection:
+                    assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
+        if engine is not None:
+            await engine.dispose()
+
+    async def test_a_host_that_waits_longer_does_not_in_a_call(self, tmp_path: Path, seconds: float) -> None:
+        """In a host's transaction, too; the host's own statements wait as long as they did."""
+        path = tmp_path / "f.db"
+        await a_database(f"sqlite:///{path}").migrate()
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 30})
+        async with a_database(f"sqlite:///{path}", engine=engine) as database:
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                async with engine.connect() as connection:
+                    async with asyncio.timeout(20):
+                        with pytest.raises(StorageUnavailable, match="locked"):
+                            async with database.write(connection):
+                                pass
+                    assert not connection.in_transaction()
+                    assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
+        await engine.dispose()
+
+    @pytest.mark.parametrize("how", ["write", "in_transaction"])
+    async def test_one_that_is_cancelled_leaves_the_database_free(
+        self, tmp_path: Path, seconds: float, how: str
+    ) -> None:
+        """Whether it was waiting for its turn or for the lock."""
+        path = tmp_path / "f.db"
+        async with a_database(f"sqlite:///{path}") as database:
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                tasks = [asyncio.create_task(self.calls(database, 2, how)) for _ in range(2)]
+                await asyncio.sleep(0.2)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+            async with asyncio.timeout(20), database.write() as connection:
+                await connection.execute(text(ROW.format("y")))
+
+    async def test_a_turn_that_comes_late_has_only_the_rest_of_the_time(
+        self, tmp_path: Path, seconds: float
+    ) -> None:
+        """Waiting in this process and waiting for another one count together."""
+        path = tmp_path / "f.db"
+        async with a_database(f"sqlite:///{path}") as database, AsyncExitStack() as stack:
+            await stack.enter_async_context(database.write())
+            started = monotonic()
+            waiting = asyncio.create_task(self.calls(database, 3, "write"))
+            await asyncio.sleep(seconds * 0.6)
+            await stack.aclose()
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                results = await waiting
+                assert monotonic() - started < seconds * 2
+            assert StorageUnavailable in {type(each) for each in results}
+
+
+async def test_a_walk_in_a_locked_database_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten walks at once are each told that the database did not answer, in the time of one."""
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 1.0)
+    path = tmp_path / "f.db"
+    actions = FlowActions.load(SmallHost(development(f"sqlite:///{path}", FLOWACTIONS_HOST_WORKER="off")))
+    async with actions.lifespan():
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            results = await asyncio.gather(*(actions.reach(a_walk(), webhook()) for _ in range(10)))
+        assert {(each.status, each.reason) for each in results} == {("failed", "storage_unavailable")}

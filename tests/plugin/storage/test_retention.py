@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from flowactions_hookspecs import Deferred, Node
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.services import Services
+from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
+
+
+@pytest.fixture
+async def services(database_url: str) -> AsyncIterator[Services]:
+    made = services_of(SmallHost(development(database_url)))
+    async with made:
+        yield made
+
+
+async def plant(services: Services, row_id: str, status: str, days: int) -> None:
+    """Write a row with an attempt, that finished so many days ago."""
+    now = int(services._database.clock() * 1000)
+    finished = now - days * DAY_MS if status in {"delivered", "dead"} else None
+    async with services._database.write() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url,"
+                " destination, method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,"
+                " created_at, updated_at, finished_at) VALUES (:id, 'acme', 'a', '{}', 'e', 't', 'u', 'd',"
+                " 'POST', '[]', :status, 1, 0, 1, :now, 0, :now, :now, :finished)"
+            ),
+            {"id": row_id, "status": status, "now": now, "finished": finished},
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO flowactions_attempts (delivery_id, number, started_at, duration_ms) VALUES (:id, 1, 0, 0)"
+            ),
+            {"id": row_id},
+        )
+
+
+async def remaining(services: Services, table: str, column: str) -> list[str]:
+    async with services._database.read() as connection:
+        rows = await connection.execute(text(f"SELECT {column} FROM {table} ORDER BY {column}"))  # noqa: S608
+        return [str(row[0]) for row in rows]
+
+
+async def test_what_is_old_goes_with_its_attempts(services: Services) -> None:
+    """Delivered rows go after 30 days, dead ones after 90; what is live stays however old (§2.5)."""
+    ages = [("delivered", 29), ("delivered", 31), ("dead", 89), ("dead", 91), ("retrying", 400)]
+    for status, days in ages:
+        await plant(services, f"{status}-{days}", status, days)
+    assert await prune_all(services._prunes()) == 2
+    left = ["dead-89", "delivered-29", "retrying-400"]
+    assert await remaining(services, "flowactions_outbox", "id") == left
+    assert await remaining(services, "flowactions_attempts", "delivery_id") == left
+
+
+async def test_a_row_that_is_retried_while_the_prune_looks_stays(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking and removing somebody retries a dead row: it stays, and so does its log."""
+    await plant(services, "dead-1", "dead", 91)
+    await plant(services, "dead-2", "dead", 92)
+    write = services._database.write
+
+    def retry_first(*arguments: Any) -> Any:
+        @asynccontextmanager
+        async def meanwhile() -> AsyncIterator[Any]:
+            async with write() as connection:
+                await connection.execute(
+                    text(
+                        "UPDATE flowactions_outbox SET status = 'pending', finished_at = NULL WHERE id = 'dead-1'"
+                    )
+                )
+            async with write(*arguments) as connection:
+                yield connection
+
+        return meanwhile()
+
+    monkeypatch.setattr(services._database, "write", retry_first)
+    await services._store.prune("dead", 90 * DAY_MS, 10)
+    monkeypatch.undo()
+    assert await remaining(services, "flowactions_outbox", "id") == ["dead-1"]
+    assert await remaining(services, "flowactions_attempts", "delivery_id") == ["dead-1"]
+
+
+async def test_records_of_abandoned_runs_go(services: Services) -> None:
+    """A node that waited for 30 days waits for nobody."""
+    for name in ("old", "new"):
+        walk = a_walk(pacing=Deferred(None))
+        assert (await services.runtime.reach(walk, Node(id=name, type="webhook"), None)).status == "recorded"
+    async with services._database.write() as connection:
+        await connection.execute(text("UPDATE flowactions_deferred SET created_at = 0 WHERE node_id = 'old'"))
+    assert await prune_all(services._prunes()) == 1
+    assert await remaining(services, "flowactions_deferred", "node_id") == ["new"]
+
+
+async def test_longer_retention_keeps_dead_rows_as_long(database_url: str) -> None:
+    """Who keeps delivered rows for a year keeps dead ones for a year."""
+    settings = development(database_url, FLOWACTIONS_RETENTION_DAYS="365")
+    services = services_of(SmallHost(settings))
+    async with services:
+        await plant(services, "dead", "dead", 200)
+        assert await prune_all(services._prunes()) == 0
+
+
+async def test_it_goes_batch_by_batch() -> None:
+    """Full batches are followed by another; the first that is not full ends it."""
+    left = [BATCH, BATCH, 7]
+    asked: list[int] = []
+
+    async def prune(limit: int) -> int:
+        asked.append(limit)
+        return left.pop(0)
+
+    assert await prune_all([prune]) == 2 * BATCH + 7
+    assert asked == [BATCH] * 3
+
+
+async def test_an_outage_is_waited_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database is away the task goes on living, and prunes when it is back."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("flowactions_plugin.storage.retention.PERIOD_SECONDS", 0.01)
+    answers: list[int | Exception] = [StorageUnavailable(), 3]
+
+    async def prune(limit: int) -> int:
+        answer = answers.pop(0) if answers else 0
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    running = asyncio.create_task(keep_pruning([prune]))
+    await until(lambda: "3 old rows removed" in caplog.text)
+    assert "waits for its next turn" in caplog.text
+    running.cancel()
+    await asyncio.wait({running})

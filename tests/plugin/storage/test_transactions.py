@@ -1,0 +1,568 @@
+"""A host's transaction is usable and whole after any call that joins it, whatever fails within."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.util import await_only
+
+from flowactions_hookspecs import AuthEvent, FlowActions
+from flowactions_plugin.storage.commits import COMMIT_SECONDS
+from flowactions_plugin.storage.database import Database
+from tests.auth_provider import NEW, Running
+from tests.host_transactions import (
+    CALLS,
+    ENGINES,
+    POSTGRES_ENGINES,
+    SQLITE_ENGINES,
+    Failing,
+    SharingHost,
+    a_host_engine,
+    advance_in,
+    chat,
+    order,
+    reach_in,
+    record_three,
+    sharing,
+    transaction_of,
+)
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
+
+WRITTEN = ("outbox", "deferred")
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database for the test's kind of engine."""
+    if request.node.callspec.params["kind"] in POSTGRES_ENGINES:
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'shared.db'}"
+
+
+async def rows(host: SharingHost) -> tuple[int, ...]:
+    return tuple([await host.count(table) for table in WRITTEN])
+
+
+async def statements_of(actions: FlowActions, host: SharingHost, failing: Failing, call: str) -> list[str]:
+    walk = a_walk()
+    await record_three(actions, walk)
+    async with host.engine.connect() as connection:
+        await order(connection, "probe")
+        with failing.armed(None):
+            await CALLS[call](actions, walk, connection)
+        await connection.rollback()
+    return list(failing.seen)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ENGINES)
+async def test_what_joins_is_there_exactly_when_the_host_commits(kind: str, call: str, url: str) -> None:
+    """Whether the host or the plugin writes first, one commit keeps both rows, one rollback neither."""
+    async with sharing(kind, url) as (actions, host):
+        for first in (True, False):
+            for commits in (False, True):
+                walk = a_walk()
+                await record_three(actions, walk)
+                kept = await rows(host)
+                name = f"{first}{commits}"
+                async with host.engine.connect() as connection:
+                    if first:
+                        await order(connection, name)
+                    await CALLS[call](actions, walk, connection)
+                    await order(connection, f"{name} after")
+                    assert connection.in_transaction()
+                    await (connection.commit() if commits else connection.rollback())
+                    driver: Any = (await connection.get_raw_connection()).driver_connection
+                    in_transaction = (
+                        driver.in_transaction if kind in SQLITE_ENGINES else driver.is_in_transaction()
+                    )
+                    assert not in_transaction
+                changed = await rows(host) != kept
+                assert changed == commits
+                autocommits = kind == "sqlite, driver in autocommit" and first
+                wanted = ({name} if first else set()) | {f"{name} after"}
+                there = await host.ids() & {name, f"{name} after"}
+                assert there == (wanted if commits else {name} if autocommits else set())
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        *((kind, "no such table") for kind in SQLITE_ENGINES),
+        *(("sqlite", how) for how in ("raised", "constraint")),
+        *(("asyncpg", how) for how in ("division by zero", "no such table", "constraint", "too slow")),
+    ],
+)
+async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_whole(
+    kind: str, how: str, call: str, url: str
+) -> None:
+    """Each of a call's statements fails in turn: what the host wrote before and after is there, and no half write."""
+    slow = {"connect_args": {"server_settings": {"statement_timeout": "100"}}}
+    options: dict[str, Any] = slow if how == "too slow" else {}
+    async with sharing(kind, url, SharingHost, **options) as (actions, host):
+        async with host.engine.begin() as connection:
+            await order(connection, "before")
+        failing = Failing(host.engine, how)
+        for index in range(len(await statements_of(actions, host, failing, call))):
+            walk = a_walk()
+            await record_three(actions, walk)
+            kept = await rows(host)
+            async with host.engine.connect() as connection:
+                await order(connection, f"before {index}")
+                with failing.armed(index):
+                    result = await CALLS[call](actions, walk, connection)
+                if kind == "asyncpg" and failing.failed.startswith("SAVEPOINT"):
+                    # A server that fails at this leaves no transaction to go on with: the host must hear of it.
+                    with pytest.raises(SQLAlchemyError):
+                        await connection.commit()
+                    await connection.rollback()
+                    assert await rows(host) == kept
+                    continue
+                await order(connection, f"after {index}")
+                await connection.commit()
+            assert {f"before {index}", f"after {index}"} <= await host.ids(), failing.failed
+            assert_no_half(call, result, kept, await rows(host))
+
+
+def assert_no_half(call: str, result: Any, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    added = after[0] - before[0], after[1] - before[1]
+    if call == "advance":
+        # One record goes with each webhook that is queued, and one with the message that has nowhere to go.
+        queued = [each for each in result if each.status == "queued"]
+        assert added[0] == len(queued)
+        assert -added[1] - added[0] in {0, 1}
+    else:
+        assert result.status == "failed"
+        assert added == (0, 0)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_driver_that_gives_a_statement_up_leaves_the_hosts_transaction_whole(
+    call: str, postgres_url: str
+) -> None:
+    """So does the host's own limit on a statement (asyncpg's command_timeout), which SQLAlchemy takes for a loss."""
+    async with sharing("asyncpg", postgres_url, connect_args={"command_timeout": 1.0}) as (actions, host):
+        failing = Failing(host.engine, "too slow")
+        statements = await statements_of(actions, host, failing, call)
+        slow = next(number for number, each in enumerate(statements) if not each.startswith("SAVEPOINT"))
+        async with host.engine.connect() as connection:
+            await order(connection, "before")
+            with failing.armed(slow):
+                await CALLS[call](actions, a_walk(), connection)
+            await order(connection, "after")
+            await connection.commit()
+        assert {"before", "after"} <= await host.ids()
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ENGINES)
+async def test_a_cancelled_call_leaves_the_hosts_transaction_whole(kind: str, call: str, url: str) -> None:
+    """At whichever statement asyncio.timeout strikes, the host's rows are there, and nothing of the call's last write."""
+    async with sharing(kind, url) as (actions, host):
+        cancelling = Cancelling(host)
+        walk = a_walk()
+        await record_three(actions, walk)
+        async with host.engine.connect() as connection:
+            await order(connection, "probe")
+            await cancelling.run(CALLS[call](actions, walk, connection), None)
+            await connection.rollback()
+        for index in range(cancelling.count):
+            walk = a_walk()
+            await record_three(actions, walk)
+            kept = await rows(host)
+            async with host.engine.connect() as connection:
+                await order(connection, f"before {index}")
+                with pytest.raises(asyncio.CancelledError):
+                    await cancelling.run(CALLS[call](actions, walk, connection), index)
+                await order(connection, f"after {index}")
+                await connection.commit()
+            assert {f"before {index}", f"after {index}"} <= await host.ids(), index
+            added = [now - then for now, then in zip(await rows(host), kept, strict=True)]
+            if call == "advance":
+                assert -added[1] - added[0] in {0, 1}
+            elif not cancelling.statement.startswith("RELEASE"):  # then the write was whole
+                assert added == [0, 0]
+
+
+class Cancelling:
+    """Cancels a call when its n-th statement is on its way."""
+
+    def __init__(self, host: SharingHost) -> None:
+        self.count = 0
+        self.statement = ""
+        self._at: int | None = None
+        self._task: asyncio.Task[Any] | None = None
+        event.listen(host.engine.sync_engine, "before_cursor_execute", self._executing)
+
+    async def run(self, call: Any, at: int | None) -> Any:
+        self.count, self._at = 0, at
+        self._task = asyncio.ensure_future(call)
+        try:
+            return await self._task
+        finally:
+            self._task = None
+
+    def _executing(self, _connection: Any, _cursor: Any, statement: str, *_: object) -> None:
+        if self._task is None:
+            return
+        if self.count == self._at:
+            self.statement = statement
+            self._task.cancel()
+        self.count += 1
+
+
+async def test_a_wait_for_another_transaction_ends_when_the_call_is_cancelled(postgres_url: str) -> None:
+    """The server is told: a call that waits for a lock does not hold its caller until the lock is free."""
+    async with sharing("asyncpg", postgres_url) as (actions, host):
+        walk = a_walk()
+        async with host.engine.connect() as other, host.engine.connect() as connection:
+            await CALLS["reach webhook, deferred"](actions, walk, other)
+            await order(connection, "before")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    # The same record, and whether it is there is known when the other transaction ends.
+                    await CALLS["reach webhook, deferred"](actions, walk, connection)
+            await order(connection, "after")
+            await connection.commit()
+            await other.commit()
+        assert await host.ids() == {"before", "after"}
+        assert await host.count("deferred") == 1
+
+
+async def test_nul_in_an_id_costs_the_host_nothing(postgres_url: str) -> None:
+    """A value that PostgreSQL cannot take fails the call at the most."""
+    async with sharing("asyncpg", postgres_url) as (actions, host):
+        async with host.engine.connect() as connection:
+            await order(connection, "before")
+            for call in CALLS.values():
+                with suppress(ValueError):
+                    await call(actions, a_walk(run_id="a\x00b", agent_id="a\x00b"), connection)
+            await order(connection, "after")
+            await connection.commit()
+        assert await host.ids() == {"before", "after"}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+async def test_a_transaction_that_cannot_be_saved_fails_at_the_hosts_commit(kind: str, url: str) -> None:
+    """When the rollback to the SAVEPOINT fails too, the host's commit raises instead of keeping the half."""
+    async with sharing(kind, url) as (actions, host):
+        async with host.engine.connect() as connection:
+            await order(connection, "before")
+
+            failing = Failing(host.engine, "no such table", also="ROLLBACK TO")
+            with failing.armed(2 if kind == "sqlite" else 1):
+                assert (await CALLS["reach webhook"](actions, a_walk(), connection)).status == "failed"
+            with pytest.raises(SQLAlchemyError):
+                await connection.commit()
+        assert await host.ids() == set()
+
+
+async def test_reading_in_a_transaction_sees_what_it_has_written(database_url: str) -> None:
+    """A node that was recorded in the transaction runs in it."""
+    kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
+    async with sharing(kind, database_url) as (actions, host), host.engine.connect() as connection:
+        walk = a_walk()
+        await CALLS["reach webhook, deferred"](actions, walk, connection)
+        results = await advance_in(actions, walk, "later", connection)
+        assert [result.status for result in results] == ["queued"]
+        await connection.execute(text("SELECT 1"))
+        await connection.commit()
+        assert await rows(host) == (1, 0)
+
+
+class TestWhatCannotBeJoined:
+    async def told(self, actions: FlowActions, transaction: Any) -> str:
+        """Give what every call says of a transaction, and see that it is a ValueError."""
+        told = set()
+        calls: list[Any] = [
+            *CALLS.values(),
+            lambda actions, walk, given: reach_in(actions, walk, chat(), given),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"a transaction|this transaction") as raised:
+                await call(actions, a_walk(), transaction)
+            told.add(str(raised.value))
+        assert len(told) == 1
+        return told.pop()
+
+    async def test_it_is_told_before_any_sql(self, database_url: str, tmp_path: Path) -> None:
+        """Closed, lost, of no kind that can be joined, or of another database."""
+        kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
+        async with sharing(kind, database_url) as (actions, host):
+            failing = Failing(host.engine, "no such table")
+            with failing.armed(None):
+                assert "not str" in await self.told(actions, "a connection")
+                assert "not AsyncEngine" in await self.told(actions, host.engine)
+                async with AsyncSession(host.engine) as session:
+                    assert "session.connection()" in await self.told(actions, session)
+                    await reach_in(actions, a_walk(), chat(), await session.connection())
+                assert "closed" in await self.told(actions, host.engine.connect())
+                async with host.engine.connect() as connection:
+                    pass
+                assert "closed" in await self.told(actions, connection)
+                async with host.engine.connect() as connection:
+                    await connection.invalidate()
+                    assert "was lost" in await self.told(actions, connection)
+                other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'other.db'}")
+                async with other.connect() as connection:
+                    assert "of another" in await self.told(actions, connection)
+                await other.dispose()
+            assert failing.seen == []
+
+    async def test_of_a_database_that_the_host_does_not_share(self, tmp_path: Path) -> None:
+        """Without Host.database, the plugin's rows are elsewhere, and the message says what to set."""
+        url = f"sqlite:///{tmp_path / 'f.db'}"
+        actions = FlowActions.load(SmallHost(development(url)))
+        engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
+        async with actions.lifespan(), engine.connect() as connection:
+            assert "set Host.database" in await self.told(actions, connection)
+        await engine.dispose()
+
+    @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+    async def test_one_in_autocommit_mode(self, kind: str, url: str) -> None:
+        """It is no transaction, so nothing could be rolled back."""
+        async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            for name, call in CALLS.items():
+                with pytest.raises(ValueError, match="AUTOCOMMIT"):
+                    await call(actions, a_walk(), connection)
+                assert not connection.in_nested_transaction(), name
+            assert await rows(host) == (0, 0)
+
+    @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+    async def test_one_that_another_call_uses(self, kind: str, url: str) -> None:
+        """Of two calls at once on one connection, the second is refused, and the first is not disturbed."""
+        async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
+            await order(connection, "before")
+            results = await asyncio.gather(
+                *(CALLS["dispatch"](actions, a_walk(), connection) for _ in range(2)), return_exceptions=True
+            )
+            assert sorted(type(each).__name__ for each in results) == ["Receipt", "TransactionInvalid"]
+            await connection.commit()
+            assert await host.ids() == {"before"}
+            assert (await rows(host))[0] == 1
+
+    @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+    async def test_one_that_another_call_uses_between_its_statements(self, kind: str, url: str) -> None:
+        """A call has its transaction to itself until it ends, also while it asks the host."""
+        async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
+            asked, go = asyncio.Event(), asyncio.Event()
+            resolve = host.logic_action
+
+            async def slow(ref: Any) -> Any:
+                asked.set()
+                await go.wait()
+                return await resolve(ref)
+
+            host.logic_action = slow  # type: ignore[method-assign]
+            first = asyncio.ensure_future(CALLS["dispatch"](actions, a_walk(), connection))
+            await asked.wait()
+            for call in CALLS.values():
+                with pytest.raises(ValueError, match="another call"):
+                    await call(actions, a_walk(), connection)
+            go.set()
+            assert (await first).status == "queued"
+            await connection.commit()
+            assert (await rows(host))[0] == 1
+            assert (await CALLS["dispatch"](actions, a_walk(), connection)).status == "queued"
+
+    async def test_another_engine_of_the_same_database_is_fine(self, database_url: str) -> None:
+        """A host may have several engines; it is the database that counts."""
+        kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
+        async with sharing(kind, database_url) as (actions, host):
+            other = a_host_engine(kind, database_url)
+            async with other.connect() as connection:
+                assert (await CALLS["dispatch"](actions, a_walk(), connection)).status == "queued"
+                await connection.commit()
+            await other.dispose()
+            assert (await rows(host))[0] == 1
+
+
+class TestAuthEvents:
+    @pytest.mark.parametrize("kind", ["sqlite", "sqlite with BEGIN by an event", "asyncpg"])
+    async def test_a_handler_may_join_its_transaction(self, kind: str, url: str) -> None:
+        """A call that fails in the handler costs neither what the handler wrote nor the note that it was called."""
+        async with handling(kind, url) as run:
+            run.host.failing = Failing(run.host.engine, "no such table")
+            for index in range(4):
+                run.host.at = index
+                answer = await run.send(event_id=f"msg_{index}")
+                written = {f"before {index}", f"after {index}"}
+                if kind == "asyncpg" and run.host.failing.failed == "SAVEPOINT flowactions":
+                    assert answer.status_code == 500
+                    assert not written & await run.host.ids()
+                    continue
+                assert answer.status_code == 200
+                assert written <= await run.host.ids()
+                assert (await run.send(event_id=f"msg_{index}")).json()["data"]["duplicate"] is True
+            assert await run.host.count("outbox") == 1
+
+    @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+    @pytest.mark.parametrize("how", ["swallows", "rolls back"])
+    async def test_a_handler_that_spoils_its_transaction_is_not_taken_for_done(
+        self, kind: str, url: str, how: str
+    ) -> None:
+        """The event is not noted as seen when what the handler wrote cannot be committed."""
+        async with handling(kind, url) as run:
+            run.host.spoils = how
+            answer = await run.send()
+            if (kind, how) == ("sqlite", "swallows"):  # a statement that failed costs SQLite nothing else
+                assert answer.status_code == 200
+                assert await run.host.ids() == {"before"}
+                return
+            assert answer.status_code == 500
+            assert await run.host.ids() == set()
+            run.host.spoils = ""
+            assert (await run.send()).json()["data"]["duplicate"] is False
+
+
+class HandlingHost(SharingHost):
+    """A host whose handler of auth events writes, reaches a node, and writes again."""
+
+    def __init__(self, engine: AsyncEngine, **settings: str) -> None:
+        super().__init__(engine, AUTH_WEBHOOK_SIGNING_SECRET=NEW, **settings)
+        self.failing: Failing | None = None
+        self.at: int = -1
+        self.spoils = ""
+        self.actions: FlowActions
+
+    async def auth_event(self, event: AuthEvent) -> None:
+        given = transaction_of(event)
+        name = f" {self.at}" if self.failing else ""
+        await order(given, f"before{name}")
+        if self.spoils == "rolls back":
+            await given.rollback()
+        if self.spoils == "swallows":
+            with suppress(SQLAlchemyError):
+                await given.execute(text("SELECT * FROM nowhere"))
+        if self.failing:
+            with self.failing.armed(self.at):
+                await CALLS["reach webhook"](self.actions, a_walk(), given)
+            await order(given, f"after{name}")
+
+
+@asynccontextmanager
+async def handling(kind: str, url: str) -> AsyncIterator[Any]:
+    async with sharing(kind, url, host_type=HandlingHost) as (actions, host):
+        assert isinstance(host, HandlingHost)
+        host.actions = actions
+        run = Running(host, actions)
+        async with run.client:
+            yield run
+
+
+class TestAfterCommit:
+    @pytest.fixture
+    async def opened(self, database_url: str) -> AsyncIterator[tuple[Database, AsyncEngine, list[str]]]:
+        kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
+        engine = a_host_engine(kind, database_url)
+        async with Database("sqlite+aiosqlite:///unused.db", engine) as database:
+            yield database, engine, []
+        await engine.dispose()
+
+    async def settled(self, calls: list[str]) -> list[str]:
+        """Give the calls that were made, after a time in which one more would have been."""
+        await asyncio.sleep(COMMIT_SECONDS * 5)
+        return calls
+
+    async def test_never_before_the_hosts_commit(
+        self, opened: tuple[Database, AsyncEngine, list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However long the transaction stays open, and however slow its commit is."""
+        database, engine, calls = opened
+        async with engine.connect() as connection:
+            async with database.write(connection) as joined:
+                database.after_commit(joined, lambda: calls.append("joined"))
+            database.after_commit(connection, lambda: calls.append("own"))
+            assert await self.settled(calls) == []
+            commit = engine.sync_engine.dialect.do_commit
+
+            def slow(given: Any) -> None:
+                await_only(self.settled(calls))
+                assert calls == []
+                commit(given)
+
+            monkeypatch.setattr(engine.sync_engine.dialect, "do_commit", slow)
+            await connection.commit()
+        assert await until(lambda: len(calls) == 2)
+        assert sorted(await self.settled(calls)) == ["joined", "own"]
+
+    async def test_never_after_the_hosts_rollback(
+        self, opened: tuple[Database, AsyncEngine, list[str]]
+    ) -> None:
+        """Nor at a later commit of the same connection, which is of another transaction."""
+        database, engine, calls = opened
+        async with engine.connect() as connection:
+            for end in (connection.rollback, connection.commit):
+                async with database.write(connection) as joined:
+                    database.after_commit(joined, partial(calls.append, end.__name__))
+                await end()
+                await connection.execute(text("SELECT 1"))
+                await connection.commit()
+        await until(lambda: calls)
+        assert await self.settled(calls) == ["commit"]
+
+    async def test_never_for_what_a_savepoint_has_taken_back(
+        self, opened: tuple[Database, AsyncEngine, list[str]]
+    ) -> None:
+        """Neither the plugin's own, nor one of the host's around it."""
+        database, engine, calls = opened
+        async with engine.connect() as connection:
+            async with database.write(connection) as joined:
+                database.after_commit(joined, partial(calls.append, "kept"))
+            with suppress(LookupError):
+                async with database.write(connection) as joined:
+                    database.after_commit(joined, partial(calls.append, "failed"))
+                    raise LookupError
+            nested = await connection.begin_nested()
+            async with database.write(connection) as joined:
+                database.after_commit(joined, partial(calls.append, "nested"))
+            await nested.rollback()
+            nested = await connection.begin_nested()
+            async with database.write(connection) as joined:
+                database.after_commit(joined, partial(calls.append, "nested and kept"))
+            await nested.commit()
+            await connection.commit()
+        await until(lambda: calls)
+        assert await self.settled(calls) == ["kept", "nested and kept"]
+
+    async def test_of_the_plugins_own_transaction(
+        self, opened: tuple[Database, AsyncEngine, list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is called when the commit is made, and neither after a block that raised nor a commit that failed."""
+        database, engine, calls = opened
+        dialect, commit = engine.sync_engine.dialect, engine.sync_engine.dialect.do_commit
+
+        def committed(given: Any) -> None:
+            assert calls == []
+            commit(given)
+            assert calls == []
+
+        def fail(_: Any) -> None:
+            raise dialect.loaded_dbapi.OperationalError("disk full")
+
+        async with database.write() as connection:
+            monkeypatch.setattr(dialect, "do_commit", committed)
+            database.after_commit(connection, partial(calls.append, "committed"))
+        assert calls == ["committed"]
+        monkeypatch.setattr(dialect, "do_commit", fail)
+        with suppress(Exception):
+            async with database.write() as connection:
+                database.after_commit(connection, partial(calls.append, "not committed"))
+        monkeypatch.undo()
+        with suppress(LookupError):
+            async with database.write() as connection:
+                database.after_commit(connection, partial(calls.append, "raised"))
+                raise LookupError
+        assert await self.settled(calls) == ["committed"]

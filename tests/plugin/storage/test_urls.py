@@ -1,0 +1,417 @@
+"""Database URLs as operators and providers write them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from flowactions_hookspecs import SettingsInvalid
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.urls import (
+    asyncpg_arguments,
+    parse_database_url,
+    same_database,
+    secrets_of,
+    sqlite_path,
+)
+from flowactions_plugin.storage.urls.postgresql import CHOICES
+
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+
+
+def arguments(url: str) -> dict[str, Any]:
+    """Give what asyncpg is called with for a URL, its timeout apart."""
+    given = asyncpg_arguments(make_url(parse_database_url(url)))
+    return {name: value for name, value in given.items() if name != "timeout"}
+
+
+class TestPostgreSQL:
+    @pytest.mark.parametrize(
+        ("url", "expected"),
+        [
+            ("postgres://h/d", {"host": ["h"], "port": [5432], "database": "d"}),
+            ("postgresql+asyncpg://h:6432/d", {"host": ["h"], "port": [6432], "database": "d"}),
+            (
+                "postgresql://u%40x:p%40%2F%3A%3F%23%25%20ö@[::1]:1/d%20e",
+                {"host": ["::1"], "port": [1], "user": "u@x", "password": "p@/:?#% ö", "database": "d e"},
+            ),
+            (
+                "postgresql://a:1,b/d?target_session_attrs=primary",
+                {
+                    "host": ["a", "b"],
+                    "port": [1, 5432],
+                    "database": "d",
+                    "dsn": "postgresql:///?target_session_attrs=primary",
+                },
+            ),
+            ("postgresql:///d?host=/srv/x", {"host": ["/srv/x"], "port": [5432], "database": "d"}),
+            (
+                "postgresql://u@:6432/d?host=/srv",
+                {"host": ["/srv"], "port": [6432], "user": "u", "database": "d"},
+            ),
+            ("postgresql://%2Fsrv%2Fx/d", {"host": ["/srv/x"], "port": [5432], "database": "d"}),
+            ("postgresql:///d?host=a,b&port=1,2", {"host": ["a", "b"], "port": [1, 2], "database": "d"}),
+            (
+                "postgresql://?host=h&port=7&user=u&password=p&dbname=d",
+                {"host": ["h"], "port": [7], "user": "u", "password": "p", "database": "d"},
+            ),
+            (
+                "postgresql://h/d?sslmode=require&channel_binding=require&gssencmode=disable",
+                {"host": ["h"], "port": [5432], "database": "d", "dsn": "postgresql:///?sslmode=require"},
+            ),
+            (
+                "postgresql://h/d?ssl=true",
+                {"host": ["h"], "port": [5432], "database": "d", "dsn": "postgresql:///?sslmode=require"},
+            ),
+            (
+                "postgresql://h/d?prepared_statement_cache_size=0&statement_cache_size=0&sslnegotiation=direct",
+                {
+                    "host": ["h"],
+                    "port": [5432],
+                    "database": "d",
+                    "prepared_statement_cache_size": 0,
+                    "statement_cache_size": 0,
+                    "direct_tls": True,
+                },
+            ),
+        ],
+    )
+    def test_it_leads_where_it_says(self, url: str, expected: dict[str, Any]) -> None:
+        """And parsing what was parsed changes nothing."""
+        assert arguments(url) == expected
+        assert parse_database_url(parse_database_url(url)) == parse_database_url(url)
+
+    def test_connect_timeout_is_that_of_the_connection(self) -> None:
+        """In seconds; 0 is as if it was not there."""
+        for value, seconds in (("3", 3.0), ("0", 10)):
+            url = make_url(parse_database_url(f"postgresql://h/d?connect_timeout={value}"))
+            assert asyncpg_arguments(url)["timeout"] == seconds
+
+    def test_the_systems_authorities_are_asked_for_by_name(self) -> None:
+        """sslrootcert=system, as in libpq, verifies the host's name, too."""
+        context = arguments("postgresql://h/d?sslrootcert=system")["ssl"]
+        assert context.check_hostname
+        assert context.verify_mode is ssl.CERT_REQUIRED
+
+    @pytest.mark.parametrize(
+        ("url", "told"),
+        [
+            ("postgresql://h", "must name a database"),
+            ("postgresql://h/", "must name a database"),
+            ("postgresql://h:0/d", "a port from 1"),
+            ("postgresql://h:65536/d", "a port from 1"),
+            ("postgresql://h:x/d", "must have a host and a port"),
+            ("postgresql://[::1/d", "must have a host and a port"),
+            ("postgresql://u:p@ss@h/d", "percent-encoded"),
+            ("postgresql://u:p/ss@h/d", "percent-encoded"),
+            ("postgresql://u:1/2@h/d", "percent-encoded"),
+            ("postgresql://u:1?2@h/d", "percent-encoded"),
+            ("postgresql://u:1#2@h/d", "percent-encoded"),
+            ("postgresql://u:%00@h/d", "control characters"),
+            (
+                "postgresql://h/d?sslmode=sometimes",
+                "one of disable, allow, prefer, require, verify-ca, verify-full",
+            ),
+            ("postgresql://h/d?connect_timeout=soon", "a whole number as its option connect_timeout"),
+            ("postgresql://h/d?pgbouncer=true", "the option pgbouncer, which is not supported"),
+            ("postgresql://h/d?sslmode", "name=value"),
+            ("postgresql://h/d?gssencmode=require", "one of disable, prefer"),
+            ("postgresql://h/d?sslrootcert=system&sslmode=require", "verify-full"),
+            ("postgresql:///d?host=a,b,c&port=1,2", "as many ports as hosts"),
+            ("mysql://h/d", "sqlite:// or postgresql://"),
+        ],
+    )
+    def test_what_cannot_be_used_is_told_at_load(self, url: str, told: str) -> None:
+        """The message says what it has to be."""
+        with pytest.raises(SettingsInvalid, match="FLOWACTIONS_DATABASE_URL must") as raised:
+            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+        assert told in str(raised.value)
+
+    @given(
+        secret=st.text(st.characters(codec="utf-8"), max_size=8).map(lambda each: f"MARKER{each}MARKER"),
+        form=st.sampled_from(
+            [
+                "postgresql://u:{}@h/d",
+                "postgresql://{}:p@h/d",
+                "postgresql://u:1{}@h:99999/d",
+                "postgresql://u:1/{}@h/d",
+                "postgresql://u:1?{}@h/d",
+                "postgresql://u:1#{}@h/d",
+                "postgresql://h/d?sslmode={}",
+                "postgresql://h/d?password={}&port=x",
+                "postgresql://h/d?{}",
+                "postgresql://h/d?{}=1",
+                "postgresql://[{}/d",
+                "sqlite:///x?timeout={}",
+                "sqlite://{}@/x",
+                "{}://h/d",
+            ]
+        ),
+    )
+    def test_no_message_holds_a_value(self, secret: str, form: str) -> None:
+        """Whatever it is, and wherever it ends up for want of encoding."""
+        told = ""
+        try:
+            read_settings({"FLOWACTIONS_DATABASE_URL": form.format(secret)})
+        except SettingsInvalid as exc:
+            told = str(exc)
+        assert "MARKER" not in told
+
+    def test_two_urls_of_one_database_are_known_for_that(self) -> None:
+        """Whatever the user, the driver and the name of loopback."""
+        one = make_url("postgresql+asyncpg://a:b@127.0.0.1/d")
+        assert same_database(one, make_url("postgresql+psycopg://localhost:5432/d"))
+        assert not same_database(one, make_url("postgresql+asyncpg://a:b@127.0.0.1/e"))
+        assert not same_database(one, make_url("postgresql+asyncpg://a:b@127.0.0.1:1/d"))
+        assert not same_database(one, make_url("sqlite:///d"))
+        assert same_database(make_url("sqlite:///d/../x.db"), make_url("sqlite+aiosqlite:///x.db"))
+
+    def test_what_is_secret_of_a_url(self) -> None:
+        """User name, password and what stands in the query, except for what is one of few words."""
+        url = make_url("postgresql://ada:p%40ss@h/d?options=-c%20a%3Db&sslmode=require")
+        assert {"ada", "p@ss", "p%40ss", "-c a=b"} <= set(secrets_of(url))
+        assert "require" not in secrets_of(url)
+        assert set(CHOICES).isdisjoint(secrets_of(url))
+
+
+class TestSQLite:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "sqlite://",
+            "sqlite:///",
+            "sqlite:///:memory:",
+            "sqlite+aiosqlite:///:memory:",
+            "sqlite://?cache=shared",
+            "sqlite:///file::memory:?cache=shared&uri=true",
+            "sqlite:///file:x?mode=memory&cache=shared&uri=true",
+            "sqlite:///x.db?mode=memory",
+        ],
+    )
+    def test_in_memory_is_refused_with_the_reason(self, url: str) -> None:
+        """Each connection would have its own database."""
+        with pytest.raises(SettingsInvalid, match="each connection would have a database of its own"):
+            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+
+    @pytest.mark.parametrize(
+        ("url", "told"),
+        [
+            ("sqlite://f.db", "three slashes"),
+            ("sqlite://user:x@/f.db", "three slashes"),
+            ("sqlite:///f.db?colour=red", "the option colour"),
+            ("sqlite:///f.db?mode=ro", "uri=true for the option mode"),
+            ("sqlite:///f.db?timeout=soon", "must be an SQLite URL"),
+        ],
+    )
+    def test_what_cannot_be_used_is_told_at_load(self, url: str, told: str) -> None:
+        """The message says what it has to be."""
+        with pytest.raises(SettingsInvalid, match=told):
+            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+
+    def test_paths(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Relative to the working directory, absolute, or in one's home."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        paths = {
+            "sqlite:///f.db": tmp_path / "f.db",
+            f"sqlite:///{tmp_path}/a b.db": tmp_path / "a b.db",
+            "sqlite:///~/f.db": tmp_path / "home" / "f.db",
+            f"sqlite:///file:{tmp_path}/f.db?mode=ro&uri=true": tmp_path / "f.db",
+        }
+        for url, path in paths.items():
+            assert sqlite_path(make_url(parse_database_url(url))) == path
+
+
+class Certificates:
+    """A certificate authority and a server certificate for 127.0.0.1, in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = directory / "authority.pem"
+        self.stranger = directory / "stranger.pem"
+        self.server = directory / "server.pem"
+        key, authority = _signed("an authority", None)
+        self.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+        self.stranger.write_bytes(_signed("a stranger", None)[1].public_bytes(serialization.Encoding.PEM))
+        own, certificate = _signed("127.0.0.1", (key, authority))
+        private = own.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self.server.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _signed(name: str, signer: Any) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    signing, issuer = (key, subject) if signer is None else (signer[0], signer[1].subject)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
+    )
+    if signer is not None:
+        names = x509.SubjectAlternativeName([x509.IPAddress(ip_address(name))])
+        made = made.add_extension(names, critical=False)
+    return key, made.sign(signing, hashes.SHA256())
+
+
+class TlsDoor:
+    """A port of PostgreSQL's that speaks TLS as a server with ssl=on does, for one that was built without it.
+
+    Attributes:
+        plain: how many connections came without TLS.
+        encrypted: how many with it.
+    """
+
+    def __init__(self, url: str, certificates: Certificates) -> None:
+        parsed = make_url(url)
+        self._socket = f"{parsed.query['host']}/.s.PGSQL.{parsed.port or 5432}"
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.load_cert_chain(certificates.server)
+        self.plain = self.encrypted = 0
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[int]:
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.add(task)
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await self._serve(reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(enter, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readexactly(8)
+        if first == SSL_REQUEST:
+            writer.write(b"S")
+            await writer.drain()
+            await writer.start_tls(self._context)
+            self.encrypted += 1
+            first = b""
+        else:
+            self.plain += 1
+        inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket)
+        inner_writer.write(first)
+        try:
+            await asyncio.gather(pour(reader, inner_writer), pour(inner_reader, writer))
+        finally:
+            inner_writer.close()
+
+
+async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+class TestConnecting:
+    @pytest.fixture
+    def certificates(self, tmp_path: Path) -> Certificates:
+        return Certificates(tmp_path)
+
+    async def connected(self, url: str) -> str:
+        """Connect as a URL says; gives the name that the server knows the connection by."""
+        parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+        async with Database(parsed) as database, database.read() as connection:
+            query = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+            return str((await connection.execute(text(query))).scalar_one())
+
+    @pytest.mark.parametrize(
+        ("options", "encrypted"),
+        [
+            ("sslmode=disable", False),
+            ("sslmode=prefer", True),
+            ("sslmode=require&channel_binding=require&connect_timeout=5", True),
+            ("sslmode=verify-ca&sslrootcert={authority}", True),
+            ("sslmode=verify-full&sslrootcert={authority}", True),
+            ("ssl=true", True),
+        ],
+    )
+    async def test_a_server_with_tls(
+        self, postgres_url: str, certificates: Certificates, options: str, encrypted: bool
+    ) -> None:
+        """Is spoken to as the URL says, and hears the application's name."""
+        door = TlsDoor(postgres_url, certificates)
+        url = make_url(postgres_url)
+        async with door.opened() as port:
+            query = f"{options.format(authority=certificates.authority)}&application_name=shop%20worker"
+            name = await self.connected(f"postgresql://{url.username}@127.0.0.1:{port}/{url.database}?{query}")
+        assert name == "shop worker"
+        assert (door.plain == 0, door.encrypted > 0) == (encrypted, encrypted)
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ("sslmode=verify-full&sslrootcert={stranger}", "certificate verify failed"),
+            ("sslmode=verify-full&sslrootcert=system", "certificate verify failed"),
+            (
+                "sslmode=verify-full&sslrootcert={tmp}/not-there.pem",
+                "the URL names as sslrootcert cannot be read",
+            ),
+        ],
+    )
+    async def test_one_that_cannot_be_trusted_is_not_spoken_to(
+        self, postgres_url: str, certificates: Certificates, options: str, told: str, tmp_path: Path
+    ) -> None:
+        """And the message says why, without a part of the query."""
+        door = TlsDoor(postgres_url, certificates)
+        url = make_url(postgres_url)
+        async with door.opened() as port:
+            query = options.format(stranger=certificates.stranger, tmp=tmp_path)
+            with pytest.raises(StorageUnavailable, match=told) as raised:
+                await self.connected(f"postgresql://{url.username}@127.0.0.1:{port}/{url.database}?{query}")
+        assert str(tmp_path) not in str(raised.value)
+        assert door.plain == 0
+
+    async def test_settings_of_the_session_are_passed_on(self, postgres_url: str) -> None:
+        """``options``, as providers use it for routing and limits."""
+        url = f"{postgres_url}&options=-c%20statement_timeout%3D4321"
+        parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+        async with Database(parsed) as database, database.read() as connection:
+            assert (await connection.execute(text("SHOW statement_timeout"))).scalar_one() == "4321ms"
+
+    async def test_a_password_with_special_characters(self, postgres_url: str) -> None:
+        """It reaches the driver as it was meant."""
+        assert arguments("postgresql://u:%40%2F%3A%25@h/d")["password"] == "@/:%"
+        parsed = make_url(postgres_url)
+        assert (
+            await self.connected(
+                f"postgresql://{parsed.username}:%40%2F@/{parsed.database}?host={parsed.query['host']}"
+            )
+            == ""
+        )
