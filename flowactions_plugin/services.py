@@ -19,6 +19,13 @@ from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import Transport
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.logic.dispatch import Dispatcher
@@ -30,19 +37,13 @@ from flowactions_plugin.nodes.action import Runner
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.origins import origin_of
-from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.deadline import StallMonitor
-from flowactions_plugin.outbox.delivery import Timing
-from flowactions_plugin.outbox.egress import EgressGuard, Resolve
-from flowactions_plugin.outbox.host_transport import HostTransport
-from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
+from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.executor import Courier
+from flowactions_plugin.outbox.notifier import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.routes import outbox_router
-from flowactions_plugin.outbox.sender import Sender, Transport
+from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.store import OutboxStore
-from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import inbound
@@ -198,16 +199,19 @@ class Services:
         else:
             transport = OutboundTransport(guard, at_once, proxy, settings.egress_ca)
         # Our own transport checks every address that it dials. What another one dials, nobody here sees.
-        looks_itself = self._host.transport is None and proxy is None
-        look = guard.read if looks_itself else guard.require
+        guarded = self._host.transport is None and proxy is None
+        validate = guard.validate if guarded else guard.resolve
         monitor = StallMonitor(lease_clock)
-        sender = Sender(transport, look, self._database.clock, time.monotonic, monitor, self._timing)
+        sender = Sender(
+            transport, validate, self._database.clock, time.monotonic, monitor, self._timing.deadline_seconds
+        )
         listens = type(self._host).delivery_finished is not Host.delivery_finished
         courier = Courier(
             self._store,
             sender,
             self._host.signing_secret,
             self._host.delivery_finished if listens else None,
+            self._timing,
         )
         listening: asyncio.Task[None] | None = None
         worker: Worker

@@ -10,13 +10,14 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress.attempt import Outcome, Transport
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.guard import Destination, parse_destination
+from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.deadline import StallMonitor
-from flowactions_plugin.outbox.delivery import CLAIM_SECONDS, NewDelivery, Outcome, Timing, Transition
-from flowactions_plugin.outbox.egress import Destination, parse_destination
-from flowactions_plugin.outbox.host_transport import HostTransport
-from flowactions_plugin.outbox.sender import Look, Sender, Transport
+from flowactions_plugin.outbox.executor import Courier
+from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
@@ -78,31 +79,33 @@ class Queue:
         return found[0]
 
 
-async def look(url: str) -> Destination:
-    """Read a URL as the plugin's own transport has it read: addresses are looked at when they are dialled."""
+async def validate(url: str) -> Destination:
+    """Parse a URL, as for the plugin's own transport, which checks addresses when it dials them."""
     return parse_destination(url)
 
 
 def as_transport(answer: Any) -> Transport:
     """Make a transport of what answers in place of one; a transport is one already."""
-    return answer if hasattr(answer, "post") else HostTransport(httpx.MockTransport(answer))
+    return answer if hasattr(answer, "send") else HostTransport(httpx.MockTransport(answer))
 
 
 def a_courier(
     queue: Queue,
     answer: Any,
     *,
-    look: Look = look,
+    validate: Validate = validate,
     signing_secret: Any = None,
     delivery_finished: Any = None,
     monitor: StallMonitor | None = None,
     timing: Timing | None = None,
 ) -> Courier:
     """Make a courier; ``answer`` is a transport, or what answers in place of one."""
-    sender = Sender(
-        as_transport(answer), look, queue.database.clock, time.monotonic, monitor, timing or Timing()
+    timing = timing or Timing()
+    transport, clock = as_transport(answer), queue.database.clock
+    sender = Sender(transport, validate, clock, time.monotonic, monitor, timing.deadline_seconds)
+    return Courier(
+        queue.store, sender, signing_secret or no_secret, delivery_finished or nobody_listens, timing
     )
-    return Courier(queue.store, sender, signing_secret or no_secret, delivery_finished or nobody_listens)
 
 
 def a_worker(

@@ -31,13 +31,13 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.enqueue import Outbox, Webhook
+from flowactions_plugin.outbox.rules import (
     BODYLESS_METHODS,
     MAX_HEADER_VALUE_BYTES,
     check_headers_size,
     method_name,
 )
-from flowactions_plugin.outbox.queue import Outbox, Webhook
 
 log = logging.getLogger("flowactions")
 

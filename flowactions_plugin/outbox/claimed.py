@@ -8,14 +8,8 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 from flowactions_hookspecs import LogicActionRef, Origin
-from flowactions_plugin.outbox.delivery import (
-    MAX_COUNT,
-    Outcome,
-    Transition,
-    loggable,
-    method_name,
-    sendable_headers,
-)
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.outbox.rules import MAX_COUNT, Transition, loggable, method_name, sendable_headers
 from flowactions_plugin.storage.text import as_text, is_text
 
 _ORIGIN: Final = msgspec.json.Decoder(Origin)

@@ -7,7 +7,7 @@ import logging
 from typing import Any, Final, TypeAlias
 
 from flowactions_plugin.outbox.claimed import ClaimedDelivery
-from flowactions_plugin.outbox.courier import Secrets
+from flowactions_plugin.outbox.executor import Secrets
 from flowactions_plugin.outbox.slots import Slots
 from flowactions_plugin.outbox.worker import FULL_CLAIM_BYTES, Worker
 

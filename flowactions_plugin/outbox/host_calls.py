@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from flowactions_hookspecs import Delivery, Origin, OriginGone
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.outbox.delivery import loggable
 from flowactions_plugin.outbox.episodes import Episodes
+from flowactions_plugin.outbox.rules import loggable
 
 log = logging.getLogger("flowactions.outbox")
 

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.rules import (
     FINISHED,
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,

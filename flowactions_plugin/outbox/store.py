@@ -17,7 +17,8 @@ from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.claims import Claims, inline
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
+from flowactions_plugin.outbox.rules import (
     CLAIM_SECONDS,
     LONGEST_WAIT_SECONDS,
     MAX_COUNT,
@@ -25,7 +26,6 @@ from flowactions_plugin.outbox.delivery import (
     loggable,
     storable,
 )
-from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from flowactions_plugin.storage.text import as_text, is_text, read_all

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import Timing, loggable
+from flowactions_plugin.outbox.executor import Courier
+from flowactions_plugin.outbox.rules import Timing, loggable
 from flowactions_plugin.outbox.store import OutboxStore
 
 log = logging.getLogger("flowactions.outbox")

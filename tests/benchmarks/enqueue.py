@@ -23,9 +23,9 @@ import asyncpg
 from sqlalchemy import text
 
 from flowactions_plugin.clock import system_clock
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile

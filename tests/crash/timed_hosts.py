@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from flowactions_hookspecs import Host, Origin
-from flowactions_plugin.outbox.delivery import Timing
+from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.services import Services
 from tests.support import SmallHost
 

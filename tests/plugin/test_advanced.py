@@ -22,7 +22,7 @@ from flowactions_plugin.nodes.action import Action
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_HOLDS, DeferredStore
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database

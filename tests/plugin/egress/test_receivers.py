@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from flowactions_plugin.outbox.delivery import Timing
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.outbox.rules import Timing
 from tests.loopback import Serve, listening
 from tests.queueing import Queue, a_worker
 from tests.recorder import OK, recorder, status

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from email.utils import mktime_tz, parsedate_tz
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from flowactions_hookspecs import Header, Origin
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.errors import HeadersTooLarge
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
@@ -21,9 +21,6 @@ DEFAULT_MAX_ATTEMPTS: Final = 5
 MAX_ATTEMPTS_CAP: Final = 10
 MAX_COUNT: Final = 1_000_000
 """No counter of a row gets this far; one that stands higher was not written by this plugin."""
-
-DEADLINE_SECONDS: Final = 10.0
-"""The total time of one attempt: resolve, connect, TLS, send, status and the kept part of the body (§8)."""
 
 CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
 """How long a claim holds: a tick's sends run side by side under one deadline, the rest is margin."""
@@ -44,7 +41,6 @@ LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM
 """No rule makes a row wait longer than this."""
 
 REASON_LENGTH: Final = 1000
-RESPONSE_KEPT_BYTES: Final = 2048
 DROPPED_NAME_LENGTH: Final = 80
 USER_AGENT: Final = "Service-Webhooks/1"
 BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -98,43 +94,6 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
 
 
-class Outcome(NamedTuple):
-    """What came of one attempt.
-
-    Attributes:
-        started_at: Unix milliseconds.
-        duration_ms: how long it took.
-        status_code: the destination's answer, if there was one.
-        error: why there was none, or why the attempt may not be repeated.
-        response: the first bytes of the answer's body.
-        retry_after: seconds that the destination asked for (429 and 503 only).
-        final: whether repeating is pointless, whatever attempts remain.
-    """
-
-    started_at: int
-    duration_ms: int
-    status_code: int | None = None
-    error: str | None = None
-    response: bytes = b""
-    retry_after: float | None = None
-    final: bool = False
-
-
-class Aborted(NamedTuple):
-    """What came of a try that was no attempt: the destination and the network had no part in its end.
-
-    Attributes:
-        cause: what kind of reason it was, so that the log says it once while it lasts.
-        reason: what happened here.
-        waits: whether the row waits for the host to be mended, at a growing interval; otherwise it is due again after
-            `RETURN_SECONDS`.
-    """
-
-    cause: Literal["stall", "resources", "host", "stopped", "defect"]
-    reason: str
-    waits: bool = False
-
-
 class Timing(NamedTuple):
     """The times by which deliveries are claimed and sent; others than these only in tests.
 
@@ -185,22 +144,6 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
 def failure_reason(outcome: Outcome) -> str:
     """Say in a few words why an attempt failed."""
     return outcome.error or f"it answered {outcome.status_code}"
-
-
-def retry_after(status_code: int, value: str | None, now: float) -> float | None:
-    """Read ``Retry-After``, seconds or a date, where it counts (429 and 503); ``None`` for anything else."""
-    if value is None or status_code not in {429, 503}:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return float(value[:9])
-    parsed = parsedate_tz(value)
-    if parsed is None:
-        return None
-    try:
-        return max(0.0, mktime_tz(parsed) - now)
-    except (OverflowError, ValueError):
-        return None
 
 
 def capped_attempts(wanted: int) -> int:

@@ -16,16 +16,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
-from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.executor import Courier
+from flowactions_plugin.outbox.rules import NewDelivery, Transition
 from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
-from tests.queueing import as_transport, look, no_secret, nobody_listens
+from tests.queueing import as_transport, no_secret, nobody_listens, validate
 
 T = TypeVar("T")
 
@@ -224,7 +225,7 @@ class Outbox(RuleBasedStateMachine):
 
         ids = self._due(limit)
         sent = self._admitted(ids)
-        sender = Sender(as_transport(answer), look, self.database.clock, lambda: 0.0)
+        sender = Sender(as_transport(answer), validate, self.database.clock, lambda: 0.0)
         courier = Courier(self.store, sender, no_secret, nobody_listens)
         worker = Worker(self.store, courier, tick_seconds=1, claim_limit=limit)
         assert self.run(worker.tick()) == len(ids)

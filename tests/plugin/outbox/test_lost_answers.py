@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, make_url
 
 from flowactions_hookspecs import OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.delivery import Timing
+from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening

@@ -23,8 +23,8 @@ from flowactions_hookspecs import (
     Node,
 )
 from flowactions_plugin.errors import BodyTooLarge, HeadersTooLarge
-from flowactions_plugin.outbox.delivery import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, frozen_headers
-from flowactions_plugin.outbox.queue import Webhook
+from flowactions_plugin.outbox.enqueue import Webhook
+from flowactions_plugin.outbox.rules import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, frozen_headers
 from flowactions_plugin.services import Services
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
-from flowactions_plugin.outbox.delivery import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
+from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.services import Services
 from tests.queueing import Queue, a_worker
 from tests.support import SmallHost, a_walk, development, until

@@ -12,9 +12,9 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin import services
-from flowactions_plugin.outbox import resolver as resolver_module
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress import resolver as resolver_module
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from tests.queueing import a_delivery
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until

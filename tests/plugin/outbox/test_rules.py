@@ -8,18 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_hookspecs import Header
-from flowactions_plugin.outbox.delivery import (
-    Outcome,
+from flowactions_plugin.egress.attempt import Outcome, retry_after
+from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.outbox.rules import (
     Transition,
     backoff,
     capped_attempts,
     event_id,
     frozen_headers,
     method_name,
-    retry_after,
     transition,
 )
-from flowactions_plugin.outbox.signature import sign
 
 NOW = 1_700_000_000.0
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from sqlalchemy import event
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.nodes.records import Step
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.claimed import Completion, Return
-from flowactions_plugin.outbox.delivery import Outcome, Transition
+from flowactions_plugin.outbox.rules import Transition
 from flowactions_plugin.outbox.store import Filter, OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import inbound

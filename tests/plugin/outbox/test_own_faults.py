@@ -18,18 +18,19 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import Aborted
+from flowactions_plugin.egress.deadline import GRACE_SECONDS, Deadline, StallMonitor
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.resources import SHORTAGES, shortage
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.outbox.continuous import ContinuousWorker
-from flowactions_plugin.outbox.deadline import GRACE_SECONDS, Deadline, StallMonitor
-from flowactions_plugin.outbox.delivery import Aborted, Timing
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.resources import SHORTAGES, shortage
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
-from tests.queueing import Queue, a_courier, a_worker, claimed, look
+from tests.queueing import Queue, a_courier, a_worker, claimed, validate
 from tests.recorder import OK, recorder
 from tests.support import SmallHost, a_walk, development, until
 
@@ -358,7 +359,7 @@ async def test_what_we_cut_ourselves_is_no_attempt() -> None:
         await reader.read()
 
     async with listening(serve) as port, own_transport() as transport:
-        sender = Sender(transport, look, time.time, time.monotonic)
+        sender = Sender(transport, validate, time.time, time.monotonic)
         sending = asyncio.create_task(sender.send(claimed(url=f"http://127.0.0.1:{port}/"), None))
         await arrived.wait()
         await sender.aclose()

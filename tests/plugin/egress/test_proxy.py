@@ -23,14 +23,14 @@ from cryptography.x509.oid import NameOID
 
 from flowactions_hookspecs import Delivery, FlowActions
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress import guard as guard_module
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.outbox import egress
-from flowactions_plugin.outbox.delivery import Outcome
-from flowactions_plugin.outbox.egress import EgressGuard, Resolve
-from flowactions_plugin.outbox.queue import Webhook
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
@@ -126,7 +126,7 @@ class TestProxy:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         """Enqueue lets it through; delivery waits for its address, which is forbidden, and asks for nothing."""
-        monkeypatch.setattr(egress, "RESOLVE_SECONDS", 0.05)
+        monkeypatch.setattr(guard_module, "RESOLVE_SECONDS", 0.05)
         with looking_up(monkeypatch) as (names, go):
             names["slow.example"] = ["127.0.0.1"]
             go.clear()
@@ -150,7 +150,7 @@ class TestProxy:
             guarding = guard(resolve=Resolver(1))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await guarding.require("http://slow.example/")
+                    await guarding.resolve("http://slow.example/")
             go.set()
 
     @pytest.mark.parametrize("how", ["proxy", "transport"])
@@ -401,7 +401,7 @@ class TestAuthorities:
                 guarding = guard(development=True)
                 transport = OutboundTransport(guarding, 1, proxy, authorities)
                 try:
-                    sender = Sender(transport, guarding.require, lambda: 0.0, lambda: 0.0)
+                    sender = Sender(transport, guarding.resolve, lambda: 0.0, lambda: 0.0)
                     outcome = await sender.send(claimed(url=url), None)
                 finally:
                     await transport.aclose()

@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.outbox.claimed import read_headers, read_origin
-from flowactions_plugin.outbox.delivery import Outcome, Transition
+from flowactions_plugin.outbox.rules import Transition
 from flowactions_plugin.outbox.store import Filter
 from flowactions_plugin.outbox.views import detail, summary
 from flowactions_plugin.settings import read_settings
@@ -192,7 +193,7 @@ async def test_an_origin_of_another_release_waits(
 
 
 async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL refuses a whole statement for one value: the other outcomes are written all the same."""
     ids = [await queue.put(url=f"http://127.0.0.1/{number}") for number in range(9)]
@@ -204,12 +205,12 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
     worker = a_worker(queue, ok, delivery_finished=finished)
     send = worker._courier._sender.send
 
-    async def unstorable(delivery: Any, secret: str | None) -> Any:
-        outcome = await send(delivery, secret)
+    async def unstorable(delivery: Any, *others: Any) -> Any:
+        outcome = await send(delivery, *others)
         assert isinstance(outcome, Outcome)
         return outcome._replace(duration_ms=2**40) if delivery.url.endswith("/4") else outcome
 
-    worker._courier._sender.send = unstorable  # type: ignore[method-assign]
+    monkeypatch.setattr(worker._courier._sender, "send", unstorable)
     await worker.tick()
     found = {row_id: (await queue.row(row_id)).status for row_id in ids}
     expected = dict.fromkeys(ids, "delivered")

@@ -13,15 +13,15 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.outbox import continuous
 from flowactions_plugin.outbox.continuous import ContinuousWorker
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.executor import Courier
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.bulk import copy
 from tests.loopback import listening
-from tests.queueing import Queue, a_worker, as_transport, look, no_secret, nobody_listens
+from tests.queueing import Queue, a_worker, as_transport, no_secret, nobody_listens, validate
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
 from tests.waiting import within
@@ -30,7 +30,7 @@ from tests.waiting import within
 def a_continuous_worker(
     queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5
 ) -> ContinuousWorker:
-    sender = Sender(as_transport(answer), look, queue.database.clock, time.monotonic)
+    sender = Sender(as_transport(answer), validate, queue.database.clock, time.monotonic)
     courier = Courier(queue.store, sender, no_secret, nobody_listens)
     return ContinuousWorker(queue.store, courier, slots=slots, per_destination=per_destination)
 
@@ -243,10 +243,10 @@ async def test_a_delivery_that_fails_unexpectedly_costs_the_others_nothing(
     ids = sorted([await queue.put() for _ in range(4)])
     send = worker._courier._sender.send
 
-    async def fail_once(delivery: Any, secret: str | None) -> Any:
+    async def fail_once(delivery: Any, *others: Any) -> Any:
         if delivery.id == ids[0]:
             raise LookupError
-        return await send(delivery, secret)
+        return await send(delivery, *others)
 
     monkeypatch.setattr(worker._courier._sender, "send", fail_once)
     async with running(worker):

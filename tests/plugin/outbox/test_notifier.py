@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox import bell, continuous
-from flowactions_plugin.outbox.bell import DEBOUNCE_SECONDS, Bell, keep_listening
+from flowactions_plugin.outbox import continuous, notifier
+from flowactions_plugin.outbox.notifier import DEBOUNCE_SECONDS, Bell, keep_listening
 from flowactions_plugin.services import Services
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, until
@@ -22,7 +22,7 @@ class Pauses:
         self.begun = 0
         self._end = asyncio.Semaphore(0)
         stand_in = SimpleNamespace(**{**vars(asyncio), "sleep": self._pause})
-        monkeypatch.setattr(bell, "asyncio", stand_in)
+        monkeypatch.setattr(notifier, "asyncio", stand_in)
 
     async def _pause(self, seconds: float) -> None:
         assert seconds == DEBOUNCE_SECONDS
@@ -106,7 +106,7 @@ async def test_after_its_end_it_does_not_ring() -> None:
 
 async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a lost connection the worker looks once, for it may have missed something, and listens again."""
-    monkeypatch.setattr(bell, "RELISTEN_SECONDS", 0.01)
+    monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.01)
     listened, heard = 0, 0
 
     async def listen() -> None:
@@ -128,7 +128,7 @@ async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_worker_elsewhere_is_woken(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On PostgreSQL, a row of one host is delivered by another at once, and again after its connection was cut."""
     monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
-    monkeypatch.setattr(bell, "RELISTEN_SECONDS", 0.2)
+    monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.2)
     settings = development(postgres_url, FLOWACTIONS_DELIVERY="continuous")
     sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
     delivering = FlowActions.load(SmallHost(settings))

@@ -11,8 +11,9 @@ import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import Clock, new_id
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
     NewDelivery,
@@ -21,7 +22,6 @@ from flowactions_plugin.outbox.delivery import (
     frozen_headers,
     method_name,
 )
-from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.database import Connection

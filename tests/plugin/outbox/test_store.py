@@ -7,12 +7,13 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowNodeOrigin
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import Outcome, Timing, Transition
-from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.outbox.executor import Courier
+from flowactions_plugin.outbox.rules import Transition
 from flowactions_plugin.outbox.store import Filter
 from flowactions_plugin.outbox.worker import Worker
-from tests.queueing import Queue, a_worker, as_transport, claimed, look, nobody_listens
+from tests.queueing import Queue, a_worker, as_transport, claimed, nobody_listens, validate
 
 OK = Outcome(0, 1, status_code=200)
 FAILED = Outcome(0, 1, status_code=500)
@@ -236,7 +237,7 @@ class TestWorker:
                 await asyncio.Event().wait()
             return "s"
 
-        sender = Sender(as_transport(lambda request: httpx.Response(200)), look, lambda: 0.0, lambda: 0.0)
+        sender = Sender(as_transport(lambda request: httpx.Response(200)), validate, lambda: 0.0, lambda: 0.0)
         courier = Courier(queue.store, sender, secret, nobody_listens)
         await Worker(queue.store, courier, tick_seconds=1, claim_limit=10).tick()
         assert (await queue.row(healthy)).status == "delivered"
@@ -251,8 +252,7 @@ async def test_an_attempt_ends_at_its_deadline() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    timing = Timing(deadline_seconds=0.05)
-    sender = Sender(as_transport(hang), look, lambda: 0.0, lambda: 0.0, timing=timing)
+    sender = Sender(as_transport(hang), validate, lambda: 0.0, lambda: 0.0, deadline_seconds=0.05)
     outcome = await sender.send(claimed(), None)
     assert isinstance(outcome, Outcome)
     assert outcome.error == "timed out after 0.05 s while sending the request or waiting for the answer"

@@ -11,18 +11,11 @@ from typing import Final, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import Origin
+from flowactions_plugin.egress.attempt import Aborted, Outcome
+from flowactions_plugin.egress.deadline import GRACE_SECONDS
+from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.outbox.deadline import GRACE_SECONDS
-from flowactions_plugin.outbox.delivery import (
-    FINISHED,
-    RETURN_SECONDS,
-    Aborted,
-    Outcome,
-    Transition,
-    failure_reason,
-    transition,
-)
 from flowactions_plugin.outbox.episodes import Episodes
 from flowactions_plugin.outbox.host_calls import (
     DeliveryFinished,
@@ -31,7 +24,14 @@ from flowactions_plugin.outbox.host_calls import (
     SecretSource,
     SigningSecret,
 )
-from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.rules import (
+    FINISHED,
+    RETURN_SECONDS,
+    Timing,
+    Transition,
+    failure_reason,
+    transition,
+)
 from flowactions_plugin.outbox.store import OutboxStore, log_dead
 from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS, Suspects
 
@@ -63,6 +63,7 @@ class Courier:
         sender: makes the attempts.
         signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
         delivery_finished: tells the host what has ended; ``None`` when it does not want to know.
+        timing: lease and deadline.
 
     Attributes:
         stopping: set when what has not begun is to be given back.
@@ -74,6 +75,7 @@ class Courier:
         sender: Sender,
         signing_secret: SigningSecret,
         delivery_finished: DeliveryFinished | None,
+        timing: Timing = Timing(),  # noqa: B008  immutable
     ) -> None:
         self._store = store
         self._sender = sender
@@ -86,7 +88,7 @@ class Courier:
         self._writing = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
-        self._stall_seconds = sender.timing.lease_seconds / 4
+        self._timing = timing
         self.stopping = False
 
     @property
@@ -107,7 +109,7 @@ class Courier:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        if self._sender.longest_stall() >= self._stall_seconds:
+        if self._sender.monitor.take_longest() >= self._timing.lease_seconds / 4:
             await asyncio.sleep(2 * GRACE_SECONDS)
             await self.flush()
 
@@ -149,7 +151,7 @@ class Courier:
             if delivery.waits_for is not None and self._episodes.begin(waits_for):
                 log.warning("delivery %s waits for another release or a plugin: %s", delivery.id, waits_for)
             self._give_back(Return(delivery, waits_for=waits_for))
-        elif self._sender.too_late(delivery):
+        elif self._too_late(delivery):
             # Another worker may have it by now. It stays here when this worker claims it again.
             self._give_back(Return(delivery, answered=True))
         else:
@@ -170,7 +172,7 @@ class Courier:
             return
         secrets = await self.secrets([delivery])
         sends = _obstacles(delivery, secrets.get(delivery.origin, Secret())) == (None, None)
-        if sends and not self.stopping and not self._sender.too_late(delivery):
+        if sends and not self.stopping and not self._too_late(delivery):
             try:
                 if not await self._store.begin_quarantined(delivery):
                     return
@@ -179,9 +181,16 @@ class Courier:
                 raise
         await self.deliver(delivery, secrets)
 
+    def _too_late(self, delivery: ClaimedDelivery) -> bool:
+        """Return whether the rest of a claim is too short for an attempt."""
+        needed = self._timing.deadline_seconds + self._timing.margin_seconds
+        return self._sender.monitor.now() + needed > delivery.lease_end
+
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         try:
-            outcome = await self._sender.send(delivery, secret.value)
+            outcome = await self._sender.send(
+                delivery, secret.value, delivery.lease_end - self._timing.margin_seconds / 2
+            )
         except BaseException as exc:
             if not isinstance(exc, Exception):
                 self.abandon([delivery])
