@@ -68,7 +68,7 @@ class Dispatcher:
         if action is None:
             raise ActionUnusable("unknown_action", "There is no webhook action at this place.")
         try:
-            delivery = await self._outbox.prepare(_webhook(ref, action, occurred_at, occasion))
+            delivery = await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
         except TooLarge as exc:

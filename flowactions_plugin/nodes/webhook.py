@@ -169,7 +169,7 @@ class WebhookNode:
         variables = variables_of(walk)
         try:
             body = _body(config, variables, unusable, self._outbox.max_body_bytes)
-            delivery = await self._outbox.prepare(_webhook(config, variables, body, walk, node))
+            delivery = await self._outbox.new_delivery(_webhook(config, variables, body, walk, node))
         except BodyInvalid as exc:
             return _skipped(node, config, "invalid_body", str(exc))
         except TooLarge as exc:

@@ -1,11 +1,10 @@
-"""What is done with claimed deliveries: ask for secrets, send, write what became of them, notify the host."""
+"""Executes claimed deliveries: makes an attempt, or ends or gives back a delivery that gets none."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -14,58 +13,37 @@ from flowactions_hookspecs import Origin
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.deadline import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
-from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.episodes import Episodes
-from flowactions_plugin.outbox.host_calls import (
-    DeliveryFinished,
-    HostNotifier,
-    Secret,
-    SecretSource,
-    SigningSecret,
-)
-from flowactions_plugin.outbox.rules import (
-    FINISHED,
-    RETURN_SECONDS,
-    Timing,
-    Transition,
-    failure_reason,
-    transition,
-)
-from flowactions_plugin.outbox.store import OutboxStore, log_dead
-from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS, Suspects
+from flowactions_plugin.outbox.host_calls import Secret, SecretSource, SigningSecret
+from flowactions_plugin.outbox.rules import RETURN_SECONDS, Timing, Transition, transition
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS
 
 log = logging.getLogger("flowactions.outbox")
-
-LINGER_SECONDS: Final = 0.005
-"""How long an outcome waits for others, so that one statement serves them all."""
-
-BATCH: Final = 500
 
 LARGE_BYTES: Final = 64 * 1024
 """A body of this size is not kept until the outcome is written."""
 
 SURPLUS_SECONDS: Final = 1.0
-"""When a delivery is due again of which too many are suspected at once."""
+"""The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
 
 Secrets: TypeAlias = Mapping[Origin | None, Secret]
 
 
-class Courier:
-    """Carries claimed deliveries, for a worker that decides when to claim.
-
-    What became of them is written together, many in a transaction. What the database did not take is kept, and written
-    before the worker claims anything else: while the database is away, for however long, nothing that was sent is
-    sent again by this worker.
+class Executor:
+    """Executes claimed deliveries, for a worker that decides when to claim.
 
     Args:
         store: the queue.
         sender: makes the attempts.
+        completer: writes the outcomes.
         signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
-        delivery_finished: tells the host what has ended; ``None`` when it does not want to know.
         timing: lease and deadline.
 
     Attributes:
+        completer: the same.
         stopping: set when what has not begun is to be given back.
     """
 
@@ -73,36 +51,20 @@ class Courier:
         self,
         store: OutboxStore,
         sender: Sender,
+        completer: Completer,
         signing_secret: SigningSecret,
-        delivery_finished: DeliveryFinished | None,
         timing: Timing = Timing(),  # noqa: B008  immutable
     ) -> None:
         self._store = store
         self._sender = sender
         self._source = SecretSource(signing_secret)
-        self._notifier = HostNotifier(delivery_finished)
-        self._suspects = Suspects()
-        self._episodes = Episodes()
-        self._completions: list[Completion] = []
-        self._returns: list[Return] = []
-        self._writing = asyncio.Lock()
-        self._lingering: asyncio.Task[None] | None = None
-        self._failed = False
         self._timing = timing
+        self._episodes = Episodes()
+        self.completer = completer
         self.stopping = False
 
-    @property
-    def unwritten(self) -> int:
-        """How many outcomes of attempts wait to be written."""
-        return sum(each.attempted for each in self._completions)
-
-    @property
-    def behind(self) -> bool:
-        """Whether something is to be written before anything else is claimed."""
-        return self._failed or len(self._completions) + len(self._returns) > BATCH
-
     async def catch_up(self) -> None:
-        """After a stall that leases may not have outlasted, have read and written what has arrived meanwhile.
+        """After a stall that leases may not have outlasted, read and write what has arrived meanwhile.
 
         Otherwise this worker would claim what it has in flight, and send it again.
 
@@ -111,22 +73,22 @@ class Courier:
         """
         if self._sender.monitor.take_longest() >= self._timing.lease_seconds / 4:
             await asyncio.sleep(2 * GRACE_SECONDS)
-            await self.flush()
+            await self.completer.flush()
 
     async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Give what of a claim may be sent.
+        """Return what of a claim may be sent.
 
-        The rest, which was reclaimed too often for so many of them to be sent at once, is given back before: if this
-        process ends now, it counts against those only that were sent.
+        The rest was reclaimed too often for so many of them to be sent at once. It is given back before anything is
+        sent: if this process ends now, it counts against those only that were sent.
 
         Raises:
-            StorageUnavailable: it could not be given back, and so nothing of the claim may be sent.
+            StorageUnavailable: the rest could not be given back, and so nothing of the claim may be sent.
         """
-        admitted, surplus = self._suspects.admit(claimed)
+        admitted, surplus = self.completer.suspects.admit(claimed)
         if surplus:
-            self._returns += [Return(each, SURPLUS_SECONDS) for each in surplus]
+            self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
             try:
-                await self._write()
+                await self.completer.write()
             except BaseException:
                 self.abandon(admitted)
                 raise
@@ -136,10 +98,12 @@ class Courier:
         """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
         return await self._source.secrets(each for each in claimed if each.defect is None)
 
-    async def deliver(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+    async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         """Make an attempt, or end or give back a delivery that gets none.
 
-        What became of it is written a moment later, together with what comes meanwhile; `flush` waits for it.
+        Args:
+            delivery: what was claimed.
+            secrets: of the origins of its claim.
         """
         secret = secrets.get(delivery.origin, Secret())
         dead, waits_for = _obstacles(delivery, secret)
@@ -150,18 +114,18 @@ class Courier:
         elif waits_for is not None:
             if delivery.waits_for is not None and self._episodes.begin(waits_for):
                 log.warning("delivery %s waits for another release or a plugin: %s", delivery.id, waits_for)
-            self._give_back(Return(delivery, waits_for=waits_for))
-        elif self._too_late(delivery):
-            # Another worker may have it by now. It stays here when this worker claims it again.
-            self._give_back(Return(delivery, answered=True))
+            self.completer.give_back(Return(delivery, waits_for=waits_for))
+        elif self._is_too_late(delivery):
+            # Another worker may have reclaimed it. If not, this worker claims it again.
+            self.completer.give_back(Return(delivery, answered=True))
         else:
             await self._attempt(delivery, secret)
 
-    async def deliver_alone(self, delivery: ClaimedDelivery) -> None:
-        """Do the same with a delivery in quarantine, while nothing else is in flight.
+    async def execute_alone(self, delivery: ClaimedDelivery) -> None:
+        """Execute a delivery in quarantine, while nothing else is in flight.
 
-        That it was begun is written before its request leaves. So it is known of a delivery that kills its worker how
-        often it did, and a worker that ends earlier counts for nothing.
+        The round is written as begun before its request leaves. So it is known how often a delivery has ended its
+        worker, and a worker that ends before that counts for nothing.
 
         Raises:
             StorageUnavailable: nothing was sent.
@@ -172,25 +136,28 @@ class Courier:
             return
         secrets = await self.secrets([delivery])
         sends = _obstacles(delivery, secrets.get(delivery.origin, Secret())) == (None, None)
-        if sends and not self.stopping and not self._too_late(delivery):
+        if sends and not self.stopping and not self._is_too_late(delivery):
             try:
                 if not await self._store.begin_quarantined(delivery):
                     return
             except BaseException:
                 self.abandon([delivery])
                 raise
-        await self.deliver(delivery, secrets)
+        await self.execute(delivery, secrets)
 
-    def _too_late(self, delivery: ClaimedDelivery) -> bool:
-        """Return whether the rest of a claim is too short for an attempt."""
+    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
+        """Give deliveries back that were not begun: they are due at once."""
+        self.completer.give_back(*map(Return, deliveries))
+
+    def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
+        """Return whether the rest of a lease is too short for an attempt."""
         needed = self._timing.deadline_seconds + self._timing.margin_seconds
         return self._sender.monitor.now() + needed > delivery.lease_end
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
+        latest = delivery.lease_end - self._timing.margin_seconds / 2
         try:
-            outcome = await self._sender.send(
-                delivery, secret.value, delivery.lease_end - self._timing.margin_seconds / 2
-            )
+            outcome = await self._sender.send(delivery, secret.value, latest)
         except BaseException as exc:
             if not isinstance(exc, Exception):
                 self.abandon([delivery])
@@ -206,123 +173,25 @@ class Courier:
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
         if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
             delivery = msgspec.structs.replace(delivery, body=None)
-        self._completions.append(Completion(delivery, outcome, change))
-        self._write_soon()
+        self.completer.complete(Completion(delivery, outcome, change))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
-        said = aborted.cause if aborted.cause in {"stall", "resources"} else aborted.reason
-        if aborted.cause != "stopped" and self._episodes.begin(said):
+        key = aborted.cause if aborted.cause in {"stall", "resources"} else aborted.reason
+        if aborted.cause != "stopped" and self._episodes.begin(key):
             log.warning("deliveries are given back without an attempt: %s", aborted.reason)
         if aborted.waits:
-            self._give_back(Return(delivery, waits_for=aborted.reason))
+            self.completer.give_back(Return(delivery, waits_for=aborted.reason))
         else:
             delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
-            self._give_back(Return(delivery, delay, answered=True))
+            self.completer.give_back(Return(delivery, delay, answered=True))
 
     def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
         outcome = Outcome(0, 0, error=reason)
-        self._completions.append(Completion(delivery, outcome, Transition("dead"), attempted=False))
-        self._write_soon()
-
-    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
-        """Give deliveries back that were not begun: they are due at once."""
-        self._returns += [Return(each) for each in deliveries]
-        self._write_soon()
-
-    def _give_back(self, each: Return) -> None:
-        self._returns.append(each)
-        self._write_soon()
-
-    def _write_soon(self) -> None:
-        if self._lingering is None:
-            self._lingering = asyncio.create_task(self._linger())
-
-    async def _linger(self) -> None:
-        """Write while there is anything; after a failure the worker decides when to try again."""
-        try:
-            while (self._completions or self._returns) and not self._failed:
-                await asyncio.sleep(LINGER_SECONDS)
-                with suppress(StorageUnavailable):
-                    await self._write()
-        except Exception:
-            log.exception("what became of deliveries could not be written; it is tried again")
-        finally:
-            self._lingering = None
-
-    async def flush(self) -> None:
-        """Write everything that waits, and see the host take note.
-
-        Raises:
-            StorageUnavailable: the rest is kept.
-        """
-        await self._write()
-        await self._notifier.drain()
-
-    async def _write(self) -> None:
-        async with self._writing:
-            while self._returns:
-                returns, self._returns = self._returns[:BATCH], self._returns[BATCH:]
-                try:
-                    states = await self._store.give_back(returns)
-                except BaseException:
-                    self._returns = returns + self._returns
-                    self._failed = True
-                    raise
-                await self._note_returns(returns, states)
-            while self._completions:
-                batch, self._completions = self._completions[:BATCH], self._completions[BATCH:]
-                try:
-                    held = await self._complete(batch)
-                except BaseException:
-                    self._completions = batch + self._completions
-                    self._failed = True
-                    raise
-                await self._note(batch, held)
-            self._failed = False
-
-    async def _complete(self, batch: list[Completion]) -> set[str]:
-        """Write a batch; a row whose outcome cannot be stored is found by halves, and ended in its place."""
-        try:
-            return await self._store.complete(batch)
-        except RowInvalid as exc:
-            if len(batch) == 1:
-                outcome = Outcome(0, 0, error=str(exc))
-                batch[0] = Completion(batch[0].delivery, outcome, Transition("dead"), attempted=False)
-                return await self._store.complete(batch)
-            middle = len(batch) // 2
-            first, second = batch[:middle], batch[middle:]
-            held = await self._complete(first)
-            held |= await self._complete(second)
-            batch[:] = first + second
-            return held
-
-    async def _note(self, batch: Sequence[Completion], held: set[str]) -> None:
-        ended = []
-        for each in batch:
-            self._suspects.settle(each.delivery)
-            if each.delivery.id not in held:
-                log.warning("delivery %s was taken over by another worker", each.delivery.id)
-            elif each.change.status in FINISHED:
-                ended.append(each)
-                if each.change.status == "dead":
-                    reason = failure_reason(each.outcome)
-                    log_dead(each.delivery.id, each.delivery.destination, reason)
-        await self._notifier.notify(ended)
-
-    async def _note_returns(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
-        ended = []
-        for each in returns:
-            self._suspects.settle(each.delivery)
-            if states.get(each.delivery.id) == "dead" and each.waits_for is not None:
-                reason = f"it has waited too long: {each.waits_for}"
-                log_dead(each.delivery.id, each.delivery.destination, reason)
-                outcome = Outcome(0, 0, error=reason)
-                ended.append(Completion(each.delivery, outcome, Transition("dead"), attempted=False))
-        await self._notifier.notify(ended)
+        self.completer.complete(Completion(delivery, outcome, Transition("dead"), attempted=False))
 
 
 def _obstacles(delivery: ClaimedDelivery, secret: Secret) -> tuple[str | None, str | None]:
-    """Tell why a delivery ends without an attempt, or what it waits for."""
+    """Return why a delivery ends without an attempt, and what it waits for; ``None`` where it does not."""
     dead = secret.gone if delivery.defect is None else delivery.defect
     waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
     return dead, waits_for

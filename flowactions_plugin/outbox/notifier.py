@@ -1,4 +1,4 @@
-"""How a process that enqueues wakes workers in others: a debounced NOTIFY on PostgreSQL, a hint and no more."""
+"""Notifications between processes on PostgreSQL: a debounced NOTIFY for workers elsewhere, a hint and no more."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ log = logging.getLogger("flowactions.outbox")
 CHANNEL: Final = "flowactions_outbox"
 
 DEBOUNCE_SECONDS: Final = 0.02
-"""How far apart notifications are at the least: one for each enqueue would be a ceiling for all of them."""
+"""The least time between two notifications: one for each enqueue would limit how many there can be."""
 
 RELISTEN_SECONDS: Final = 5.0
 
 
-class Bell:
-    """Rings for workers elsewhere.
+class Notifier:
+    """Notifies workers of other processes that something was enqueued.
 
     Args:
-        notify: tells them; may raise `StorageUnavailable`, for they look by themselves anyway.
+        send: sends a notification; may raise `StorageUnavailable`, since workers also poll.
     """
 
-    def __init__(self, notify: Callable[[], Awaitable[None]]) -> None:
-        self._notify = notify
-        self._ringing: asyncio.Task[None] | None = None
+    def __init__(self, send: Callable[[], Awaitable[None]]) -> None:
+        self._send = send
+        self._sending: asyncio.Task[None] | None = None
         self._again = False
         self._open = False
 
@@ -37,40 +37,48 @@ class Bell:
         self._open = True
 
     async def __aexit__(self, *_exc: object) -> None:
-        """Ring no more: a host's commit is heard of with a delay, and may be the last."""
+        """Stop sending: the commit of a host's transaction may be reported after this."""
         self._open = False
-        if self._ringing is not None:
-            self._ringing.cancel()
-            await asyncio.wait({self._ringing})
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
 
-    def ring(self) -> None:
-        """Tell them soon: at once, or together with others that ring within a moment."""
+    def notify(self) -> None:
+        """Have a notification sent: at once, or together with others of the same moment."""
         self._again = self._open
-        if self._open and self._ringing is None:
-            self._ringing = asyncio.create_task(self._ring())
+        if self._open and self._sending is None:
+            self._sending = asyncio.create_task(self._send_debounced())
 
-    async def _ring(self) -> None:
+    async def _send_debounced(self) -> None:
         try:
             while self._again:
                 self._again = False
                 with suppress(StorageUnavailable):
-                    await self._notify()
+                    await self._send()
                 await asyncio.sleep(DEBOUNCE_SECONDS)
         finally:
-            self._ringing = None
+            self._sending = None
 
 
-async def keep_listening(listen: Callable[[], Awaitable[None]], heard: Callable[[], None]) -> None:
-    """Listen until cancelled, again and again when the connection is lost.
+class Listener:
+    """Receives the notifications of other processes.
 
     Args:
-        listen: returns or raises `StorageUnavailable` when it hears no more.
-        heard: called when something may have been missed.
+        listen: calls ``on_notify`` for each notification; returns or raises `StorageUnavailable` when it lost its
+            connection.
+        on_notify: called also when a notification may have been missed.
     """
-    while True:
-        try:
-            await listen()
-        except StorageUnavailable as exc:
-            log.debug("not listening for new deliveries, only looking: %s", exc)
-        await asyncio.sleep(RELISTEN_SECONDS)
-        heard()
+
+    def __init__(self, listen: Callable[[], Awaitable[None]], on_notify: Callable[[], None]) -> None:
+        self._listen = listen
+        self._on_notify = on_notify
+
+    async def run(self) -> None:
+        """Listen until cancelled, again and again when the connection is lost."""
+        while True:
+            try:
+                await self._listen()
+            except StorageUnavailable as exc:
+                log.debug("not listening for new deliveries, only polling: %s", exc)
+            await asyncio.sleep(RELISTEN_SECONDS)
+            self._on_notify()

@@ -72,7 +72,7 @@ class Bench:
     async def alone(self) -> None:
         """Enqueue as a webhook node does."""
         self._number += 1
-        delivery = await self.outbox.prepare(a_webhook(URL, self._number))
+        delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
         await self.outbox.write(delivery)
 
     async def host(self) -> None:
@@ -83,7 +83,7 @@ class Bench:
     async def joined(self) -> None:
         """Write a host's row and enqueue in one transaction."""
         self._number += 1
-        delivery = await self.outbox.prepare(a_webhook(URL, self._number))
+        delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
         async with self.database.write() as connection:
             await connection.execute(text("INSERT INTO runs VALUES (1, 'x')"))
             await self.outbox.write(delivery, connection)

@@ -168,7 +168,7 @@ async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
             async with database.write() as connection:
                 for number in range(first, min(first + FILL, rows)):
                     webhook = a_webhook(receivers[number % len(receivers)], number)
-                    await queue.write(await queue.prepare(webhook), connection)
+                    await queue.write(await queue.new_delivery(webhook), connection)
 
 
 class Drained(NamedTuple):

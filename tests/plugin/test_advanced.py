@@ -115,7 +115,7 @@ class TestStates:
             await run.record(walk, "first")
             await run.record(walk, "last", halts=halts)
             begun, go = asyncio.Event(), asyncio.Event()
-            prepare = Outbox.prepare
+            prepare = Outbox.new_delivery
 
             async def slowly(
                 self: Outbox, webhook: Any, begun: Any = begun, go: Any = go, prepare: Any = prepare
@@ -125,7 +125,7 @@ class TestStates:
                 return await prepare(self, webhook)
 
             with monkeypatch.context() as patched:
-                patched.setattr(Outbox, "prepare", slowly)
+                patched.setattr(Outbox, "new_delivery", slowly)
                 winner = asyncio.create_task(run.actions.advance(walk, "s"))
                 await begun.wait()
                 for _ in range(3):

@@ -202,7 +202,7 @@ async def test_what_a_process_left_behind_is_taken_over(
                 begun.set()
                 await asyncio.Event().wait()
 
-            patched.setattr(Outbox, "prepare", never)
+            patched.setattr(Outbox, "new_delivery", never)
             killed = asyncio.create_task(first.advance(walk, "s"))
             await begun.wait()
             killed.cancel()
@@ -261,7 +261,7 @@ async def test_a_long_step_is_held_to_its_end(
     """Each of many slow nodes begins with a hold that was made longer; nobody takes them over meanwhile."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.HELD_ENOUGH_SECONDS", -1)
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
-    prepare = Outbox.prepare
+    prepare = Outbox.new_delivery
     held: list[int] = []
 
     async def slowly(self: Outbox, webhook: Any) -> Any:
@@ -271,7 +271,7 @@ async def test_a_long_step_is_held_to_its_end(
         await asyncio.sleep(0.1)
         return await prepare(self, webhook)
 
-    monkeypatch.setattr(Outbox, "prepare", slowly)
+    monkeypatch.setattr(Outbox, "new_delivery", slowly)
     walk = a_walk()
     names = [f"n{number}" for number in range(8)]
     async with running(database_url) as one, running(database_url):

@@ -20,7 +20,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
 from tests.loopback import listening
-from tests.queueing import Queue, a_worker, claimed
+from tests.queueing import Queue, a_schedule, claimed
 from tests.recorder import recorder
 
 FORBIDDEN_EVERYWHERE = [
@@ -613,7 +613,7 @@ class TestDelivery:
         planted = {await queue.put(url=url): url for url in urls if storable_in(queue, url)}
         transport = OutboundTransport(guarding, 100)
         try:
-            await a_worker(queue, transport, limit=1000, validate=guarding.validate).tick()
+            await a_schedule(queue, transport, limit=1000, validate=guarding.validate).tick()
         finally:
             await transport.aclose()
         return {url: await queue.row(row_id) for row_id, url in planted.items()}

@@ -34,7 +34,7 @@ from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
-from tests.queueing import ORIGIN, Queue, a_delivery, a_worker, claimed
+from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed
 from tests.recorder import OK, Recorder, recorder, status
 from tests.support import SmallHost, until
 
@@ -92,7 +92,7 @@ class TestProxy:
             async def planted(url: str) -> Delivery:
                 delivery = a_delivery(id=new_id(1_700_000_000), url=url, max_attempts=1)
                 async with services._database.write() as connection:
-                    await services._store.enqueue(delivery, connection)
+                    await services._delivery.store.enqueue(delivery, connection)
                 ended = lambda: [each for each in host.finished if each.id == delivery.id]  # noqa: E731
                 return (await until(ended))[0]  # type: ignore[no-any-return]
 
@@ -132,7 +132,7 @@ class TestProxy:
             go.clear()
             async with self.leaving(tmp_path, how) as (host, _, asked):
                 services = host.plugin_state(Services)
-                delivery = await services._outbox.prepare(a_webhook("http://slow.example/"))
+                delivery = await services._outbox.new_delivery(a_webhook("http://slow.example/"))
                 await services._outbox.write(delivery)
                 await asyncio.sleep(0.3)
                 assert (asked, host.finished) == ([], [])
@@ -167,7 +167,7 @@ class TestProxy:
             ):
                 outbox = host.plugin_state(Services)._outbox
                 for url in ("http://inside.example/", "http://missing.example/"):
-                    await outbox.prepare(a_webhook(url))
+                    await outbox.new_delivery(a_webhook(url))
                     assert (await planted(url)).status == "delivered"
                 for url in (
                     "http://10.0.0.1/",
@@ -177,7 +177,7 @@ class TestProxy:
                     "http://127.1/",
                 ):
                     with pytest.raises(EgressRefused):
-                        await outbox.prepare(a_webhook(url))
+                        await outbox.new_delivery(a_webhook(url))
                     assert (await planted(url)).status == "dead"
                 assert asked == ["http://inside.example/", "http://missing.example/"]
             assert names.asked == []
@@ -210,7 +210,7 @@ class TestProxy:
                 for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
                     delivery = a_delivery(url=url)
                     async with services._database.write() as connection:
-                        await services._store.enqueue(delivery, connection)
+                        await services._delivery.store.enqueue(delivery, connection)
                 await until(lambda: len(host.finished) == 4)
             ended = {delivery.url: delivery.status for delivery in host.finished}
             assert ended.pop("http://8.8.8.8/") == "delivered"
@@ -228,7 +228,7 @@ class TestProxy:
             try:
                 for url in ("http://example.com/x", "https://example.com/x"):
                     await queue.put(url=url)
-                    await a_worker(queue, transport).tick()
+                    await a_schedule(queue, transport).tick()
             finally:
                 await transport.aclose()
             said = base64.b64encode("ada:s3€:c@ret".encode()).decode()
@@ -247,7 +247,7 @@ class TestProxy:
             row_id = await queue.put(url="https://example.com:8443/secret-path")
             transport = OutboundTransport(guard(), 5, proxy.url.removesuffix("/hook"))
             try:
-                await a_worker(queue, transport).tick()
+                await a_schedule(queue, transport).tick()
             finally:
                 await transport.aclose()
             assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
@@ -263,7 +263,7 @@ class TestProxy:
         transport = OutboundTransport(guard(), 5, "http://ada:s3cret@proxy.example:3128")
         try:
             with looking_up(monkeypatch) as (names, _):
-                await a_worker(queue, transport).tick()
+                await a_schedule(queue, transport).tick()
                 assert names.asked == ["proxy.example"]
         finally:
             await transport.aclose()
@@ -276,7 +276,7 @@ class TestProxy:
         row_id = await queue.put(url="http://example.com/x")
         transport = OutboundTransport(guard(), 5, "http://ada:s3cret@127.0.0.1:1")
         try:
-            await a_worker(queue, transport).tick()
+            await a_schedule(queue, transport).tick()
         finally:
             await transport.aclose()
         row = await queue.row(row_id)
