@@ -16,7 +16,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.nodes.pacing import Pacing
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.storage.database import Connection
 
 log = logging.getLogger("flowactions")

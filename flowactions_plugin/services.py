@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,13 +16,11 @@ from flowactions_hookspecs import (
     LogicActionType,
     NodeType,
     Runtime,
-    provides,
 )
 from flowactions_plugin.chat.picker_routes import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
-from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.inbound import store as inbound_store
@@ -39,37 +35,15 @@ from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.origins import origin_of
-from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
-from flowactions_plugin.outbox.continuous import ContinuousWorker
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.deadline import StallMonitor
-from flowactions_plugin.outbox.delivery import Timing
-from flowactions_plugin.outbox.egress import EgressGuard, Resolve
-from flowactions_plugin.outbox.host_transport import HostTransport
-from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
 from flowactions_plugin.outbox.routes import outbox_router
-from flowactions_plugin.outbox.sender import Sender, Transport
-from flowactions_plugin.outbox.store import OutboxStore
-from flowactions_plugin.outbox.transport import OutboundTransport
-from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.outbox.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
-
-
-ENQUEUE_RESOLVER_THREADS = 64
-"""A name that finds no thread within a second is checked at delivery only."""
-
-DELIVERY_RESOLVER_THREADS = 4
-"""For each delivery at once: a name that hangs keeps its thread three times as long as an attempt lasts."""
-
-MOST_RESOLVER_THREADS = 1024
-
-CONTINUOUS_DESTINATION_LIMIT = 10
 
 HOUR_MS = 3600 * 1000
 
@@ -92,10 +66,8 @@ class Services:
         self._settings = read_settings(host.settings)
         self._database = Database(self._settings.database_url, lambda: host.database)
         self._chat = build_chat(self._settings, self._database)
-        self._guard = self._egress_guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self._store = OutboxStore(self._database, timing.lease_seconds)
-        self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
-        self._bell: Bell | None = None
+        self._delivery = OutboxService(host, self._settings, self._database, timing)
+        self._outbox = self._delivery.outbox
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         self._nodes = (
             chat_message.node_type(
@@ -117,13 +89,6 @@ class Services:
     def __repr__(self) -> str:
         return "Services(…)"
 
-    def _egress_guard(self, resolve: Resolve) -> EgressGuard:
-        return EgressGuard(
-            development=self._settings.environment == "development",
-            allow=self._settings.egress_allow,
-            resolve=resolve if self._settings.egress_resolve == "local" else None,
-        )
-
     def node_types(self) -> Sequence[NodeType]:
         """Returns the two node types."""
         return self._nodes
@@ -139,7 +104,7 @@ class Services:
         origins = [*self._settings.dashboard_origins, *([own] if own else [])]
         guard = RouteGuard(self._host, origins, lambda: self._is_running)
         return [
-            outbox_router(guard, self._store),
+            outbox_router(guard, self._delivery.queries),
             chat_router(self._host, guard, self._chat, dashboard_url),
             logic_router(
                 self._host, guard, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)
@@ -173,7 +138,9 @@ class Services:
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(
-                name="flowactions delivery", run=self._deliver, drain_seconds=self._timing.lease_seconds
+                name="flowactions delivery",
+                run=self._delivery.deliver,
+                drain_seconds=self._timing.lease_seconds,
             ),
             BackgroundTask(name="flowactions pacing", run=partial(keep_recovering, self._pacing)),
             BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
@@ -183,8 +150,8 @@ class Services:
         kept = self._settings.retention_days * DAY_MS
         dead = max(kept, DEAD_DAYS * DAY_MS)
         return [
-            partial(self._store.prune, "delivered", kept),
-            partial(self._store.prune, "dead", dead),
+            partial(self._delivery.queries.prune, "delivered", kept),
+            partial(self._delivery.queries.prune, "dead", dead),
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
             partial(inbound_store.prune, self._database, kept),
@@ -192,69 +159,11 @@ class Services:
             self._calls.prune_rates,
         ]
 
-    async def _deliver(self) -> None:
-        settings = self._settings
-        at_once = settings.concurrency if settings.delivery == "continuous" else settings.claim_limit
-        proxy = settings.egress_proxy
-        # Of its own: names that hang at enqueue take no thread from deliveries, and nothing is cached.
-        guard = self._egress_guard(Resolver(min(MOST_RESOLVER_THREADS, at_once * DELIVERY_RESOLVER_THREADS)))
-        transport: Transport
-        if self._host.transport is not None:
-            transport = HostTransport(self._host.transport)
-        else:
-            transport = OutboundTransport(guard, at_once, proxy, settings.egress_ca)
-        # Our own transport checks every address that it dials. What another one dials, nobody here sees.
-        looks_itself = self._host.transport is None and proxy is None
-        look = guard.read if looks_itself else guard.require
-        monitor = StallMonitor(lease_clock)
-        sender = Sender(transport, look, self._database.clock, time.monotonic, monitor, self._timing)
-        listens = provides(self._host, "delivery_finished")
-        courier = Courier(
-            self._store,
-            sender,
-            self._host.signing_secret,
-            self._host.delivery_finished if listens else None,
-        )
-        listening: asyncio.Task[None] | None = None
-        worker: Worker
-        if settings.delivery == "continuous":
-            per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
-            worker = continuous = ContinuousWorker(
-                self._store, courier, slots=at_once, per_destination=per_destination, timing=self._timing
-            )
-            self._outbox.call_on_commit(continuous.wake)
-            if self._bell is not None:
-                listen = partial(self._database.listen, CHANNEL, continuous.wake)
-                listening = asyncio.create_task(keep_listening(listen, continuous.wake))
-        else:
-            worker = Worker(
-                self._store,
-                courier,
-                tick_seconds=settings.tick_seconds,
-                claim_limit=at_once,
-                per_destination=settings.destination_limit,
-                timing=self._timing,
-            )
-        try:
-            with monitor:
-                await worker.run()
-        finally:
-            self._outbox.call_on_commit(self._bell.ring if self._bell is not None else None)
-            if listening is not None:
-                listening.cancel()
-                await asyncio.wait({listening})
-            await sender.aclose()
-
     async def __aenter__(self) -> None:
         await self._open.enter_async_context(self._database)
-        self._bell = None
-        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
-            self._bell = Bell(partial(self._database.notify, CHANNEL))
-            self._outbox.call_on_commit(self._bell.ring)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
-        if self._bell is not None:
-            await self._open.enter_async_context(self._bell)
+        await self._open.enter_async_context(self._delivery)
         self._is_running = True
 
     async def __aexit__(self, *_exc: object) -> None:

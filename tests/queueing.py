@@ -10,13 +10,17 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress.attempt import Outcome, Transport
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.guard import Destination, parse_destination
+from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.deadline import StallMonitor
-from flowactions_plugin.outbox.delivery import CLAIM_SECONDS, NewDelivery, Outcome, Timing, Transition
-from flowactions_plugin.outbox.egress import Destination, parse_destination
-from flowactions_plugin.outbox.host_transport import HostTransport
-from flowactions_plugin.outbox.sender import Look, Sender, Transport
+from flowactions_plugin.outbox.completer import Completer
+from flowactions_plugin.outbox.executor import Executor
+from flowactions_plugin.outbox.queries import OutboxQueries
+from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
+from flowactions_plugin.outbox.scheduled import ScheduledClaims
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
@@ -48,6 +52,7 @@ class Queue:
     def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
         self.database = database
         self.store = OutboxStore(database, lease_seconds)
+        self.queries = OutboxQueries(database)
 
     async def put(self, **changes: Any) -> str:
         delivery = a_delivery(**changes)
@@ -73,39 +78,40 @@ class Queue:
         await self.run("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE claim_token IS NOT NULL")
 
     async def row(self, row_id: str) -> Any:
-        found = await self.store.detail(row_id, "acme")
+        found = await self.queries.detail(row_id, "acme")
         assert found is not None
         return found[0]
 
 
-async def look(url: str) -> Destination:
-    """Read a URL as the plugin's own transport has it read: addresses are looked at when they are dialled."""
+async def validate(url: str) -> Destination:
+    """Parse a URL, as for the plugin's own transport, which checks addresses when it dials them."""
     return parse_destination(url)
 
 
 def as_transport(answer: Any) -> Transport:
     """Make a transport of what answers in place of one; a transport is one already."""
-    return answer if hasattr(answer, "post") else HostTransport(httpx.MockTransport(answer))
+    return answer if hasattr(answer, "send") else HostTransport(httpx.MockTransport(answer))
 
 
-def a_courier(
+def an_executor(
     queue: Queue,
     answer: Any,
     *,
-    look: Look = look,
+    validate: Validate = validate,
     signing_secret: Any = None,
     delivery_finished: Any = None,
     monitor: StallMonitor | None = None,
     timing: Timing | None = None,
-) -> Courier:
-    """Make a courier; ``answer`` is a transport, or what answers in place of one."""
-    sender = Sender(
-        as_transport(answer), look, queue.database.clock, time.monotonic, monitor, timing or Timing()
-    )
-    return Courier(queue.store, sender, signing_secret or no_secret, delivery_finished or nobody_listens)
+) -> Executor:
+    """Make an executor; ``answer`` is a transport, or what answers in place of one."""
+    timing = timing or Timing()
+    transport, clock = as_transport(answer), queue.database.clock
+    sender = Sender(transport, validate, clock, time.monotonic, monitor, timing.deadline_seconds)
+    completer = Completer(queue.store, delivery_finished or nobody_listens)
+    return Executor(queue.store, sender, completer, signing_secret or no_secret, timing)
 
 
-def a_worker(
+def a_schedule(
     queue: Queue,
     answer: Any,
     limit: int = 50,
@@ -113,16 +119,24 @@ def a_worker(
     per_destination: int | None = None,
     timing: Timing | None = None,
     **options: Any,
-) -> Worker:
-    """Make a worker that ticks."""
-    return Worker(
+) -> ScheduledClaims:
+    """Make scheduled claims without their worker: a test calls for the ticks."""
+    return ScheduledClaims(
         queue.store,
-        a_courier(queue, answer, timing=timing, **options),
+        an_executor(queue, answer, timing=timing, **options),
         tick_seconds=0.01,
         claim_limit=limit,
         per_destination=per_destination,
         timing=timing or Timing(),
     )
+
+
+def a_worker(
+    queue: Queue, answer: Any, limit: int = 50, *, timing: Timing | None = None, **options: Any
+) -> Worker:
+    """Make a worker that ticks."""
+    claims = a_schedule(queue, answer, limit, timing=timing, **options)
+    return Worker(queue.store, claims._executor, claims, timing or Timing())
 
 
 async def no_secret(origin: object) -> None:
@@ -152,6 +166,6 @@ def claimed(**changes: Any) -> ClaimedDelivery:
         "attempts": 0,
         "earlier_attempts": 0,
         "max_attempts": 4,
-        "takeovers": 0,
+        "reclaims": 0,
     }
     return ClaimedDelivery(**{**values, **changes})

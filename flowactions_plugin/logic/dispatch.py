@@ -20,8 +20,8 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
 from flowactions_plugin.host_answers import checked
 from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
-from flowactions_plugin.outbox.delivery import NewDelivery
-from flowactions_plugin.outbox.queue import Outbox, Webhook
+from flowactions_plugin.outbox.enqueue import Outbox, Webhook
+from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Connection
 
 log = logging.getLogger("flowactions")
@@ -68,7 +68,7 @@ class Dispatcher:
         if action is None:
             raise ActionUnusable("unknown_action", "There is no webhook action at this place.")
         try:
-            delivery = await self._outbox.prepare(_webhook(ref, action, occurred_at, occasion))
+            delivery = await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
         except TooLarge as exc:

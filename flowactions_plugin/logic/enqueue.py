@@ -11,8 +11,8 @@ from flowactions_hookspecs import FlowActionsError, LogicActionRef
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
-from flowactions_plugin.outbox.delivery import NewDelivery
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Database
 
 

@@ -29,14 +29,14 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.enqueue import Outbox, Webhook
+from flowactions_plugin.outbox.prepared import PreparedDelivery
+from flowactions_plugin.outbox.rules import (
     BODYLESS_METHODS,
     MAX_HEADER_VALUE_BYTES,
     check_headers_size,
     method_name,
 )
-from flowactions_plugin.outbox.prepared import PreparedDelivery
-from flowactions_plugin.outbox.queue import Outbox, Webhook
 
 log = logging.getLogger("flowactions")
 
@@ -169,7 +169,7 @@ class WebhookNode:
         variables = variables_of(walk)
         try:
             body = _body(config, variables, unusable, self._outbox.max_body_bytes)
-            delivery = await self._outbox.prepare(_webhook(config, variables, body, walk, node))
+            delivery = await self._outbox.new_delivery(_webhook(config, variables, body, walk, node))
         except BodyInvalid as exc:
             return _skipped(node, config, "invalid_body", str(exc))
         except TooLarge as exc:

@@ -1,18 +1,23 @@
-"""A row in the hands of a worker, and what is wrong with one that cannot be sent as it is stored."""
+"""A claimed row, what becomes of it, and the check of what is stored.
+
+On SQLite there may be any type in any column, and bytes that are not UTF-8 in a text. A row that cannot be sent as it is
+stored carries its defect.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
 from flowactions_hookspecs import LogicActionRef, Origin
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.outbox.rules import (
     MAX_COUNT,
-    Outcome,
     Transition,
-    loggable,
     method_name,
     sendable_headers,
 )
@@ -41,20 +46,22 @@ _TEXTS: Final = (
     "method",
     "headers",
 )
+_NAMED_TEXTS: Final = ("id", *_TEXTS)
 _COUNTS: Final = ("attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds")
 
 COLUMNS: Final = ("id", "claim_token", *_TEXTS, "body", *_COUNTS, "waiting_since")
-"""What `read_row` needs of a row."""
+"""What `read_row` needs of a row, in this order."""
 
 
-class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A row in the hands of one worker.
+class ClaimedDelivery(msgspec.Struct, frozen=True):
+    """A row that one worker has claimed. Up to ``waiting_since``, its fields are in the order of `COLUMNS`.
 
     Attributes:
         origin: ``None`` when this process cannot read it: then ``defect`` or ``waits_for`` says why.
+        reclaims: how often the row was claimed after the lease of another claim had expired.
         defect: why the row cannot be sent as it is stored, ``None`` when it can.
         waits_for: why the row waits for another release of this plugin, ``None`` when it does not.
-        lease_end: when the claim is over, by `lease_clock`.
+        lease_end: when the claim expires, by `lease_clock`.
         size: about how many bytes body and headers take.
     """
 
@@ -62,9 +69,9 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     organization_id: str
     agent_id: str
-    origin: Origin | None
     event_id: str
     event_type: str
+    origin: Origin | None
     url: str
     destination: str
     method: str
@@ -73,7 +80,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     earlier_attempts: int
     max_attempts: int
-    takeovers: int
+    reclaims: int
     quarantine_rounds: int = 0
     waiting_since: int | None = None
     defect: str | None = None
@@ -83,11 +90,10 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(NamedTuple):
-    """What became of a claimed delivery, to be written.
+    """The end of a claim, to be written: with an attempt, or without one.
 
     Attributes:
-        attempted: whether an attempt was made; if not, the delivery is ended without one, and ``outcome`` has only
-            the reason.
+        attempted: whether an attempt was made; if not, ``outcome`` holds only the reason.
     """
 
     delivery: ClaimedDelivery
@@ -111,31 +117,54 @@ class Return(NamedTuple):
     answered: bool = False
 
 
-def read_row(row: Any, lease_end: float = math.inf) -> ClaimedDelivery:
-    """Read a row that was claimed, whatever stands in it.
+def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery:
+    """Return a claimed row as a delivery, with its defect if it has one.
 
     Args:
-        row: begins with `COLUMNS`, as `read_all` gives them: on SQLite there may be any type in any column.
-        lease_end: when the claim is over, by `lease_clock`.
+        row: begins with `COLUMNS`, as `read_all` returns them.
+        lease_end: when the claim expires, by `lease_clock`.
     """
-    values = dict(zip(COLUMNS, row, strict=False))  # what comes behind them is not for here
-    origin, headers, waits_for = None, list[tuple[str, str]](), None
-    defect = _defect(values)
+    values = row[: len(COLUMNS)]
+    row_id, token, *texts = values[:11]
+    organization, agent, event_id, event_type, origin_text, url, destination, method, headers_text = texts
+    body, *counts, waiting_since = values[11:]
+    defect = _defect(row_id, texts, method, body, counts, waiting_since)
     if defect is None:
-        origin, waits_for, defect = read_origin(values["origin"])
-    size = 0
+        origin, waits_for, defect = read_origin(origin_text)
     if defect is None:
-        size = len(values["body"] or b"") + len(values["headers"])
-        headers, defect = read_headers(values["headers"])
+        headers, defect = read_headers(headers_text)
     if defect is not None:
-        origin, waits_for, defect = None, None, f"the stored row cannot be read: {defect}"
-        _make_presentable(values)
-    values.update(origin=origin, headers=headers, token=values.pop("claim_token"))
-    return ClaimedDelivery(**values, defect=defect, waits_for=waits_for, lease_end=lease_end, size=size)
+        return _unreadable(values, defect, lease_end)
+    attempts, earlier_attempts, max_attempts, reclaims, quarantine_rounds = counts
+    # Each row of each claim comes through here: by position, which takes a quarter of the time that keywords take.
+    return ClaimedDelivery(
+        row_id,
+        token,
+        organization,
+        agent,
+        event_id,
+        event_type,
+        origin,
+        url,
+        destination,
+        method,
+        headers,
+        body,
+        attempts,
+        earlier_attempts,
+        max_attempts,
+        reclaims,
+        quarantine_rounds,
+        waiting_since,
+        None,
+        waits_for,
+        lease_end,
+        len(body or b"") + len(headers_text),
+    )
 
 
 def read_origin(text: str) -> tuple[Origin | None, str | None, str | None]:
-    """Read a stored origin.
+    """Decode a stored origin.
 
     Returns:
         The origin; why the row waits, for an origin of a kind that this process does not know, which another release or
@@ -146,17 +175,21 @@ def read_origin(text: str) -> tuple[Origin | None, str | None, str | None]:
     except _UNREADABLE as exc:
         unknown = _unknown_kind(text)
         if unknown is None:
-            return None, None, loggable(f"origin: {exc}")
+            return None, None, printable(f"origin: {exc}", message=True)
         return None, f"its origin is of {unknown}, which this process cannot read", None
 
 
 def read_headers(text: str) -> tuple[list[tuple[str, str]], str | None]:
-    """Read stored headers; with them, what is wrong when they cannot be read."""
+    """Decode stored headers.
+
+    Returns:
+        The headers, and what is wrong when they cannot be sent.
+    """
     try:
         headers = _HEADERS.decode(text)
     except _UNREADABLE as exc:
-        return [], loggable(f"headers: {exc}")
-    if not sendable_headers(headers):
+        return [], printable(f"headers: {exc}", message=True)
+    if not sendable_headers(headers, text):
         return [], "headers: a name or a value holds what no header may hold"
     return headers, None
 
@@ -170,35 +203,45 @@ def _unknown_kind(text: str) -> str | None:
         if not isinstance(found, dict) or not isinstance(found.get(field), str):
             return None
         if found[field] not in known:
-            return f"{field} {loggable(found[field])[:40]!r}"
+            return f"{field} {printable(found[field], message=True)[:40]!r}"
         found = found.get("ref")
     return None
 
 
-def _defect(values: dict[str, Any]) -> str | None:
-    for name in ("id", *_TEXTS):
-        value = values[name]
+def _defect(
+    row_id: object, texts: list[Any], method: object, body: object, counts: list[Any], waiting_since: object
+) -> str | None:
+    """Return what is wrong with the columns of a row; ``None``: each holds what it should."""
+    for name, value in zip(_NAMED_TEXTS, (row_id, *texts), strict=True):
         if not (type(value) is str and value.isascii()) and not is_text(value):
             return f"{name} is not text in UTF-8"
-    for name in _COUNTS:
-        value = values[name]
+    for name, value in zip(_COUNTS, counts, strict=True):
         if type(value) is not int or not 0 <= value <= MAX_COUNT:
-            return f"{name} is {loggable(repr(value))[:40]}"
-    if values["method"] not in _METHODS and method_name(values["method"]) != values["method"]:
-        return f"method is {loggable(repr(values['method']))[:40]}"
-    if not isinstance(values["body"], bytes | None):
+            return f"{name} is {printable(repr(value), message=True)[:40]}"
+    if method not in _METHODS and method_name(str(method)) != method:
+        return f"method is {printable(repr(method), message=True)[:40]}"
+    if not (body is None or isinstance(body, bytes)):
         return "body is not bytes"
-    if not isinstance(values["waiting_since"], int | None):
+    if not (waiting_since is None or isinstance(waiting_since, int)):
         return "waiting_since is not a time"
     return None
 
 
-def _make_presentable(values: dict[str, Any]) -> None:
-    """Replace what does not have its column's type; the id stays as it is, for it names the row."""
-    for name in _TEXTS:
-        values[name] = as_text(values[name])
-    for name in _COUNTS:
-        if type(values[name]) is not int:
-            values[name] = 0
-    values["body"] = None
-    values["waiting_since"] = None
+def _unreadable(values: Sequence[Any], defect: str, lease_end: float) -> ClaimedDelivery:
+    """Return a delivery that shows what can be shown; the id stays as it is, for it identifies the row."""
+    row = dict(zip(COLUMNS, values, strict=True))
+    shown: dict[str, Any] = {name: as_text(row[name]) for name in _TEXTS if name not in {"origin", "headers"}}
+    counts: dict[str, Any] = {name: row[name] if type(row[name]) is int else 0 for name in _COUNTS}
+    reclaims = counts.pop("takeovers")
+    return ClaimedDelivery(
+        **shown,
+        **counts,
+        id=row["id"],
+        token=row["claim_token"],
+        origin=None,
+        headers=[],
+        body=None,
+        reclaims=reclaims,
+        defect=f"the stored row cannot be read: {defect}",
+        lease_end=lease_end,
+    )

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowactions_hookspecs import Delivery, Origin, OriginGone
 from flowactions_plugin.errors import HostFailed
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.outbox.delivery import loggable
 from flowactions_plugin.outbox.episodes import Episodes
 
 log = logging.getLogger("flowactions.outbox")
@@ -177,4 +177,4 @@ async def _notify(method: DeliveryFinished, completion: Completion) -> None:
     try:
         await call_host(method, finished)
     except Exception:
-        log.exception("the host failed to take note of delivery %s", loggable(delivery.id))
+        log.exception("the host failed to take note of delivery %s", printable(delivery.id))

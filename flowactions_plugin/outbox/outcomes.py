@@ -1,12 +1,12 @@
-"""The SQL of what became of claimed deliveries.
+"""The SQL that ends claims: outcomes of attempts, and claims that are given back.
 
-Every write is guarded by the claim's token and leaves that token in ``settled_token``. So a write whose answer was lost is
-repeated without harm: what is not held any more, but was settled under the token, was written by the first try.
+Every write is guarded by the claim's token and leaves that token in ``settled_token``. So a write whose answer was lost
+can be repeated: a row that was settled under the token was written by the first try.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -14,8 +14,10 @@ from sqlalchemy import (
     Executable,
     FromClause,
     Integer,
+    Select,
     String,
     Text,
+    Update,
     case,
     func,
     literal,
@@ -23,12 +25,9 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
 
-from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.rules import (
     FINISHED,
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
@@ -37,106 +36,14 @@ from flowactions_plugin.outbox.delivery import (
 )
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
-from flowactions_plugin.storage.text import is_text, stored
-
-ROW_ERRORS: Final = ("22", "23")
-"""SQLSTATE classes that say that a value of one row cannot be stored, and nothing about the other rows."""
+from flowactions_plugin.storage.text import stored
 
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
-"""What a delivery that ends, or has had an attempt, leaves behind of what went wrong on this side."""
+"""The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
 
-class Outcomes:
-    """Writes what became of claimed deliveries of one database."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._completed = _completed(database)
-        self._returned = _returned(database)
-
-    async def complete(self, completions: Sequence[Completion]) -> set[str]:
-        """Write outcomes; see `OutboxStore.complete`."""
-        nameless = [each for each in completions if not is_text(each.delivery.id)]
-        held = {each.delivery.id for each in nameless if await self._end_nameless(each)}
-        named = [each for each in completions if is_text(each.delivery.id)]
-        if not named:
-            return held
-        given = {"done": self._database.json_rows([_written(each) for each in named])}
-
-        def write(connection: Connection) -> set[str]:
-            updated = set(connection.execute(self._completed, given).scalars())
-            if self._database.dialect == "sqlite":
-                log = [_logged(each) for each in named if each.attempted and each.delivery.id in updated]
-                if log:
-                    # A log that holds this number already must not keep the outcome from being written.
-                    connection.execute(self._database.insert_unless_there(attempts), log)
-            return updated
-
-        try:
-            held |= await self._database.in_transaction(write)
-        except DBAPIError as exc:
-            if not str(getattr(exc.orig, "sqlstate", "")).startswith(ROW_ERRORS):
-                raise
-            raise RowInvalid(f"its outcome cannot be stored: {type(exc.orig).__name__}") from exc
-        if len(held) < len(completions):
-            held |= {row.id for row in await self._settled([each.delivery for each in named])}
-        return held
-
-    async def give_back(self, returns: Sequence[Return]) -> dict[str, str]:
-        """Give claims back without an attempt.
-
-        Returns:
-            The state of each row whose claim held: as it was, or ``dead`` for one that waited too long.
-        """
-        rows = [_given_back(each) for each in returns if is_text(each.delivery.id)]
-        if not rows:
-            return {}
-        given = {"given": self._database.json_rows(rows)}
-        found: list[Any] = await self._database.in_transaction(
-            lambda connection: list(connection.execute(self._returned, given).all())
-        )
-        if len(found) < len(rows):
-            found += [*await self._settled([each.delivery for each in returns])]
-        return {row.id: row.status for row in found}
-
-    async def _settled(self, deliveries: Sequence[ClaimedDelivery]) -> list[Any]:
-        """Find rows that were settled under their claims' tokens: written before, by a try whose answer was lost."""
-        tokens = {each.id: each.token for each in deliveries if is_text(each.id)}
-        query = select(outbox.c.id, outbox.c.status, outbox.c.settled_token).where(outbox.c.id.in_(tokens))
-        rows: Sequence[Any] = await self._database.in_transaction(
-            lambda connection: connection.execute(query).all()
-        )
-        return [row for row in rows if row.settled_token == tokens[row.id]]
-
-    async def _end_nameless(self, completion: Completion) -> bool:
-        """End a row of SQLite whose id is not text, and so cannot be a parameter."""
-        delivery, outcome, _, _ = completion
-        now = self._database.now()
-        ended = (
-            update(outbox)
-            .where(outbox.c.id == stored(delivery.id), outbox.c.claim_token == delivery.token)
-            .values(
-                **CLEARED,
-                status="dead",
-                claim_token=None,
-                settled_token=delivery.token,
-                last_error=storable(outcome.error),
-                updated_at=now,
-                finished_at=now,
-            )
-        )
-        again = select(literal(1)).where(
-            outbox.c.id == stored(delivery.id), outbox.c.settled_token == delivery.token
-        )
-
-        def write(connection: Connection) -> bool:
-            return connection.execute(ended).rowcount == 1 or connection.execute(again).first() is not None
-
-        return await self._database.in_transaction(write)
-
-
-def _completed(database: Database) -> Executable:
-    """Write the outcomes in the parameter ``done``, each if its claim still holds, and give the ids of those."""
+def completing(database: Database) -> Executable:
+    """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids."""
     now = database.now()
     done: FromClause = database.values_table(
         "done",
@@ -176,7 +83,7 @@ def _completed(database: Database) -> Executable:
     )
     if not postgresql:
         return completed
-    # Attempts are logged by the same statement, which SQLite has no way to say.
+    # The same statement logs the attempts, which SQLite does not support.
     held = completed.cte("completed")
     log = (
         select(
@@ -191,8 +98,8 @@ def _completed(database: Database) -> Executable:
     return select(held.c.id).add_cte(logged.cte("logged"))
 
 
-def _returned(database: Database) -> Executable:
-    """Give back the claims in the parameter ``given``, each if it still holds, and give the rows' ids and states."""
+def giving_back(database: Database) -> Executable:
+    """Write the statement that gives back the claims in the parameter ``given`` that hold, and returns ids and states."""
     now = database.now()
     given = database.values_table(
         "given", id=String, token=String, delay_ms=BigInteger, rounds=Integer, error=Text, answered=Integer
@@ -201,7 +108,7 @@ def _returned(database: Database) -> Executable:
     since = func.coalesce(outbox.c.waiting_since, now)
     waited = now - since
     first, cap, limit = WAIT_FIRST_SECONDS * 1000, WAIT_CAP_SECONDS * 1000, WAIT_LIMIT_SECONDS * 1000
-    # As long again as it has waited: the interval doubles.
+    # The delay is the time that it has waited so far: the interval doubles.
     pause = case((waited < first, first), (waited > cap, cap), else_=waited)
     ends = waits & (waited >= limit)
 
@@ -226,10 +133,38 @@ def _returned(database: Database) -> Executable:
     )
 
 
-def _written(completion: Completion) -> dict[str, Any]:
+def ending_nameless(database: Database, completion: Completion) -> tuple[Update, Select[Any]]:
+    """Write the statement that ends a row of SQLite whose id is not text, and so cannot be a parameter.
+
+    Returns:
+        The statement, and the one that finds what it wrote before.
+    """
+    delivery, outcome, _, _ = completion
+    now = database.now()
+    ended = (
+        update(outbox)
+        .where(outbox.c.id == stored(delivery.id), outbox.c.claim_token == delivery.token)
+        .values(
+            **CLEARED,
+            status="dead",
+            claim_token=None,
+            settled_token=delivery.token,
+            last_error=storable(outcome.error),
+            updated_at=now,
+            finished_at=now,
+        )
+    )
+    written = select(literal(1)).where(
+        outbox.c.id == stored(delivery.id), outbox.c.settled_token == delivery.token
+    )
+    return ended, written
+
+
+def completion_values(completion: Completion) -> dict[str, Any]:
+    """Return an outcome as a row of the parameter ``done``."""
     delivery, outcome, change, attempted = completion
     return {
-        **_logged(completion),
+        **attempt_values(completion),
         "id": delivery.id,
         "token": delivery.token,
         "status": change.status,
@@ -240,7 +175,8 @@ def _written(completion: Completion) -> dict[str, Any]:
     }
 
 
-def _logged(completion: Completion) -> dict[str, Any]:
+def attempt_values(completion: Completion) -> dict[str, Any]:
+    """Return an attempt as a row of the attempts log."""
     delivery, outcome, _, _ = completion
     return {
         "delivery_id": delivery.id,
@@ -257,7 +193,8 @@ def _number(delivery: ClaimedDelivery) -> int:
     return delivery.earlier_attempts + delivery.attempts + 1
 
 
-def _given_back(each: Return) -> dict[str, Any]:
+def return_values(each: Return) -> dict[str, Any]:
+    """Return a claim that is given back as a row of the parameter ``given``."""
     return {
         "id": each.delivery.id,
         "token": each.delivery.token,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowactions_hookspecs import NodeResult, Receipt
-from flowactions_plugin.outbox.delivery import NewDelivery
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Connection
 
 

@@ -16,7 +16,7 @@ from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
-from flowactions_plugin.outbox.store import Filter, OutboxStore
+from flowactions_plugin.outbox.queries import Filter, OutboxQueries
 from flowactions_plugin.outbox.views import DeliveryDetail, DeliverySummary, detail, summary
 
 PAGE_LIMIT: Final = 100
@@ -119,7 +119,7 @@ class ReplayAnswer(msgspec.Struct):
 )
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
-    store: NamedDependency[OutboxStore],
+    queries: NamedDependency[OutboxQueries],
     status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
     agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
     destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
@@ -137,7 +137,7 @@ async def list_deliveries(
         finished_from=_milliseconds(finished_from),
         finished_before=_milliseconds(finished_before),
     )
-    rows = await store.page(
+    rows = await queries.page(
         principal.organization_id, status=status, wanted=wanted, before=cursor, limit=limit + 1
     )
     shown = [summary(row) for row in rows[:limit]]
@@ -153,11 +153,11 @@ async def list_deliveries(
 )
 async def show_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    store: NamedDependency[OutboxStore],
+    queries: NamedDependency[OutboxQueries],
     delivery_id: FromPath[str],
 ) -> OneDelivery:
     """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
-    found = await store.detail(delivery_id, principal.organization_id) if is_id(delivery_id) else None
+    found = await queries.detail(delivery_id, principal.organization_id) if is_id(delivery_id) else None
     if found is None:
         raise Problem("not_found", "There is no delivery with this id.")
     return OneDelivery(detail(*found))
@@ -175,12 +175,12 @@ async def show_delivery(
 )
 async def cancel_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    store: NamedDependency[OutboxStore],
+    queries: NamedDependency[OutboxQueries],
     delivery_id: FromPath[str],
 ) -> Response[CancelAnswer]:
     """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
     reason = f"cancelled by {principal.user_name}"
-    cancelled = is_id(delivery_id) and await store.cancel(delivery_id, principal.organization_id, reason)
+    cancelled = is_id(delivery_id) and await queries.cancel(delivery_id, principal.organization_id, reason)
     return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
 
 
@@ -196,11 +196,11 @@ async def cancel_delivery(
 )
 async def retry_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    store: NamedDependency[OutboxStore],
+    queries: NamedDependency[OutboxQueries],
     delivery_id: FromPath[str],
 ) -> Response[RetryAnswer]:
     """Make a dead delivery due now; it gets one more attempt (§4.3)."""
-    requeued = is_id(delivery_id) and await store.retry(delivery_id, principal.organization_id)
+    requeued = is_id(delivery_id) and await queries.retry(delivery_id, principal.organization_id)
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 
@@ -218,7 +218,7 @@ async def retry_delivery(
 )
 async def replay_deliveries(
     principal: NamedDependency[DashboardPrincipal],
-    store: NamedDependency[OutboxStore],
+    queries: NamedDependency[OutboxQueries],
     data: JSONBody[Replay],
 ) -> ReplayAnswer:
     """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
@@ -235,18 +235,18 @@ async def replay_deliveries(
         finished_from=_milliseconds(data.finished_from),
         finished_before=_milliseconds(data.finished_before),
     )
-    requeued = await store.retry_many(
+    requeued = await queries.retry_many(
         principal.organization_id, wanted, reset_attempts=data.reset_attempts, limit=data.limit
     )
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
 
 
-def outbox_router(guard: RouteGuard, store: OutboxStore) -> Router:
+def outbox_router(guard: RouteGuard, queries: OutboxQueries) -> Router:
     """Make the router of the outbox.
 
     Args:
         guard: decides who may call.
-        store: the rows.
+        queries: the rows.
     """
     return Router(
         "/v1/webhooks/outbox",
@@ -255,7 +255,7 @@ def outbox_router(guard: RouteGuard, store: OutboxStore) -> Router:
         ),
         dependencies={
             "principal": PRINCIPAL,
-            "store": Provide(lambda: store, sync_to_thread=False),
+            "queries": Provide(lambda: queries, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,

@@ -1,83 +1,66 @@
-"""The queue of one database: what goes in, what workers take and write, what operators see and do.
+"""The queue of one database: enqueue, claim, complete.
 
-The lease contract stands in `outbox.claims`, what is written of a claimed row in `outbox.outcomes`.
+The lease contract is in `outbox.claims`, the statements that end claims are in `outbox.outcomes`. Operators list, retry and
+cancel through `outbox.queries`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, Executable, Row, case, delete, insert, select, type_coerce, update
+from sqlalchemy import Executable, Row, insert, select, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import NullType
 
-from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.outbox.claims import Claims, inline
-from flowactions_plugin.outbox.delivery import (
-    CLAIM_SECONDS,
-    LONGEST_WAIT_SECONDS,
-    MAX_COUNT,
-    NewDelivery,
-    loggable,
-    storable,
-)
-from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.errors import RowInvalid
+from flowactions_plugin.outbox import claims, outcomes
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return, read_row
+from flowactions_plugin.outbox.rules import CLAIM_SECONDS, LONGEST_WAIT_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
-from flowactions_plugin.storage.text import as_text, is_text, read_all
+from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
-log = logging.getLogger("flowactions.outbox")
+FULL_SCAN_INTERVAL: Final = 1.0
+"""Seconds between claims that search the whole index of rows that are due."""
 
+SCAN_MARGIN: Final = 1000
+"""Milliseconds before the due time of the oldest row of the last claim, where the other claims begin to search.
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of an organization are meant; what is ``None`` does not matter.
+PostgreSQL keeps the index entries of claimed rows until it vacuums. Claims that began at the oldest entry would read all of
+them."""
 
-    Attributes:
-        ids: only these rows.
-        agent_id: only this agent's rows.
-        destination: only rows to this scheme, host and port.
-        event_type: only rows of this type (§6.1).
-        finished_from: only rows that ended at this time or later, Unix milliseconds.
-        finished_before: only rows that ended before this time, Unix milliseconds.
-    """
-
-    ids: tuple[str, ...] | None = None
-    agent_id: str | None = None
-    destination: str | None = None
-    event_type: str | None = None
-    finished_from: int | None = None
-    finished_before: int | None = None
-
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """Give the SQL for it."""
-        found: list[ColumnElement[bool]] = []
-        if self.ids is not None:
-            found.append(outbox.c.id.in_(self.ids))
-        for name in ("agent_id", "destination", "event_type"):
-            value = getattr(self, name)
-            if value is not None:
-                found.append(outbox.c[name] == value)
-        if self.finished_from is not None:
-            found.append(outbox.c.finished_at >= self.finished_from)
-        if self.finished_before is not None:
-            found.append(outbox.c.finished_at < self.finished_before)
-        return found
+ROW_ERRORS: Final = ("22", "23")
+"""SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
 
 
 class OutboxStore:
-    """The queue of one database."""
+    """The queue of one database.
+
+    Args:
+        database: where it is.
+        lease_seconds: how long a claim holds.
+    """
 
     def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
-        self._claims = Claims(database, lease_seconds)
-        self._outcomes = Outcomes(database)
+        self._last_destination = ""
+        self._scan_from = 0
+        self._full_scan_at = 0.0
         # Built once: building a statement costs more than running it.
-        self._enqueued = _enqueued(database)
+        self._enqueuing = _enqueuing(database)
+        self._claiming: dict[tuple[int, int | None], Executable] = {}
+        self._quarantined = claims.quarantined(database)
+        self._completing = outcomes.completing(database)
+        self._giving_back = outcomes.giving_back(database)
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
@@ -85,39 +68,118 @@ class OutboxStore:
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
         if connection is None:
-            await self._database.in_transaction(lambda own: own.execute(self._enqueued, row))
+            await self._database.in_transaction(lambda own: own.execute(self._enqueuing, row))
         else:
             async with self._database.write(connection) as joined:
-                await joined.execute(self._enqueued, row)
+                await joined.execute(self._enqueuing, row)
 
     def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
         """Keep a host's transaction for one call."""
         return self._database.using(transaction)
 
     def after_commit(self, connection: AsyncConnection, call: Callable[[], None]) -> None:
-        """Have something called when what was enqueued on a connection is there for others."""
+        """Call a function once what was enqueued on a connection is visible to others."""
         self._database.after_commit(connection, call)
 
     async def claim(
-        self, limit: int, *, per_destination: int | None = None, busy: Mapping[str, int] | None = None
+        self, limit: int, *, per_destination: int | None = None, in_flight: Mapping[str, int] | None = None
     ) -> list[ClaimedDelivery]:
         """Claim up to ``limit`` rows that are due, oldest first (§8).
 
         Args:
             limit: how many at the most.
             per_destination: how many to one destination at the most, counted with those that are in flight.
-                What is due elsewhere is then found behind any backlog, at a cost that does not grow with it.
-            busy: how many are in flight to each destination.
+                Rows to other destinations are then found behind any backlog, at a cost that does not grow with it.
+            in_flight: how many are in flight to each destination.
         """
-        return await self._claims.claim(limit, per_destination, busy or {})
+        # Before the statement: the lease runs while its answer is on the way.
+        lease_end = lease_clock() + self._lease_seconds
+        token = uuid4().hex
+        if per_destination is None:
+            rows = await self._claim((limit, None), {"token": token})
+        else:
+            used = Counter(in_flight or {})
+            # A power of two, so that few statements differ, and the database has planned them before.
+            window = 1 << (2 * limit - 1).bit_length()
+            held = [{"destination": place, "number": number} for place, number in used.items()]
+            given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
+            rows = await self._claim((window, per_destination), given)
+            used.update(row.destination for row in rows)
+            if len(rows) <= limit // 2 and any(count >= per_destination for count in used.values()):
+                room = claims.CLAIM_BYTES - sum(claims.size_of(row) for row in rows)
+                if room > 0:
+                    rows += await self._claim_elsewhere(limit - len(rows), per_destination, used, token, room)
+        return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
+
+    async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
+        if kind not in self._claiming:
+            eligible = claims.eligible(self._database, *kind)
+            self._claiming[kind] = claims.claiming(self._database, eligible, self._lease_seconds)
+        now = time.monotonic()
+        if now > self._full_scan_at:
+            self._scan_from, self._full_scan_at = 0, now + FULL_SCAN_INTERVAL
+        statement, parameters = self._claiming[kind], {**given, "since": self._scan_from}
+        rows = await self._database.in_transaction(
+            lambda connection: read_all(connection, statement, parameters)
+        )
+        if rows and self._database.dialect == "postgresql":
+            self._scan_from = min(row.due_at for row in rows) - SCAN_MARGIN
+        return rows
+
+    async def _claim_elsewhere(
+        self, limit: int, per_destination: int, used: Mapping[Any, int], token: str, room: int
+    ) -> list[Row[Any]]:
+        """Claim rows behind the destinations that have reached their limit and hold the head of the queue.
+
+        The next few destinations are asked one by one, in turn over the claims.
+        """
+        now = self._database.now()
+        async with self._database.write() as connection:
+            found: list[Row[Any]] = []
+            for place in await self._next_destinations(connection):
+                free = per_destination - used.get(place, 0)
+                if free > 0:
+                    due = claims.due_rows(self._database, now, free)
+                    query = due.where(outbox.c.destination == stored(place))
+                    found += await connection.run_sync(read_all, query)
+            found.sort(key=lambda row: (row.next_attempt_at, raw_bytes(row.id)))
+            ids: list[Any] = []
+            for row in found[:limit]:
+                room -= row.size
+                if ids and room < 0:
+                    break
+                ids.append(stored(row.id))
+            if not ids:
+                return []
+            chosen = select(outbox.c.id, outbox.c.next_attempt_at).where(outbox.c.id.in_(ids))
+            statement = claims.claiming(self._database, chosen, self._lease_seconds)
+            return await connection.run_sync(read_all, statement, {"token": token})
+
+    async def _next_destinations(self, connection: AsyncConnection) -> Sequence[str]:
+        """Return the next few destinations that have live rows, beginning anew after the last."""
+        query = claims.next_destinations(self._last_destination)
+        places = [row.place for row in await connection.run_sync(read_all, query)]
+        self._last_destination = places[-1] if len(places) == claims.DESTINATIONS_A_CLAIM else ""
+        return places
 
     async def any_quarantined(self) -> bool:
-        """Tell whether a row is due that may be sent in quarantine only."""
-        return await self._claims.any_quarantined()
+        """Return whether a row is due that may be sent in quarantine only."""
+        async with self._database.read() as connection:
+            return bool(await connection.run_sync(read_all, self._quarantined))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
-        return await self._claims.claim_quarantined()
+        lease_end = lease_clock() + self._lease_seconds
+        chosen = self._quarantined
+        if self._database.dialect == "postgresql":
+            chosen = chosen.with_for_update(skip_locked=True)
+        # Of such a row, the rounds that were begun are counted, and not the reclaims.
+        statement = claims.claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
+        parameters = {"token": uuid4().hex}
+        rows = await self._database.in_transaction(
+            lambda connection: read_all(connection, statement, parameters)
+        )
+        return read_row(rows[0], lease_end) if rows else None
 
     async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
         """Count a round in quarantine as begun, before its request leaves.
@@ -125,10 +187,17 @@ class OutboxStore:
         Returns:
             Whether the claim still held.
         """
-        return await self._claims.begin_quarantined(delivery)
+        begun = (
+            update(outbox)
+            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            # From the value that was claimed: a repeated write counts once.
+            .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self._database.now())
+            .returning(outbox.c.id)
+        )
+        return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).all()))
 
-    async def recall(self) -> int:
-        """Bring back rows that wait longer than any rule lets them: the clock was set back after they were due.
+    async def rescue(self) -> int:
+        """Make rows due that wait longer than any rule lets them: the clock was set back after they were scheduled.
 
         Returns:
             How many there were; they are due when a claim that may still hold has expired.
@@ -138,35 +207,68 @@ class OutboxStore:
         async with self._database.read() as connection:
             if (await connection.execute(select(outbox.c.id).where(*lost).limit(1))).first() is None:
                 return 0
-        recalled = (
+        rescued = (
             update(outbox)
             .where(*lost)
             .values(next_attempt_at=now + int(self._lease_seconds * 1000), updated_at=now)
         )
         async with self._database.write() as connection:
-            return (await connection.execute(recalled)).rowcount
+            return (await connection.execute(rescued)).rowcount
 
     async def complete(self, completions: Sequence[Completion]) -> set[str]:
-        """Write what came of attempts, and what ends without one, of each if its claim still holds.
+        """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
 
-        Repeating it after its answer was lost finds what the first try wrote.
+        It can be repeated when its answer was lost: then it finds what the first try wrote.
 
         Returns:
-            The ids of those whose claim held. The others are in other workers' hands, and nothing of them was
-            written.
+            The ids of those whose claim held. Other workers have claimed the others, of which nothing was written.
 
         Raises:
             RowInvalid: an outcome cannot be stored, and none was.
         """
-        return await self._outcomes.complete(completions)
+        nameless = [each for each in completions if not is_text(each.delivery.id)]
+        held = {each.delivery.id for each in nameless if await self._end_nameless(each)}
+        named = [each for each in completions if is_text(each.delivery.id)]
+        if not named:
+            return held
+        given = {"done": self._database.json_rows([outcomes.completion_values(each) for each in named])}
+
+        def write(connection: Connection) -> set[str]:
+            updated = set(connection.execute(self._completing, given).scalars())
+            if self._database.dialect == "sqlite":
+                made = [each for each in named if each.attempted and each.delivery.id in updated]
+                if made:
+                    # A log that holds this number already must not keep the outcome from being written.
+                    insertion = self._database.insert_unless_there(attempts)
+                    connection.execute(insertion, [outcomes.attempt_values(each) for each in made])
+            return updated
+
+        try:
+            held |= await self._database.in_transaction(write)
+        except DBAPIError as exc:
+            if not str(getattr(exc.orig, "sqlstate", "")).startswith(ROW_ERRORS):
+                raise
+            raise RowInvalid(f"its outcome cannot be stored: {type(exc.orig).__name__}") from exc
+        if len(held) < len(completions):
+            held |= {row.id for row in await self._settled([each.delivery for each in named])}
+        return held
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, str]:
-        """Give claims back without an attempt, of each if its claim still holds.
+        """Give claims back without an attempt, of each row whose claim still holds.
 
         Returns:
             The state of each row whose claim held: as it was, or ``dead`` for one that waited too long.
         """
-        return await self._outcomes.give_back(returns)
+        rows = [outcomes.return_values(each) for each in returns if is_text(each.delivery.id)]
+        if not rows:
+            return {}
+        given = {"given": self._database.json_rows(rows)}
+        found: list[Any] = await self._database.in_transaction(
+            lambda connection: list(connection.execute(self._giving_back, given).all())
+        )
+        if len(found) < len(rows):
+            found += [*await self._settled([each.delivery for each in returns])]
+        return {row.id: row.status for row in found}
 
     async def release(self, deliveries: Sequence[ClaimedDelivery], delay_seconds: float = 0.0) -> int:
         """Give claims back without an attempt; the rows are due again after ``delay_seconds``.
@@ -176,177 +278,25 @@ class OutboxStore:
         """
         return len(await self.give_back([Return(each, delay_seconds) for each in deliveries]))
 
-    async def retry(self, row_id: str, organization_id: str) -> bool:
-        """Make a dead row of this organization due now (§4.3).
-
-        Returns:
-            Whether there was one.
-        """
-        now = self._database.now()
-        requeued = (
-            update(outbox)
-            .where(
-                outbox.c.id == row_id,
-                outbox.c.organization_id == organization_id,
-                outbox.c.status == inline("dead"),
-            )
-            .values(**CLEARED, status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
+    async def _settled(self, deliveries: Sequence[ClaimedDelivery]) -> list[Any]:
+        """Return rows that were settled under their claims' tokens: an earlier try wrote them, and its answer was lost."""
+        tokens = {each.id: each.token for each in deliveries if is_text(each.id)}
+        query = select(outbox.c.id, outbox.c.status, outbox.c.settled_token).where(outbox.c.id.in_(tokens))
+        rows: Sequence[Any] = await self._database.in_transaction(
+            lambda connection: connection.execute(query).all()
         )
-        async with self._database.write() as connection:
-            return (await connection.execute(requeued)).rowcount == 1
+        return [row for row in rows if row.settled_token == tokens[row.id]]
 
-    async def retry_many(
-        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int
-    ) -> int:
-        """Make dead rows of this organization due now, oldest first.
+    async def _end_nameless(self, completion: Completion) -> bool:
+        ended, written = outcomes.ending_nameless(self._database, completion)
 
-        Args:
-            organization_id: the tenant.
-            wanted: which of its dead rows.
-            reset_attempts: whether the attempts made so far count no more, so that each row has all of its
-                attempts again; if not, each gets one.
-            limit: how many at the most.
+        def write(connection: Connection) -> bool:
+            return connection.execute(ended).rowcount == 1 or connection.execute(written).first() is not None
 
-        Returns:
-            How many there were.
-        """
-        now = self._database.now()
-        dead = (
-            select(outbox.c.id)
-            .where(
-                outbox.c.organization_id == organization_id,
-                outbox.c.status == inline("dead"),
-                *wanted.conditions(),
-            )
-            .order_by(outbox.c.id)
-            .limit(inline(limit))
-            .with_for_update(skip_locked=True)
-            .cte("dead")
-        )
-        requeued = (
-            update(outbox)
-            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == inline("dead"))
-            .values(**CLEARED, status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
-        )
-        if reset_attempts:
-            counts = outbox.c.attempts.between(0, MAX_COUNT) & outbox.c.earlier_attempts.between(0, MAX_COUNT)
-            # A count that is out of all bounds would be an overflow, and end the replay of the others.
-            total = case((counts, outbox.c.earlier_attempts + outbox.c.attempts), else_=0)
-            requeued = requeued.values(attempts=0, earlier_attempts=total)
-        async with self._database.write() as connection:
-            # Counted, since SQLite's driver gives no row count for a statement that begins with WITH.
-            return len((await connection.execute(requeued.returning(outbox.c.id))).all())
-
-    async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
-        """Remove finished rows with their attempts, oldest first.
-
-        Args:
-            status: ``delivered`` or ``dead``.
-            older_than_ms: only rows that finished longer ago than this.
-            limit: about how many at the most, so that nobody waits for the transaction; those that finished in one
-                millisecond go together.
-
-        Returns:
-            How many there were.
-        """
-        old = (
-            outbox.c.status == inline(status),
-            outbox.c.finished_at.is_not(None),
-            outbox.c.finished_at < self._database.now() - older_than_ms,
-        )
-        times = select(outbox.c.finished_at).where(*old).order_by(outbox.c.finished_at).limit(inline(limit))
-        # Looked for without a lock: mostly there is nothing, and SQLite has one writer only.
-        async with self._database.read() as connection:
-            found = (await connection.execute(times)).scalars().all()
-        if not found:
-            return 0
-        # A row that was retried meanwhile stays.
-        gone = delete(outbox).where(*old, outbox.c.finished_at <= found[-1]).returning(outbox.c.id)
-        async with self._database.write() as connection:
-            removed = [row.id for row in await connection.run_sync(read_all, gone)]
-            named = [row_id for row_id in removed if is_text(row_id)]
-            await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(named)))
-        return len(removed)
-
-    async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
-        """End a row of this organization that waits for its next attempt.
-
-        Returns:
-            Whether there was one; a row that is being sent just now does not wait.
-        """
-        now = self._database.now()
-        cancelled = (
-            update(outbox)
-            .where(
-                LIVE,
-                outbox.c.id == row_id,
-                outbox.c.organization_id == organization_id,
-                outbox.c.claim_token.is_(None),
-            )
-            .values(**CLEARED, status="dead", last_error=storable(reason), updated_at=now, finished_at=now)
-            .returning(outbox.c.destination)
-        )
-        async with self._database.write() as connection:
-            ended = await connection.run_sync(read_all, cancelled)
-        for row in ended:
-            log_dead(row_id, row.destination, reason)
-        return bool(ended)
-
-    async def page(
-        self,
-        organization_id: str,
-        *,
-        status: str | None,
-        wanted: Filter,
-        before: str | None,
-        limit: int,
-    ) -> Sequence[Row[Any]]:
-        """List an organization's rows, newest first, without their bodies.
-
-        Args:
-            organization_id: the tenant.
-            status: only rows in this state.
-            wanted: only these.
-            before: only rows older than the one with this id.
-            limit: how many at the most.
-        """
-        conditions = [outbox.c.organization_id == organization_id, *wanted.conditions()]
-        if status is not None:
-            conditions.append(outbox.c.status == inline(status))
-        if before is not None:
-            conditions.append(outbox.c.id < before)
-        columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
-        query = select(*_raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
-        async with self._database.read() as connection:
-            return await connection.run_sync(read_all, query)
-
-    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Row[Any]]] | None:
-        """Give a row of this organization with its attempts, ``None`` when there is none.
-
-        Values are as they are stored, which on SQLite may be of any type; `views` shows them.
-        """
-        one = select(*_raw(outbox.c)).where(outbox.c.id == row_id, outbox.c.organization_id == organization_id)
-        made = select(*_raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
-        async with self._database.read() as connection:
-            rows = await connection.run_sync(read_all, one)
-            if not rows:
-                return None
-            tried = await connection.run_sync(read_all, made)
-        return rows[0], tried
+        return await self._database.in_transaction(write)
 
 
-def log_dead(row_id: object, destination: object, reason: str) -> None:
-    """Say that a delivery is dead: one line for each, whatever stands in its row."""
-    name, where = loggable(as_text(row_id)), loggable(as_text(destination))
-    log.warning("delivery %s to %s is dead: %s", name, where, loggable(reason))
-
-
-def _raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Select columns as the driver gives them: on SQLite there may be anything in any of them."""
-    return [type_coerce(column, NullType()).label(column.name) for column in columns]
-
-
-def _enqueued(database: Database) -> Executable:
+def _enqueuing(database: Database) -> Executable:
     now = database.now()
     return insert(outbox).values(
         status="pending",

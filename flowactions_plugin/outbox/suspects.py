@@ -21,19 +21,19 @@ QUARANTINE_ROUNDS: Final = 3
 
 
 class Suspects:
-    """The deliveries in this process's hands that were reclaimed more than once."""
+    """The claimed deliveries of this process that were reclaimed more than once."""
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
 
     def admit(self, claimed: Sequence[ClaimedDelivery]) -> tuple[list[ClaimedDelivery], list[ClaimedDelivery]]:
-        """Share a claim out into what may be sent, and what is to be given back before anything of it is sent."""
-        if all(each.takeovers < min(GROUPS) for each in claimed):
+        """Divide a claim into what may be sent, and what is given back before anything of it is sent."""
+        if all(each.reclaims < min(GROUPS) for each in claimed):
             return list(claimed), []
         counts = Counter(self._held.values())
         admitted, surplus = [], []
         for each in claimed:
-            level = each.takeovers
+            level = each.reclaims
             if level >= min(GROUPS):
                 if counts[level] >= GROUPS.get(level, 0):
                     surplus.append(each)
@@ -44,5 +44,5 @@ class Suspects:
         return admitted, surplus
 
     def settle(self, delivery: ClaimedDelivery) -> None:
-        """Take note that nothing of a delivery is left to be written."""
+        """Forget a delivery: nothing of it is left to be written."""
         self._held.pop(delivery.id, None)

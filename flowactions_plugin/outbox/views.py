@@ -11,7 +11,7 @@ import msgspec
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.http.masking import masked_header, masked_url
-from flowactions_plugin.outbox.delivery import FINISHED
+from flowactions_plugin.outbox.rules import FINISHED
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ import statistics
 import sys
 import time
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.outbox.claimed import Completion
-from flowactions_plugin.outbox.delivery import Outcome, Transition
+from flowactions_plugin.outbox.rules import Transition
 from flowactions_plugin.outbox.store import OutboxStore
 from tests.benchmarks.field import a_database, opened
 from tests.bulk import fill

@@ -14,11 +14,11 @@ import time
 import msgspec
 from sqlalchemy import select
 
-from flowactions_plugin.outbox.egress import EgressGuard, parse_destination
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.sender import Progress, Request
-from flowactions_plugin.outbox.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.egress.attempt import Progress, Request
+from flowactions_plugin.egress.guard import EgressGuard, parse_destination
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.schema import outbox
 from tests.benchmarks.field import SECRET, opened
@@ -44,13 +44,13 @@ async def measure() -> float:
     left = iter(prepared)
     transport = OutboundTransport(EgressGuard(development=True, resolve=Resolver(1)), settings.concurrency)
 
-    async def post() -> None:
+    async def send() -> None:
         for request in left:
-            answer = await transport.post(request)
+            answer = await transport.send(request)
             assert answer.status_code == 200
 
     started = time.perf_counter()
-    await asyncio.gather(*(post() for _ in range(settings.concurrency)))
+    await asyncio.gather(*(send() for _ in range(settings.concurrency)))
     seconds = time.perf_counter() - started
     await transport.aclose()
     return len(rows) / seconds

@@ -23,9 +23,9 @@ import asyncpg
 from sqlalchemy import text
 
 from flowactions_plugin.clock import system_clock
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.queue import Outbox
-from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
@@ -72,7 +72,7 @@ class Bench:
     async def alone(self) -> None:
         """Enqueue as a webhook node does."""
         self._number += 1
-        delivery = await self.outbox.prepare(a_webhook(URL, self._number))
+        delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
         await self.outbox.write(delivery)
 
     async def host(self) -> None:
@@ -83,7 +83,7 @@ class Bench:
     async def joined(self) -> None:
         """Write a host's row and enqueue in one transaction."""
         self._number += 1
-        delivery = await self.outbox.prepare(a_webhook(URL, self._number))
+        delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
         async with self.database.write() as connection:
             await connection.execute(text("INSERT INTO runs VALUES (1, 'x')"))
             await self.outbox.write(delivery, connection)

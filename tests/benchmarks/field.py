@@ -24,9 +24,9 @@ from sqlalchemy import func, select
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, Host
 from flowactions_plugin.clock import system_clock
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.queue import Outbox, Webhook
-from flowactions_plugin.outbox.resolver import Resolver
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.outbox.enqueue import Outbox, Webhook
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -168,7 +168,7 @@ async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
             async with database.write() as connection:
                 for number in range(first, min(first + FILL, rows)):
                     webhook = a_webhook(receivers[number % len(receivers)], number)
-                    await queue.write(await queue.prepare(webhook), connection)
+                    await queue.write(await queue.new_delivery(webhook), connection)
 
 
 class Drained(NamedTuple):

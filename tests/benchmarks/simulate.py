@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flowactions_plugin.outbox.delivery import DEADLINE_SECONDS, Outcome, transition
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
+from flowactions_plugin.outbox.rules import transition
 from tests.benchmarks.field import show
 
 BEFORE = 600

@@ -21,7 +21,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.support import SmallHost, a_walk, development, services_of, until
@@ -115,7 +115,7 @@ class TestStates:
             await run.record(walk, "first")
             await run.record(walk, "last", halts=halts)
             begun, go = asyncio.Event(), asyncio.Event()
-            prepare = Outbox.prepare
+            prepare = Outbox.new_delivery
 
             async def slowly(
                 self: Outbox, webhook: Any, begun: Any = begun, go: Any = go, prepare: Any = prepare
@@ -125,7 +125,7 @@ class TestStates:
                 return await prepare(self, webhook)
 
             with monkeypatch.context() as patched:
-                patched.setattr(Outbox, "prepare", slowly)
+                patched.setattr(Outbox, "new_delivery", slowly)
                 winner = asyncio.create_task(run.actions.advance(walk, "s"))
                 await begun.wait()
                 for _ in range(3):

@@ -24,7 +24,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
 from tests.recorder import OK, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.triggers import EXPERIENCE, NODE_TRIGGER

@@ -18,7 +18,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
-from flowactions_plugin.outbox.queue import Outbox
+from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
@@ -201,7 +201,7 @@ async def test_what_a_process_left_behind_is_taken_over(
                 begun.set()
                 await asyncio.Event().wait()
 
-            patched.setattr(Outbox, "prepare", never)
+            patched.setattr(Outbox, "new_delivery", never)
             killed = asyncio.create_task(first.advance(walk, "s"))
             await begun.wait()
             killed.cancel()
@@ -260,7 +260,7 @@ async def test_a_long_step_is_held_to_its_end(
     """Each of many slow nodes begins with a hold that was made longer; nobody takes them over meanwhile."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_AFTER", -1)
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
-    prepare = Outbox.prepare
+    prepare = Outbox.new_delivery
     held: list[int] = []
 
     async def slowly(self: Outbox, webhook: Any) -> Any:
@@ -270,7 +270,7 @@ async def test_a_long_step_is_held_to_its_end(
         await asyncio.sleep(0.1)
         return await prepare(self, webhook)
 
-    monkeypatch.setattr(Outbox, "prepare", slowly)
+    monkeypatch.setattr(Outbox, "new_delivery", slowly)
     walk = a_walk()
     names = [f"n{number}" for number in range(8)]
     async with running(database_url) as one, running(database_url):

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, FlowActionsError, Node, SettingsInvalid
-from flowactions_plugin.outbox.delivery import Outcome
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings import READERS, Settings, read_settings
 from flowactions_plugin.storage.database import Database
 from tests.queueing import claimed
@@ -172,7 +172,7 @@ async def test_a_delivery_shows_nothing_of_the_proxy(
                 tried += 1
                 transport = OutboundTransport(guard, 1, settings.egress_proxy)
                 try:
-                    sender = Sender(transport, guard.require, lambda: 0.0, lambda: 0.0)
+                    sender = Sender(transport, guard.resolve, lambda: 0.0, lambda: 0.0)
                     for url in ("http://example.com/", "https://example.com/"):
                         outcome = await sender.send(claimed(url=url), None)
                         assert isinstance(outcome, Outcome)

@@ -13,13 +13,15 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.outbox.claimed import read_headers, read_origin
-from flowactions_plugin.outbox.delivery import Outcome, Transition
-from flowactions_plugin.outbox.store import Filter
+from flowactions_plugin.outbox.queries import Filter
+from flowactions_plugin.outbox.rules import Transition
 from flowactions_plugin.outbox.views import detail, summary
+from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import ORIGIN, Queue, a_worker
+from tests.queueing import ORIGIN, Queue, a_schedule
 
 INT_MAX = 2**31 - 1
 TEXTS = [
@@ -70,7 +72,7 @@ async def test_text_that_is_no_utf_8_ends_its_row_and_no_other(
     for _ in range(3):
         await embedded.put()
     await embedded.run(f"UPDATE flowactions_outbox SET {column} = {NOT_UTF8} WHERE id = '{broken}'")  # noqa: S608
-    await a_worker(embedded, ok, per_destination=per_destination).tick()
+    await a_schedule(embedded, ok, per_destination=per_destination).tick()
     found = await states(embedded)
     status, reason = found.pop(1)
     assert (status, f"cannot be read: {column} is not text" in reason) == ("dead", True)
@@ -88,10 +90,9 @@ async def test_any_value_in_any_column_of_sqlite_is_survived(embedded: Queue, co
     broken = await embedded.put()
     others = [await embedded.put() for _ in range(2)]
     await embedded.run(f"UPDATE flowactions_outbox SET {column} = {value} WHERE id = '{broken}'")  # noqa: S608
-    worker = a_worker(embedded, ok)
-    await worker.tick()
-    worker._quarantine_at = 0
-    await worker._quarantine()
+    claims = a_schedule(embedded, ok)
+    await claims.tick()
+    await Worker(embedded.store, claims._executor, claims)._quarantine()
     for row_id in others:
         assert (await embedded.row(row_id)).status == "delivered"
     status, reason = (await states(embedded))[1]
@@ -114,18 +115,17 @@ async def test_a_counter_out_of_all_bounds_ends_its_row_and_no_other(
     await queue.run(
         f"UPDATE flowactions_outbox SET claim_token = 'x', {column} = {value} WHERE id = '{broken}'"  # noqa: S608
     )
-    worker = a_worker(queue, ok)
-    await worker.tick()
-    worker._quarantine_at = 0
-    await worker._quarantine()
+    claims = a_schedule(queue, ok)
+    await claims.tick()
+    await Worker(queue.store, claims._executor, claims)._quarantine()
     assert [(await queue.row(row_id)).status for row_id in others] == ["delivered"] * 3
     row = await queue.row(broken)
     assert row.status == "dead"
     assert column in row.last_error or row.takeovers == 0
     # A replay that counts anew repairs it, and does not fail for the others.
-    assert await queue.store.retry_many("acme", Filter(), reset_attempts=True, limit=10) == 1
+    assert await queue.queries.retry_many("acme", Filter(), reset_attempts=True, limit=10) == 1
     if column != "max_attempts":
-        await worker.tick()
+        await a_schedule(queue, ok).tick()
         assert (await queue.row(broken)).status == "delivered"
 
 
@@ -159,7 +159,7 @@ async def test_a_spoilt_row_ends_with_its_defect(queue: Queue, column: str, valu
         sent.append(request)
         return httpx.Response(200)
 
-    await a_worker(queue, answer).tick()
+    await a_schedule(queue, answer).tick()
     row = await queue.row(broken)
     assert (row.status, row.attempts, len(sent)) == ("dead", 0, 1)
     assert row.last_error.startswith(f"the stored row cannot be read: {said}")
@@ -179,9 +179,9 @@ async def test_an_origin_of_another_release_waits(
     """A kind that this process does not know is no defect: the row waits for a process that does, said once a kind."""
     ids = [await queue.put() for _ in range(3)]
     await queue.run(f"UPDATE flowactions_outbox SET origin = '{json.dumps(origin)}'".replace(":", r"\:"))  # noqa: S608
-    worker = a_worker(queue, ok)
+    claims = a_schedule(queue, ok)
     for _ in range(2):
-        await worker.tick()
+        await claims.tick()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
     for row_id in ids:
         row = await queue.row(row_id)
@@ -192,7 +192,7 @@ async def test_an_origin_of_another_release_waits(
 
 
 async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL refuses a whole statement for one value: the other outcomes are written all the same."""
     ids = [await queue.put(url=f"http://127.0.0.1/{number}") for number in range(9)]
@@ -201,16 +201,16 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
     async def finished(delivery: Any) -> None:
         told.append((delivery.id, delivery.status))
 
-    worker = a_worker(queue, ok, delivery_finished=finished)
-    send = worker._courier._sender.send
+    claims = a_schedule(queue, ok, delivery_finished=finished)
+    send = claims._executor._sender.send
 
-    async def unstorable(delivery: Any, secret: str | None) -> Any:
-        outcome = await send(delivery, secret)
+    async def unstorable(delivery: Any, *others: Any) -> Any:
+        outcome = await send(delivery, *others)
         assert isinstance(outcome, Outcome)
         return outcome._replace(duration_ms=2**40) if delivery.url.endswith("/4") else outcome
 
-    worker._courier._sender.send = unstorable  # type: ignore[method-assign]
-    await worker.tick()
+    monkeypatch.setattr(claims._executor._sender, "send", unstorable)
+    await claims.tick()
     found = {row_id: (await queue.row(row_id)).status for row_id in ids}
     expected = dict.fromkeys(ids, "delivered")
     if queue.database.dialect == "postgresql":  # SQLite stores any number
@@ -232,8 +232,10 @@ async def test_a_corrupt_row_can_be_listed_and_shown(embedded: Queue, column: st
     await embedded.run(f"UPDATE flowactions_outbox SET {column} = {NOT_UTF8}")  # noqa: S608
     organization = "a\ufffdb" if column == "organization_id" else "acme"
     if column not in {"organization_id", "id"}:
-        (listed,) = await embedded.store.page(organization, status=None, wanted=Filter(), before=None, limit=5)
-        found = await embedded.store.detail(row_id, organization)
+        (listed,) = await embedded.queries.page(
+            organization, status=None, wanted=Filter(), before=None, limit=5
+        )
+        found = await embedded.queries.detail(row_id, organization)
         assert found is not None
         whole = detail(*found)
         for each in (summary(listed), whole):
@@ -249,9 +251,9 @@ async def test_a_corrupt_row_is_pruned(embedded: Queue) -> None:
     """An id that is not text keeps neither its row nor the rows beside it."""
     await embedded.put()
     await embedded.put()
-    await a_worker(embedded, ok).tick()
+    await a_schedule(embedded, ok).tick()
     await embedded.run(f"UPDATE flowactions_outbox SET id = {NOT_UTF8} WHERE rowid = 1")  # noqa: S608
-    assert await embedded.store.prune("delivered", -1000, 10) == 2
+    assert await embedded.queries.prune("delivered", -1000, 10) == 2
     assert await states(embedded) == {}
 
 
@@ -266,7 +268,7 @@ async def test_a_hosts_connection_reads_text_as_before(embedded: Queue) -> None:
 
     event.listen(embedded.database._engines._shared.sync_engine, "checkin", note)
     await embedded.put()
-    await a_worker(embedded, ok).tick()
+    await a_schedule(embedded, ok).tick()
     assert set(seen) == {str}
 
 
@@ -303,4 +305,4 @@ async def test_dead_rows_leave_nothing_of_what_went_wrong_here(queue: Queue) -> 
 
 async def _cancelled(queue: Queue, row_id: str) -> bool:
     await queue.run(f"UPDATE flowactions_outbox SET claim_token = NULL WHERE id = '{row_id}'")  # noqa: S608
-    return await queue.store.cancel(row_id, "acme", "by Ada")
+    return await queue.queries.cancel(row_id, "acme", "by Ada")

@@ -10,12 +10,14 @@ from typing import Any
 
 from sqlalchemy import event
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.records import Step
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.outbox.claimed import Completion, Return
-from flowactions_plugin.outbox.delivery import Outcome, Transition
-from flowactions_plugin.outbox.store import Filter, OutboxStore
+from flowactions_plugin.outbox.queries import Filter, OutboxQueries
+from flowactions_plugin.outbox.rules import Transition
+from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import copy, fill
@@ -48,38 +50,46 @@ async def forget_one(store: OutboxStore) -> None:
         await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
 
 
+def queries(store: OutboxStore) -> OutboxQueries:
+    return OutboxQueries(store._database)
+
+
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "claim": lambda store: store.claim(50),
-    "claim by shares": lambda store: store.claim(50, per_destination=2),
+    "claim within limits": lambda store: store.claim(50, per_destination=2),
     "complete": complete_one,
     "give back": give_back_one,
     "look for quarantined rows": lambda store: store.any_quarantined(),
     "claim of a quarantined row": lambda store: store.claim_quarantined(),
-    "recall": lambda store: store.recall(),
-    "retry": lambda store: store.retry(ROW, "acme"),
-    "cancel": lambda store: store.cancel(ROW, "acme", "no"),
-    "replay": lambda store: store.retry_many("acme", Filter(), reset_attempts=True, limit=1000),
-    "replay by filter": lambda store: store.retry_many("acme", EVERYTHING, reset_attempts=False, limit=1000),
-    "list": lambda store: store.page("acme", status=None, wanted=Filter(), before=None, limit=50),
-    "list by status": lambda store: store.page("acme", status="dead", wanted=Filter(), before=ROW, limit=50),
-    "list by agent": lambda store: store.page(
+    "rescue": lambda store: store.rescue(),
+    "retry": lambda store: queries(store).retry(ROW, "acme"),
+    "cancel": lambda store: queries(store).cancel(ROW, "acme", "no"),
+    "replay": lambda store: queries(store).retry_many("acme", Filter(), reset_attempts=True, limit=1000),
+    "replay by filter": lambda store: queries(store).retry_many(
+        "acme", EVERYTHING, reset_attempts=False, limit=1000
+    ),
+    "list": lambda store: queries(store).page("acme", status=None, wanted=Filter(), before=None, limit=50),
+    "list by status": lambda store: queries(store).page(
+        "acme", status="dead", wanted=Filter(), before=ROW, limit=50
+    ),
+    "list by agent": lambda store: queries(store).page(
         "acme", status=None, wanted=Filter(agent_id="agent-7"), before=ROW, limit=50
     ),
-    "list of a tenant without rows": lambda store: store.page(
+    "list of a tenant without rows": lambda store: queries(store).page(
         "globex", status=None, wanted=Filter(), before=None, limit=50
     ),
-    "detail": lambda store: store.detail(ROW, "acme"),
-    "hold of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
-    "abandoned steps": lambda store: deferred(store).expired(20),
-    "hold of a step that waits for another process": lambda store: deferred(store).lease(
+    "detail": lambda store: queries(store).detail(ROW, "acme"),
+    "hold of a step": lambda store: deferred(store).hold(Step("acme", "run-7", "f", "")),
+    "abandoned steps": lambda store: deferred(store).abandoned(20),
+    "hold of a step that waits for another process": lambda store: deferred(store).hold(
         Step("acme", "run-5", "f", "")
     ),
     "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),
     "end of a lease": lambda store: deferred(store).state(Step("acme", "run-9", "f", "")),
     "end of a run": forget_one,
     "prune of inbound events": lambda store: inbound_store.prune(store._database, 0, 500),
-    "prune of delivered rows": lambda store: store.prune("delivered", 0, 500),
-    "prune of dead rows": lambda store: store.prune("dead", 0, 500),
+    "prune of delivered rows": lambda store: queries(store).prune("delivered", 0, 500),
+    "prune of dead rows": lambda store: queries(store).prune("dead", 0, 500),
     "prune of halted runs": lambda store: deferred(store).prune_halted(0, 500),
     "prune of records": lambda store: deferred(store).prune(0, 500),
 }
@@ -182,7 +192,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str) -
         for plan in plans:
             assert "Seq Scan on flowactions" not in plan, (name, plan)
             assert "SCAN flowactions" not in plan, (name, plan)
-    for plan in (*found["claim"][:1], *found["recall"][:1]):
+    for plan in (*found["claim"][:1], *found["rescue"][:1]):
         assert "ix_flowactions_outbox_due" in plan
     for name in ("look for quarantined rows", "claim of a quarantined row"):
         assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
@@ -213,7 +223,7 @@ async def test_a_claim_does_not_pay_for_somebody_elses_backlog(database_url: str
         seen = Watched(database)
 
         def claim(store: OutboxStore) -> Awaitable[Any]:
-            return store.claim(20, per_destination=5, busy={"http://slow.example.com:80": 5})
+            return store.claim(20, per_destination=5, in_flight={"http://slow.example.com:80": 5})
 
         work = []
         for backlog in (1000, 100_000):

@@ -7,12 +7,12 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowNodeOrigin
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import Outcome, Timing, Transition
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import Filter
-from flowactions_plugin.outbox.worker import Worker
-from tests.queueing import Queue, a_worker, as_transport, claimed, look, nobody_listens
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.outbox.claimed import Return
+from flowactions_plugin.outbox.queries import Filter
+from flowactions_plugin.outbox.rules import Transition
+from tests.queueing import Queue, a_schedule, as_transport, claimed, validate
 
 OK = Outcome(0, 1, status_code=200)
 FAILED = Outcome(0, 1, status_code=500)
@@ -49,9 +49,9 @@ class TestClaims:
         (late,) = await queue.store.claim(1)
         await queue.expire_claims()
         (second,) = await queue.store.claim(1)
-        assert (second.id, second.attempts, second.takeovers) == (row_id, 0, 1)
+        assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
         assert not await queue.complete(late, OK, Transition("delivered"))
-        assert not await queue.store.release([late])
+        assert not await queue.store.give_back([Return(late)])
         assert not await queue.mark_dead(late, "late")
         assert (await queue.row(row_id)).status == "pending"
         assert await queue.complete(second, FAILED, Transition("retrying", 5))
@@ -71,12 +71,12 @@ class TestRetryOfADeadRow:
     async def test_a_dead_row_becomes_pending_and_due(self, queue: Queue) -> None:
         """It gets one more attempt; its history stays (§3.1, §4.3)."""
         row_id = await queue.put(max_attempts=1)
-        await a_worker(queue, lambda request: httpx.Response(500)).tick()
+        await a_schedule(queue, lambda request: httpx.Response(500)).tick()
         assert (await queue.row(row_id)).status == "dead"
-        assert await queue.store.retry(row_id, "acme")
+        assert await queue.queries.retry(row_id, "acme")
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.finished_at) == ("pending", 1, None)
-        await a_worker(queue, lambda request: httpx.Response(500)).tick()
+        await a_schedule(queue, lambda request: httpx.Response(500)).tick()
         row = await queue.row(row_id)
         assert (row.status, row.attempts) == ("dead", 2)
 
@@ -85,10 +85,10 @@ class TestRetryOfADeadRow:
         live = await queue.put()
         dead = await queue.put(organization_id="globex")
         await queue.run(f"UPDATE flowactions_outbox SET status = 'dead' WHERE id = '{dead}'")  # noqa: S608
-        assert not await queue.store.retry(live, "acme")
-        assert not await queue.store.retry(dead, "acme")
-        assert not await queue.store.retry("nothing", "acme")
-        assert await queue.store.retry(dead, "globex")
+        assert not await queue.queries.retry(live, "acme")
+        assert not await queue.queries.retry(dead, "acme")
+        assert not await queue.queries.retry("nothing", "acme")
+        assert await queue.queries.retry(dead, "globex")
 
 
 class TestReplay:
@@ -97,7 +97,7 @@ class TestReplay:
         row_id = await queue.put(**{"max_attempts": 2, **changes})
         for _ in range(2):
             await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE id = '{row_id}'")  # noqa: S608
-            await a_worker(queue, lambda request: httpx.Response(500)).tick()
+            await a_schedule(queue, lambda request: httpx.Response(500)).tick()
         assert (await queue.row(row_id)).status == "dead"
         return row_id
 
@@ -107,12 +107,12 @@ class TestReplay:
     ) -> None:
         """Kept, a row gets one more attempt; reset, it gets all of them. The log goes on in both cases."""
         row_id = await self.dead(queue)
-        assert await queue.store.retry_many("acme", Filter(), reset_attempts=reset, limit=10) == 1
+        assert await queue.queries.retry_many("acme", Filter(), reset_attempts=reset, limit=10) == 1
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.finished_at) == ("pending", attempts, None)
-        await a_worker(queue, lambda request: httpx.Response(503)).tick()
+        await a_schedule(queue, lambda request: httpx.Response(503)).tick()
         assert (await queue.row(row_id)).status == then
-        found = await queue.store.detail(row_id, "acme")
+        found = await queue.queries.detail(row_id, "acme")
         assert found is not None
         assert [(attempt.number, attempt.status_code) for attempt in found[1]] == [(1, 500), (2, 500), (3, 503)]
 
@@ -126,8 +126,8 @@ class TestReplay:
         ]
         live = await queue.put(agent_id="b", event_type="t2", destination="https://x:443")
         wanted = Filter(agent_id="b", event_type="t2", destination="https://x:443")
-        assert await queue.store.retry_many("globex", wanted, reset_attempts=True, limit=10) == 0
-        assert await queue.store.retry_many("acme", wanted, reset_attempts=True, limit=10) == 1
+        assert await queue.queries.retry_many("globex", wanted, reset_attempts=True, limit=10) == 0
+        assert await queue.queries.retry_many("acme", wanted, reset_attempts=True, limit=10) == 1
         assert (await queue.row(meant)).status == "pending"
         assert [(await queue.row(row_id)).status for row_id in others] == ["dead"] * 3
         assert (await queue.row(live)).attempts == 0
@@ -138,9 +138,9 @@ class TestReplay:
         for hour, row_id in enumerate(ids):
             await queue.run(f"UPDATE flowactions_outbox SET finished_at = {hour} WHERE id = '{row_id}'")  # noqa: S608
         span = Filter(finished_from=1, finished_before=3)
-        assert await queue.store.retry_many("acme", span, reset_attempts=False, limit=10) == 2
+        assert await queue.queries.retry_many("acme", span, reset_attempts=False, limit=10) == 2
         named = Filter(ids=(ids[0], ids[1]))
-        assert await queue.store.retry_many("acme", named, reset_attempts=False, limit=10) == 1
+        assert await queue.queries.retry_many("acme", named, reset_attempts=False, limit=10) == 1
         states = [(await queue.row(row_id)).status for row_id in ids]
         assert states == ["pending", "pending", "pending", "dead"]
 
@@ -148,7 +148,7 @@ class TestReplay:
         """Asked again, it goes on where it stopped."""
         ids = sorted([await self.dead(queue) for _ in range(5)])
         for expected in (2, 2, 1, 0):
-            assert await queue.store.retry_many("acme", Filter(), reset_attempts=False, limit=2) == expected
+            assert await queue.queries.retry_many("acme", Filter(), reset_attempts=False, limit=2) == expected
             states = [(await queue.row(row_id)).status for row_id in ids]
             assert states == sorted(states, reverse=True)
 
@@ -157,19 +157,19 @@ class TestCancelling:
     async def test_a_waiting_row_is_ended(self, queue: Queue) -> None:
         """It is dead with the reason, is not sent, and can be retried."""
         row_id = await queue.put()
-        assert await queue.store.cancel(row_id, "acme", "cancelled by Ada")
+        assert await queue.queries.cancel(row_id, "acme", "cancelled by Ada")
         row = await queue.row(row_id)
         assert (row.status, row.last_error, row.attempts) == ("dead", "cancelled by Ada", 0)
         assert await queue.store.claim(10) == []
-        assert not await queue.store.cancel(row_id, "acme", "again")
-        assert await queue.store.retry(row_id, "acme")
+        assert not await queue.queries.cancel(row_id, "acme", "again")
+        assert await queue.queries.retry(row_id, "acme")
 
     async def test_only_a_waiting_row_of_the_organization(self, queue: Queue) -> None:
         """A row that is being sent, and another tenant's, are not touched."""
         row_id = await queue.put()
-        assert not await queue.store.cancel(row_id, "globex", "no")
+        assert not await queue.queries.cancel(row_id, "globex", "no")
         (claimed,) = await queue.store.claim(1)
-        assert not await queue.store.cancel(row_id, "acme", "no")
+        assert not await queue.queries.cancel(row_id, "acme", "no")
         assert await queue.complete(claimed, OK, Transition("delivered"))
 
 
@@ -178,14 +178,14 @@ class TestWorker:
         """Fifty rows a tick by default, here two (§8)."""
         for _ in range(5):
             await queue.put()
-        worker = a_worker(queue, lambda request: httpx.Response(204), limit=2)
-        assert [await worker.tick() for _ in range(4)] == [2, 2, 1, 0]
+        claims = a_schedule(queue, lambda request: httpx.Response(204), limit=2)
+        assert [await claims.tick() for _ in range(4)] == [2, 2, 1, 0]
 
     async def test_a_stored_row_that_cannot_be_read_ends_and_holds_up_nobody(self, queue: Queue) -> None:
         """Garbage in a row makes that row dead; its neighbours are delivered."""
         broken, healthy = await queue.put(), await queue.put()
         await queue.run(f"UPDATE flowactions_outbox SET origin = 'garbage' WHERE id = '{broken}'")  # noqa: S608
-        await a_worker(queue, lambda request: httpx.Response(200)).tick()
+        await a_schedule(queue, lambda request: httpx.Response(200)).tick()
         row = await queue.row(broken)
         assert row.status == "dead"
         assert "cannot be read" in row.last_error
@@ -209,7 +209,7 @@ class TestWorker:
         def fail(request: httpx.Request) -> httpx.Response:
             raise error
 
-        await a_worker(queue, fail).tick()
+        await a_schedule(queue, fail).tick()
         row = await queue.row(row_id)
         assert (row.status, row.attempts) == ("retrying", 1)
         assert row.last_error.startswith(said)
@@ -218,7 +218,7 @@ class TestWorker:
         """A URL that was planted in the queue meets the same rules, and is dead without a request (§2.4)."""
         sent: list[Any] = []
         row_id = await queue.put(url="http://user@127.0.0.1/")
-        await a_worker(queue, sent.append).tick()
+        await a_schedule(queue, sent.append).tick()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, sent) == ("dead", 1, [])
         assert "user name" in row.last_error
@@ -236,9 +236,7 @@ class TestWorker:
                 await asyncio.Event().wait()
             return "s"
 
-        sender = Sender(as_transport(lambda request: httpx.Response(200)), look, lambda: 0.0, lambda: 0.0)
-        courier = Courier(queue.store, sender, secret, nobody_listens)
-        await Worker(queue.store, courier, tick_seconds=1, claim_limit=10).tick()
+        await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=secret).tick()
         assert (await queue.row(healthy)).status == "delivered"
         row = await queue.row(waiting)
         assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
@@ -251,8 +249,7 @@ async def test_an_attempt_ends_at_its_deadline() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    timing = Timing(deadline_seconds=0.05)
-    sender = Sender(as_transport(hang), look, lambda: 0.0, lambda: 0.0, timing=timing)
+    sender = Sender(as_transport(hang), validate, lambda: 0.0, lambda: 0.0, deadline_seconds=0.05)
     outcome = await sender.send(claimed(), None)
     assert isinstance(outcome, Outcome)
     assert outcome.error == "timed out after 0.05 s while sending the request or waiting for the answer"

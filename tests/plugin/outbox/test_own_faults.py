@@ -18,17 +18,19 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.outbox.continuous import ContinuousWorker
-from flowactions_plugin.outbox.deadline import GRACE_SECONDS, Deadline, StallMonitor
-from flowactions_plugin.outbox.delivery import Aborted, Timing
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.resources import SHORTAGES, shortage
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.egress.attempt import Aborted
+from flowactions_plugin.egress.deadline import GRACE_SECONDS, Deadline, StallMonitor
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.resources import SHORTAGES, shortage
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
-from tests.queueing import Queue, a_courier, a_worker, claimed, look
+from tests.queueing import Queue, a_schedule, an_executor, claimed, validate
 from tests.recorder import OK, recorder
 from tests.support import SmallHost, a_walk, development, services_of, until
 
@@ -88,7 +90,7 @@ class TestLostTime:
             async with own_transport() as transport:
                 queue.store = type(queue.store)(queue.database, TIMING.lease_seconds)
                 row_id = await queue.put(url=url, max_attempts=1)
-                await a_worker(queue, transport, monitor=monitor, timing=TIMING).tick()
+                await a_schedule(queue, transport, monitor=monitor, timing=TIMING).tick()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.last_error) == ("delivered", 1, None)
 
@@ -105,9 +107,9 @@ class TestLostTime:
         with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
             async with own_transport() as transport:
                 row_id = await queue.put(url=url, max_attempts=1)
-                worker = a_worker(queue, transport, monitor=monitor, timing=TIMING)
+                claims = a_schedule(queue, transport, monitor=monitor, timing=TIMING)
                 for _ in range(2):
-                    await worker.tick()
+                    await claims.tick()
                     row = await queue.row(row_id)
                     assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
                     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
@@ -125,15 +127,15 @@ class TestLostTime:
         with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
             async with own_transport() as transport:
                 row_id = await queue.put(url=url, max_attempts=2)
-                await a_worker(queue, transport, monitor=monitor, timing=TIMING).tick()
+                await a_schedule(queue, transport, monitor=monitor, timing=TIMING).tick()
                 end.set()
-        found = await queue.store.detail(row_id, "acme")
+        found = await queue.queries.detail(row_id, "acme")
         assert found is not None
         row, (attempt,) = found
         assert row.last_error == "timed out after 0.6 s while waiting for the answer"
         assert attempt.duration_ms >= 1400
 
-    async def test_a_worker_that_wakes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
+    async def test_a_claims_that_wakes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
         """What is left of the lease does not cover an attempt: the rows are given back, and sent with the next claim."""
         queue.store = type(queue.store)(queue.database, 1.5)
         block = True
@@ -150,15 +152,15 @@ class TestLostTime:
             sent.append(request)
             return httpx.Response(200)
 
-        worker = a_worker(queue, answer, signing_secret=secret, timing=Timing(1.5, 0.6))
-        await worker.tick()
+        claims = a_schedule(queue, answer, signing_secret=secret, timing=Timing(1.5, 0.6))
+        await claims.tick()
         assert sent == []
         rows = [await queue.row(row_id) for row_id in ids]
         assert {(row.status, row.attempts, row.claim_token, row.takeovers) for row in rows} == {
             ("pending", 0, None, 0)
         }
         block = False
-        await worker.tick()
+        await claims.tick()
         assert len(sent) == 3
 
     async def test_the_lease_begins_before_the_claim_is_asked_for(
@@ -273,15 +275,15 @@ class TestShortages:
                 )
             return httpx.Response(200)
 
-        worker = a_worker(queue, answer)
-        await worker.tick()
+        claims = a_schedule(queue, answer)
+        await claims.tick()
         for row_id in ids:
             row = await queue.row(row_id)
             assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
             assert row.next_attempt_at > row.updated_at + 4000
         lacking = False
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
-        await worker.tick()
+        await claims.tick()
         assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * 4
         assert caplog.text.count("given back without an attempt") == 1
         assert caplog.text.count("deliveries go on") == 1
@@ -321,7 +323,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         async with before.lifespan():
             for _ in range(count):
                 await before.reach(a_walk(), node)
-        method, failures = getattr(services._store, broken), 0
+        method, failures = getattr(services._delivery.store, broken), 0
 
         async def fail_in_flight(*arguments: Any, **others: Any) -> Any:
             nonlocal failures
@@ -330,7 +332,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
                 raise LookupError("a defect")
             return await method(*arguments, **others)
 
-        monkeypatch.setattr(services._store, broken, fail_in_flight)
+        monkeypatch.setattr(services._delivery.store, broken, fail_in_flight)
         async with actions.lifespan():
             await until(lambda: arrived == count, 60)
             if delivery == "continuous" and broken == "claim":
@@ -357,7 +359,7 @@ async def test_what_we_cut_ourselves_is_no_attempt() -> None:
         await reader.read()
 
     async with listening(serve) as port, own_transport() as transport:
-        sender = Sender(transport, look, time.time, time.monotonic)
+        sender = Sender(transport, validate, time.time, time.monotonic)
         sending = asyncio.create_task(sender.send(claimed(url=f"http://127.0.0.1:{port}/"), None))
         await arrived.wait()
         await sender.aclose()
@@ -375,7 +377,9 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
         return httpx.Response(200)
 
     row_id = await queue.put()
-    worker = ContinuousWorker(queue.store, a_courier(queue, answer), slots=5, per_destination=5)
+    executor = an_executor(queue, answer)
+    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+    worker, completer = Worker(queue.store, executor, claims), executor.completer
     database = queue.database
     opened = database._engines.current, database._engines.thread
     claim = queue.store.claim
@@ -389,18 +393,18 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
         return found
 
     queue.store.claim = fail  # type: ignore[method-assign]
-    flush = worker._courier.flush
+    flush = completer.flush
 
     async def tell(*_: Any) -> None:
         if answered.is_set():
-            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "current", opened[0])
-            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "thread", opened[1])
-            worker._courier.flush = flush  # type: ignore[method-assign]
-            if worker._courier.behind:
+            asyncio.get_running_loop().call_later(0.2, setattr, database, "_engine", opened[0])
+            asyncio.get_running_loop().call_later(0.2, setattr, database, "_thread", opened[1])
+            completer.flush = flush  # type: ignore[method-assign]
+            if completer.behind:
                 raise crash
         await flush()
 
-    worker._courier.flush = tell  # type: ignore[method-assign]
+    completer.flush = tell  # type: ignore[method-assign]
     with pytest.raises(LookupError):
         await asyncio.wait_for(worker.run(), 30)
     assert (await queue.row(row_id)).status == "delivered"

@@ -23,17 +23,17 @@ from cryptography.x509.oid import NameOID
 
 from flowactions_hookspecs import Delivery, FlowActions
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress import guard as guard_module
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.outbox import egress
-from flowactions_plugin.outbox.delivery import Outcome
-from flowactions_plugin.outbox.egress import EgressGuard, Resolve
-from flowactions_plugin.outbox.queue import Webhook
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
-from tests.queueing import ORIGIN, Queue, a_delivery, a_worker, claimed
+from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed
 from tests.recorder import OK, Recorder, recorder, status
 from tests.support import SmallHost, services_of, until
 
@@ -91,7 +91,7 @@ class TestProxy:
             async def planted(url: str) -> Delivery:
                 delivery = a_delivery(id=new_id(1_700_000_000), url=url, max_attempts=1)
                 async with services._database.write() as connection:
-                    await services._store.enqueue(delivery, connection)
+                    await services._delivery.store.enqueue(delivery, connection)
                 ended = lambda: [each for each in host.finished if each.id == delivery.id]  # noqa: E731
                 return (await until(ended))[0]  # type: ignore[no-any-return]
 
@@ -125,13 +125,13 @@ class TestProxy:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         """Enqueue lets it through; delivery waits for its address, which is forbidden, and asks for nothing."""
-        monkeypatch.setattr(egress, "RESOLVE_SECONDS", 0.05)
+        monkeypatch.setattr(guard_module, "RESOLVE_SECONDS", 0.05)
         with looking_up(monkeypatch) as (names, go):
             names["slow.example"] = ["127.0.0.1"]
             go.clear()
             async with self.leaving(tmp_path, how) as (host, _, asked):
                 services = services_of(host)
-                delivery = await services._outbox.prepare(a_webhook("http://slow.example/"))
+                delivery = await services._outbox.new_delivery(a_webhook("http://slow.example/"))
                 await services._outbox.write(delivery)
                 await asyncio.sleep(0.3)
                 assert (asked, host.finished) == ([], [])
@@ -149,7 +149,7 @@ class TestProxy:
             guarding = guard(resolve=Resolver(1))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await guarding.require("http://slow.example/")
+                    await guarding.resolve("http://slow.example/")
             go.set()
 
     @pytest.mark.parametrize("how", ["proxy", "transport"])
@@ -166,7 +166,7 @@ class TestProxy:
             ):
                 outbox = services_of(host)._outbox
                 for url in ("http://inside.example/", "http://missing.example/"):
-                    await outbox.prepare(a_webhook(url))
+                    await outbox.new_delivery(a_webhook(url))
                     assert (await planted(url)).status == "delivered"
                 for url in (
                     "http://10.0.0.1/",
@@ -176,7 +176,7 @@ class TestProxy:
                     "http://127.1/",
                 ):
                     with pytest.raises(EgressRefused):
-                        await outbox.prepare(a_webhook(url))
+                        await outbox.new_delivery(a_webhook(url))
                     assert (await planted(url)).status == "dead"
                 assert asked == ["http://inside.example/", "http://missing.example/"]
             assert names.asked == []
@@ -209,7 +209,7 @@ class TestProxy:
                 for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
                     delivery = a_delivery(url=url)
                     async with services._database.write() as connection:
-                        await services._store.enqueue(delivery, connection)
+                        await services._delivery.store.enqueue(delivery, connection)
                 await until(lambda: len(host.finished) == 4)
             ended = {delivery.url: delivery.status for delivery in host.finished}
             assert ended.pop("http://8.8.8.8/") == "delivered"
@@ -227,7 +227,7 @@ class TestProxy:
             try:
                 for url in ("http://example.com/x", "https://example.com/x"):
                     await queue.put(url=url)
-                    await a_worker(queue, transport).tick()
+                    await a_schedule(queue, transport).tick()
             finally:
                 await transport.aclose()
             said = base64.b64encode("ada:s3€:c@ret".encode()).decode()
@@ -246,7 +246,7 @@ class TestProxy:
             row_id = await queue.put(url="https://example.com:8443/secret-path")
             transport = OutboundTransport(guard(), 5, proxy.url.removesuffix("/hook"))
             try:
-                await a_worker(queue, transport).tick()
+                await a_schedule(queue, transport).tick()
             finally:
                 await transport.aclose()
             assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
@@ -262,7 +262,7 @@ class TestProxy:
         transport = OutboundTransport(guard(), 5, "http://ada:s3cret@proxy.example:3128")
         try:
             with looking_up(monkeypatch) as (names, _):
-                await a_worker(queue, transport).tick()
+                await a_schedule(queue, transport).tick()
                 assert names.asked == ["proxy.example"]
         finally:
             await transport.aclose()
@@ -275,7 +275,7 @@ class TestProxy:
         row_id = await queue.put(url="http://example.com/x")
         transport = OutboundTransport(guard(), 5, "http://ada:s3cret@127.0.0.1:1")
         try:
-            await a_worker(queue, transport).tick()
+            await a_schedule(queue, transport).tick()
         finally:
             await transport.aclose()
         row = await queue.row(row_id)
@@ -400,7 +400,7 @@ class TestAuthorities:
                 guarding = guard(development=True)
                 transport = OutboundTransport(guarding, 1, proxy, authorities)
                 try:
-                    sender = Sender(transport, guarding.require, lambda: 0.0, lambda: 0.0)
+                    sender = Sender(transport, guarding.resolve, lambda: 0.0, lambda: 0.0)
                     outcome = await sender.send(claimed(url=url), None)
                 finally:
                     await transport.aclose()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,28 +13,25 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.outbox import continuous
-from flowactions_plugin.outbox.continuous import ContinuousWorker
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.sender import Sender
+from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from tests.bulk import copy
 from tests.loopback import listening
-from tests.queueing import Queue, a_worker, as_transport, look, no_secret, nobody_listens
+from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of, until
 from tests.waiting import within
 
 
-def a_continuous_worker(
-    queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5
-) -> ContinuousWorker:
-    sender = Sender(as_transport(answer), look, queue.database.clock, time.monotonic)
-    courier = Courier(queue.store, sender, no_secret, nobody_listens)
-    return ContinuousWorker(queue.store, courier, slots=slots, per_destination=per_destination)
+def a_continuous_worker(queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5) -> Worker:
+    executor = an_executor(queue, answer)
+    claims = ContinuousClaims(queue.store, executor, slots=slots, per_destination=per_destination)
+    return Worker(queue.store, executor, claims)
 
 
 @asynccontextmanager
-async def running(worker: ContinuousWorker) -> AsyncIterator[None]:
+async def running(worker: Worker) -> AsyncIterator[None]:
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -112,7 +108,7 @@ async def test_within_a_tick_a_dead_destination_has_its_share_only(queue: Queue)
         asked[request.url.host] += 1
         return httpx.Response(200 if request.url.host.startswith("healthy") else 503)
 
-    assert await a_worker(queue, answer, limit=50, per_destination=10).tick() == 11
+    assert await a_schedule(queue, answer, limit=50, per_destination=10).tick() == 11
     assert asked == {"dead.example.com": 10, "healthy.example.com": 1}
     assert (await queue.row(healthy)).status == "delivered"
 
@@ -121,7 +117,7 @@ async def test_without_a_limit_a_tick_takes_the_oldest(queue: Queue) -> None:
     """§8 as it stands: up to fifty, oldest first, wherever they go."""
     slow = await queue.put(destination="http://dead.example.com:80")
     await copy(queue.database, slow, 100)
-    assert await a_worker(queue, lambda request: httpx.Response(200), limit=50).tick() == 50
+    assert await a_schedule(queue, lambda request: httpx.Response(200), limit=50).tick() == 50
 
 
 async def test_every_destination_has_its_turn(queue: Queue) -> None:
@@ -240,14 +236,14 @@ async def test_a_delivery_that_fails_unexpectedly_costs_the_others_nothing(
     caplog.set_level(logging.ERROR)
     worker = a_continuous_worker(queue, lambda request: httpx.Response(200), slots=2, per_destination=1)
     ids = sorted([await queue.put() for _ in range(4)])
-    send = worker._courier._sender.send
+    send = worker._executor._sender.send
 
-    async def fail_once(delivery: Any, secret: str | None) -> Any:
+    async def fail_once(delivery: Any, *others: Any) -> Any:
         if delivery.id == ids[0]:
             raise LookupError
-        return await send(delivery, secret)
+        return await send(delivery, *others)
 
-    monkeypatch.setattr(worker._courier._sender, "send", fail_once)
+    monkeypatch.setattr(worker._executor._sender, "send", fail_once)
     async with running(worker):
         await until(lambda: _live(queue, 1))
     assert "failed unexpectedly" in caplog.text
@@ -267,7 +263,7 @@ async def test_a_row_that_is_due_since_long_is_found_within_a_second(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
-    monkeypatch.setattr("flowactions_plugin.outbox.claims.WHOLE_SECONDS", 0.3)
+    monkeypatch.setattr("flowactions_plugin.outbox.store.FULL_SCAN_INTERVAL", 0.3)
     first = await queue.put()
     assert [each.id for each in await queue.store.claim(10, per_destination=10)] == [first]
     old = await queue.put()
@@ -295,9 +291,10 @@ async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue
 
     for _ in range(30):
         await queue.put()
-    worker = a_continuous_worker(queue, answer, slots=5, per_destination=5)
-    async with running(worker):
-        await until(lambda: sent == 15 and worker._slots.waiting > 0)
+    executor = an_executor(queue, answer)
+    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+    async with running(Worker(queue.store, executor, claims)):
+        await until(lambda: sent == 15 and claims._slots.waiting > 0)
         asyncio.get_running_loop().call_later(0.1, hold.set)
     statuses = Counter[tuple[str, bool, int]]()
     async with queue.database.read() as connection:

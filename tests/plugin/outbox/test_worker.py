@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.outbox.worker import outage_delay
-from tests.queueing import Queue, a_worker
+from tests.queueing import Queue, a_schedule, a_worker
 from tests.support import SmallHost, a_walk, development, until
 
 
@@ -107,7 +107,7 @@ async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> 
     def fail(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadError("bad \x00 header \ud800" + "x" * 10_000)
 
-    await a_worker(queue, fail).tick()
+    await a_schedule(queue, fail).tick()
     row = await queue.row(row_id)
     assert row.status == "dead"
     assert row.last_error.startswith("bad   header ?xxx")

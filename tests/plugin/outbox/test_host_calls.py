@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
-from flowactions_plugin.outbox.delivery import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
-from tests.queueing import Queue, a_worker
+from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
+from tests.queueing import Queue, a_schedule
 from tests.support import SmallHost, a_walk, development, services_of, until
 
 SECRET = "whsec_never_seen"
@@ -66,9 +66,9 @@ async def test_a_signing_secret_that_is_none_has_its_rows_wait(
     host = ShopHost()
     host.answer = answer
     ids = [await queue.put() for _ in range(5)]
-    worker = a_worker(queue, ok, signing_secret=host.signing_secret)
+    claims = a_schedule(queue, ok, signing_secret=host.signing_secret)
     for _ in range(2):
-        assert await worker.tick() == 5
+        assert await claims.tick() == 5
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
     for row_id in ids:
         row = await queue.row(row_id)
@@ -78,7 +78,7 @@ async def test_a_signing_secret_that_is_none_has_its_rows_wait(
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
     assert SECRET not in "\n".join(record.getMessage() for record in caplog.records)
     host.answer = SECRET
-    await worker.tick()
+    await claims.tick()
     for row_id in ids:
         row = await queue.row(row_id)
         assert (row.status, row.waiting_since, row.last_error) == ("delivered", None, None)
@@ -87,7 +87,7 @@ async def test_a_signing_secret_that_is_none_has_its_rows_wait(
 async def test_a_method_that_is_not_async_is_said_so(queue: Queue) -> None:
     """What is not awaitable names the method."""
     row_id = await queue.put()
-    await a_worker(queue, ok, signing_secret=SyncHost().signing_secret).tick()
+    await a_schedule(queue, ok, signing_secret=SyncHost().signing_secret).tick()
     row = await queue.row(row_id)
     assert row.last_error == "Host.signing_secret of SyncHost returned str: it has to be async"
 
@@ -103,28 +103,28 @@ async def test_the_wait_doubles_and_ends_after_ninety_days(
 
     host.answer = b"x"
     row_id = await queue.put()
-    worker = a_worker(queue, ok, signing_secret=host.signing_secret, delivery_finished=finished)
+    claims = a_schedule(queue, ok, signing_secret=host.signing_secret, delivery_finished=finished)
     pauses = []
     for waited in (None, 0, 5, 10, 40, 300, 599, 1000, WAIT_LIMIT_SECONDS - 5):
         now = int(time.time() * 1000)
         since = "NULL" if waited is None else now - waited * 1000
         await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 0, waiting_since = {since}")  # noqa: S608
-        await worker.tick()
+        await claims.tick()
         row = await queue.row(row_id)
         pauses.append(round((row.next_attempt_at - row.updated_at) / 1000))
     assert pauses == pytest.approx([5, 5, 5, 10, 40, 300, 599, WAIT_CAP_SECONDS, WAIT_CAP_SECONDS], abs=2)
     assert max(pauses) < LONGEST_WAIT_SECONDS
     since = int(time.time() - WAIT_LIMIT_SECONDS - 1) * 1000
     await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 0, waiting_since = {since}")  # noqa: S608
-    await worker.tick()
+    await claims.tick()
     row = await queue.row(row_id)
     assert (row.status, row.attempts, row.waiting_since) == ("dead", 0, None)
     assert "Host.signing_secret of ShopHost returned bytes" in row.last_error
     assert [(status, attempts) for status, attempts, _ in told] == [("dead", 0)]
     assert caplog.text.count("is dead: it has waited too long") == 1
     # Retried, it may wait as long again.
-    assert await queue.store.retry(row_id, "acme")
-    await worker.tick()
+    assert await queue.queries.retry(row_id, "acme")
+    await claims.tick()
     assert (await queue.row(row_id)).status == "pending"
 
 
@@ -132,7 +132,7 @@ async def test_a_wait_is_over_when_the_host_has_answered(queue: Queue) -> None:
     """Whatever the attempt then comes to, the next wait begins anew."""
     row_id = await queue.put()
     await queue.run("UPDATE flowactions_outbox SET waiting_since = 1")
-    await a_worker(queue, lambda request: httpx.Response(500)).tick()
+    await a_schedule(queue, lambda request: httpx.Response(500)).tick()
     row = await queue.row(row_id)
     assert (row.status, row.waiting_since) == ("retrying", None)
 
@@ -145,7 +145,7 @@ async def test_origins_are_said_one_by_one(queue: Queue, caplog: pytest.LogCaptu
         origin = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id=str(number))
         for _ in range(4):
             await queue.put(origin=origin)
-    await a_worker(queue, ok, signing_secret=host.signing_secret).tick()
+    await a_schedule(queue, ok, signing_secret=host.signing_secret).tick()
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 3
     assert sum(record.exc_info is not None and record.exc_info[0] is not None for record in errors) == 1
@@ -197,15 +197,15 @@ async def test_a_transport_that_is_none_has_its_rows_wait(
     async with actions.lifespan():
         node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
         ids = [str((await actions.reach(a_walk(), node)).delivery_id) for _ in range(4)]
-        store = services_of(host)._store
+        queries = services_of(host)._delivery.queries
 
         async def waiting() -> bool:
-            rows = [await store.detail(row_id, "acme") for row_id in ids]
+            rows = [await queries.detail(row_id, "acme") for row_id in ids]
             return all(row is not None and row[0].waiting_since is not None for row in rows)
 
         await until(waiting)
         for row_id in ids:
-            found = await store.detail(row_id, "acme")
+            found = await queries.detail(row_id, "acme")
             assert found is not None
             row, log = found
             assert (row.status, row.attempts, log) == ("pending", 0, [])
@@ -233,7 +233,7 @@ async def test_what_a_host_does_on_being_told_harms_nobody(
     host = Listener()
     host.answer = answer
     ids = [await queue.put() for _ in range(3)]
-    await a_worker(queue, ok, delivery_finished=host.delivery_finished).tick()
+    await a_schedule(queue, ok, delivery_finished=host.delivery_finished).tick()
     assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * 3
     assert len(host.finished) == 3
     assert caplog.text.count("the host failed to take note of delivery") == 3
@@ -261,9 +261,9 @@ async def test_every_end_is_one_line(queue: Queue, caplog: pytest.LogCaptureFixt
         await queue.put(url="http://user:hidden@127.0.0.1/", **place): "user name",
         await queue.put(url=url.format("x"), origin=gone, **place): "the node is gone",
     }
-    await a_worker(queue, answer, signing_secret=secret).tick()
+    await a_schedule(queue, answer, signing_secret=secret).tick()
     cancelled = await queue.put(url=url.format("x"), **place)
-    assert await queue.store.cancel(cancelled, "acme", "cancelled by Ada\n")
+    assert await queue.queries.cancel(cancelled, "acme", "cancelled by Ada\n")
     reasons[cancelled] = "cancelled by Ada"
     said = [record for record in caplog.records if "is dead" in record.getMessage()]
     assert {record.levelno for record in said} == {logging.WARNING}

@@ -8,20 +8,20 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox import bell, continuous
-from flowactions_plugin.outbox.bell import DEBOUNCE_SECONDS, Bell, keep_listening
+from flowactions_plugin.outbox import continuous, notifier
+from flowactions_plugin.outbox.notifier import DEBOUNCE_SECONDS, Listener, Notifier
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of, until
 
 
 class Pauses:
-    """Stands in for the bell's pauses: each lasts until the test ends it."""
+    """Stands in for the notifier's pauses: each lasts until the test ends it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
         self._end = asyncio.Semaphore(0)
         stand_in = SimpleNamespace(**{**vars(asyncio), "sleep": self._pause})
-        monkeypatch.setattr(bell, "asyncio", stand_in)
+        monkeypatch.setattr(notifier, "asyncio", stand_in)
 
     async def _pause(self, seconds: float) -> None:
         assert seconds == DEBOUNCE_SECONDS
@@ -48,20 +48,20 @@ async def test_many_rings_are_few_notifications(monkeypatch: pytest.MonkeyPatch)
         nonlocal notified
         notified += 1
 
-    ringing = Bell(notify)
-    async with ringing:
+    sending = Notifier(notify)
+    async with sending:
         for round_ in (1, 2, 3):
             for _ in range(100):
-                ringing.ring()
+                sending.notify()
                 await turns()
-            # The first round's first ring, and then one for all that came during each pause.
+            # The first round's first notification, and then one for all that came during each pause.
             assert (notified, pauses.begun) == (round_, round_)
             await pauses.end(round_)
             await until(lambda round_=round_: notified == round_ + 1)  # type: ignore[misc]
         await pauses.end(4)
         await turns()
         assert notified == 4
-        ringing.ring()
+        sending.notify()
         await until(lambda: notified == 5)
 
 
@@ -74,39 +74,39 @@ async def test_a_notification_that_fails_harms_nobody(monkeypatch: pytest.Monkey
         tried += 1
         raise StorageUnavailable("away")
 
-    ringing = Bell(notify)
-    async with ringing:
+    sending = Notifier(notify)
+    async with sending:
         for expected in (1, 2):
-            ringing.ring()
+            sending.notify()
             await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
             await pauses.end(expected)
             await turns()
 
 
-async def test_after_its_end_it_does_not_ring() -> None:
-    """A commit that is heard of too late opens no connection that nobody would close."""
+async def test_after_its_end_it_does_not_notify() -> None:
+    """A commit that is notified of too late opens no connection that nobody would close."""
     notified = 0
 
     async def notify() -> None:
         nonlocal notified
         notified += 1
 
-    ringing = Bell(notify)
-    ringing.ring()
-    async with ringing:
+    sending = Notifier(notify)
+    sending.notify()
+    async with sending:
         pass
-    ringing.ring()
+    sending.notify()
     await turns()
     assert notified == 0
-    async with ringing:
-        ringing.ring()
+    async with sending:
+        sending.notify()
         await until(lambda: notified)
 
 
 async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a lost connection the worker looks once, for it may have missed something, and listens again."""
-    monkeypatch.setattr(bell, "RELISTEN_SECONDS", 0.01)
-    listened, heard = 0, 0
+    monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.01)
+    listened, notified = 0, 0
 
     async def listen() -> None:
         nonlocal listened
@@ -114,12 +114,12 @@ async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         if listened % 2:
             raise StorageUnavailable("away")
 
-    def hear() -> None:
-        nonlocal heard
-        heard += 1
+    def on_notify() -> None:
+        nonlocal notified
+        notified += 1
 
-    task = asyncio.create_task(keep_listening(listen, hear))
-    await until(lambda: heard >= 3)
+    task = asyncio.create_task(Listener(listen, on_notify).run())
+    await until(lambda: notified >= 3)
     task.cancel()
     assert listened >= 3
 
@@ -127,7 +127,7 @@ async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_worker_elsewhere_is_woken(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On PostgreSQL, a row of one host is delivered by another at once, and again after its connection was cut."""
     monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
-    monkeypatch.setattr(bell, "RELISTEN_SECONDS", 0.2)
+    monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.2)
     settings = development(postgres_url, FLOWACTIONS_DELIVERY="continuous")
     sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
     delivering = FlowActions.load(SmallHost(settings))

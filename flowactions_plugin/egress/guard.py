@@ -239,7 +239,7 @@ class EgressGuard:
             message += _WAYS_OUT
         raise EgressRefused(message)
 
-    async def read(self, url: str) -> Destination:
+    async def validate(self, url: str) -> Destination:
         """Parse a URL, and leave its addresses to what dials them.
 
         Raises:
@@ -265,7 +265,7 @@ class EgressGuard:
             pass
         return destination
 
-    async def require(self, url: str) -> Destination:
+    async def resolve(self, url: str) -> Destination:
         """Parse a URL at delivery, for a transport that does not check what it dials.
 
         The caller bounds the time. A name that cannot be looked up is no destination: what it leads to by the time

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from flowactions_plugin.outbox.delivery import Timing
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.transport import OutboundTransport
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.outbox.rules import Timing
 from tests.loopback import Serve, listening
-from tests.queueing import Queue, a_worker
+from tests.queueing import Queue, a_schedule
 from tests.recorder import OK, recorder, status
 
 GROWTH = 20 * 1024 * 1024
@@ -231,10 +231,10 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
         for name, (serve, _, _) in MISBEHAVIOUR.items():
             rows[name] = await queue.put(url=await stack.enter_async_context(serving(serve)))
         async with memory() as used:
-            assert await a_worker(queue, sender, limit=100).tick() == len(rows)
+            assert await a_schedule(queue, sender, limit=100).tick() == len(rows)
         assert used.growth < GROWTH
         for name, (_, state, said) in MISBEHAVIOUR.items():
-            found = await queue.store.detail(rows[name], "acme")
+            found = await queue.queries.detail(rows[name], "acme")
             assert found is not None
             row, (attempt,) = found
             assert (name, row.status, row.attempts) == (name, state, 1), row.last_error
@@ -253,7 +253,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(queue: Queue, code: i
     async with recorder() as elsewhere, transport() as sender:
         async with serving(answering(status(code, f"location: {elsewhere.url}"))) as url:
             row_id = await queue.put(url=url, max_attempts=1)
-            await a_worker(queue, sender).tick()
+            await a_schedule(queue, sender).tick()
         row = await queue.row(row_id)
         assert (row.status, row.last_status_code, elsewhere.requests) == ("dead", code, [])
 
@@ -267,10 +267,10 @@ async def test_a_receiver_that_does_not_read_is_given_up_in_time(queue: Queue) -
     async with serving(deaf) as url, transport() as sender:
         # Beside one that needs no time to be sent.
         rows = [await queue.put(url=url, body=body) for body in (b"x" * 20_000_000, b"{}")]
-        await a_worker(queue, sender).tick()
+        await a_schedule(queue, sender).tick()
         took, errors = [], []
         for row_id in rows:
-            found = await queue.store.detail(row_id, "acme")
+            found = await queue.queries.detail(row_id, "acme")
             assert found is not None
             row, (attempt,) = found
             errors.append((row.status, row.last_error))
@@ -322,7 +322,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_accepted(
 
     async with serving(serve, certificate(tmp_path, expired=expired)) as url, transport() as sender:
         row_id = await queue.put(url=url)
-        await a_worker(queue, sender).tick()
+        await a_schedule(queue, sender).tick()
         row = await queue.row(row_id)
         assert row.status == "retrying"
         assert "the TLS certificate of 127.0.0.1" in row.last_error
@@ -350,7 +350,7 @@ class TestIdleConnections:
         async with serving(serve) as url, transport() as sender:
             for _ in range(3):
                 row_id = await queue.put(url=url, max_attempts=1, method=method)
-                await a_worker(queue, sender).tick()
+                await a_schedule(queue, sender).tick()
                 assert (await queue.row(row_id)).status == "delivered"
         assert connections == [1, 1, 1]
 
@@ -374,7 +374,7 @@ class TestIdleConnections:
         async with serving(serve) as url, transport() as sender:
             for number in (3, 1):
                 ids = [await queue.put(url=url, max_attempts=1) for _ in range(number)]
-                await a_worker(queue, sender).tick()
+                await a_schedule(queue, sender).tick()
                 assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * number
         assert connections == 4
 
@@ -390,7 +390,7 @@ class TestIdleConnections:
 
         async with serving(serve) as url, transport() as sender:
             row_id = await queue.put(url=url, max_attempts=1, method=method)
-            await a_worker(queue, sender).tick()
+            await a_schedule(queue, sender).tick()
             assert ((await queue.row(row_id)).status, count) == ("dead", 1)
 
     async def test_an_answer_that_has_begun_is_not_asked_for_again(self, queue: Queue) -> None:
@@ -410,7 +410,7 @@ class TestIdleConnections:
         async with serving(serve) as url, transport() as sender:
             for state in ("delivered", "dead"):
                 row_id = await queue.put(url=url, max_attempts=1)
-                await a_worker(queue, sender).tick()
+                await a_schedule(queue, sender).tick()
                 assert (await queue.row(row_id)).status == state
         assert count == 2
 
@@ -433,7 +433,7 @@ class TestIdleConnections:
         async with serving(serve) as url, transport() as sender:
             for expected in (1, 2):
                 row_id = await queue.put(url=url, max_attempts=1)
-                await a_worker(queue, sender).tick()
+                await a_schedule(queue, sender).tick()
                 assert (await queue.row(row_id)).status == "delivered"
                 await strays.acquire()
                 await asyncio.sleep(0.1)  # it is on loopback, and read by this event loop
@@ -455,7 +455,7 @@ class TestIdleConnections:
         async with serving(serve) as url, transport() as sender:
             for number in range(11):
                 await queue.put(url=url)
-                await a_worker(queue, sender).tick()
+                await a_schedule(queue, sender).tick()
                 assert connections == (1 if number < 10 else 2)
 
     async def test_cookies_of_one_delivery_are_not_sent_with_the_next(self, queue: Queue) -> None:
@@ -472,7 +472,7 @@ class TestIdleConnections:
         async with serving(serve) as url, transport() as sender:
             for _ in range(2):
                 await queue.put(url=url)
-                await a_worker(queue, sender).tick()
+                await a_schedule(queue, sender).tick()
         assert len(seen) == 2
         assert not any(b"cookie" in head for head in seen)
 
@@ -486,7 +486,7 @@ class TestPhases:
         made = OutboundTransport(guard, 100)
         try:
             row_id = await queue.put(url=url)
-            await a_worker(queue, made, timing=Timing(deadline_seconds=0.5)).tick()
+            await a_schedule(queue, made, timing=Timing(deadline_seconds=0.5)).tick()
         finally:
             await made.aclose()
         said: str = (await queue.row(row_id)).last_error

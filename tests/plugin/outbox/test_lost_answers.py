@@ -16,7 +16,8 @@ from sqlalchemy.engine import URL, make_url
 
 from flowactions_hookspecs import OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.delivery import Timing
+from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
@@ -135,11 +136,11 @@ async def statuses(queue: Queue) -> Counter[str]:
         return Counter(rows.scalars())
 
 
-async def run_until(cut: Cut, worker: Any, expected: dict[str, int]) -> None:
+async def run_until(cut: Cut, worker: Worker, expected: dict[str, int]) -> None:
     running = asyncio.create_task(worker.run())
 
     async def all_there() -> bool:
-        return await statuses(cut.queue) == expected and not worker._courier.behind
+        return await statuses(cut.queue) == expected and not worker._completer.behind
 
     await until(all_there)
     running.cancel()
@@ -166,7 +167,7 @@ async def test_an_outcome_that_was_written_is_found_again(
     assert "taken over" not in caplog.text
     assert caplog.text.count("out of reach") == 1
     assert caplog.text.count("is dead") == (ROWS if expected == "dead" else 0)
-    found = await cut.queue.store.detail(ids[0], "acme")
+    found = await cut.queue.queries.detail(ids[0], "acme")
     assert found is not None
     assert [attempt.number for attempt in found[1]] == [1]
 
@@ -231,7 +232,7 @@ async def test_a_claim_whose_answer_is_lost_kills_nothing(cut: Cut) -> None:
     timing = Timing(lease_seconds=0.2, deadline_seconds=0.05, quarantine_seconds=0.01)
     cut.queue.store = type(cut.queue.store)(cut.queue.database, timing.lease_seconds)
     ids = [await cut.queue.put() for _ in range(10)]
-    claim = cut.queue.store._claims._claim
+    claim = cut.queue.store._claim
 
     for _ in range(8):
         # The token is a parameter of nothing else.

@@ -8,9 +8,8 @@ from typing import Any
 
 import httpx
 
+from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Progress, Request, Response
 from flowactions_plugin.errors import HostFailed, SendFailed
-from flowactions_plugin.outbox.delivery import RESPONSE_KEPT_BYTES
-from flowactions_plugin.outbox.sender import Answer, Progress, Request
 
 
 class HostTransport:
@@ -26,7 +25,7 @@ class HostTransport:
         self._transport = transport
         self._name = f"Host.transport ({type(transport).__name__})"
 
-    async def post(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         """Send a request.
 
         Raises:
@@ -38,7 +37,7 @@ class HostTransport:
         sent = _translated(request)
         try:
             response = self._checked(await self._transport.handle_async_request(sent))
-            request.progress.answer = Answer(response.status_code, response.headers, b"")
+            request.progress.response = Response(response.status_code, response.headers, b"")
             request.progress.phase = "reading the body"
             try:
                 start = await self._first_bytes(response)
@@ -56,7 +55,7 @@ class HostTransport:
             raise HostFailed(f"{self._name} was cancelled from within") from exc
         except Exception as exc:
             raise HostFailed(f"{self._name} raised {type(exc).__name__}, not an httpx.TransportError") from exc
-        return Answer(response.status_code, response.headers, start)
+        return Response(response.status_code, response.headers, start)
 
     def _checked(self, response: Any) -> httpx.Response:
         if not isinstance(response, httpx.Response):

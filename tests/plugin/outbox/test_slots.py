@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.outbox.slots import LEAST_WANTED, Slots
+from flowactions_plugin.outbox.slots import LEAST_DEMAND, Slots
 
 PLACES = ["a", "b", "c"]
 
@@ -16,13 +16,13 @@ def claimed(*places: str) -> list[tuple[str, str]]:
 
 def test_an_idle_worker_claims_for_its_slots_only() -> None:
     """Nothing has finished yet, so nothing is claimed ahead."""
-    assert Slots[str](10, 5).wish() == (10, {})
+    assert Slots[str](10, 5).demand() == (10, {})
 
 
 def test_a_destination_has_its_share_and_the_rest_waits() -> None:
     """What waits starts when one to the same destination is over."""
     slots: Slots[str] = Slots(10, 2)
-    slots.add(slots.wish(), claimed("a", "a", "a", "b"))
+    slots.add(slots.demand(), claimed("a", "a", "a", "b"))
     assert list(slots.start()) == ["a", "a", "b"]
     assert slots.waiting == 1
     slots.finish("b")
@@ -34,19 +34,19 @@ def test_a_destination_has_its_share_and_the_rest_waits() -> None:
 def test_what_finished_since_the_last_claim_is_claimed_ahead() -> None:
     """Ten were over while the last claim was under way: the next brings ten for the slots and ten more."""
     slots: Slots[str] = Slots(10, 10)
-    slots.add(slots.wish(), claimed(*"a" * 10))
+    slots.add(slots.demand(), claimed(*"a" * 10))
     assert len(list(slots.start())) == 10
-    assert slots.wish().limit == 0  # nothing finished: with slow receivers nothing is claimed ahead
+    assert slots.demand().limit == 0  # nothing finished: with slow receivers nothing is claimed ahead
     for _ in range(10):
         slots.finish("a")
-    assert slots.wish() == (20, {"a": -10})
-    assert slots.wish() == (10, {})  # counted once
+    assert slots.demand() == (20, {"a": -10})
+    assert slots.demand() == (10, {})  # counted once
 
 
 def test_a_share_that_was_used_up_asks_for_a_claim_when_one_is_over() -> None:
     """Where a claim stopped at a share, more may be due; where it did not, nothing was left."""
     slots: Slots[str] = Slots(10, 2)
-    slots.add(slots.wish(), claimed("a", "a", "b"))
+    slots.add(slots.demand(), claimed("a", "a", "b"))
     list(slots.start())
     assert slots.finish("a")
     assert not slots.finish("b")
@@ -55,17 +55,17 @@ def test_a_share_that_was_used_up_asks_for_a_claim_when_one_is_over() -> None:
 def test_a_claim_that_brought_little_makes_the_next_small() -> None:
     """Shares keep it small, and looking at many rows would be in vain; one that brings all doubles it."""
     slots: Slots[str] = Slots(1000, 10)
-    assert slots.wish().limit == LEAST_WANTED
-    slots.add(slots.wish(), claimed(*"a" * LEAST_WANTED))
-    assert slots.wish().limit == 2 * LEAST_WANTED
+    assert slots.demand().limit == LEAST_DEMAND
+    slots.add(slots.demand(), claimed(*"a" * LEAST_DEMAND))
+    assert slots.demand().limit == 2 * LEAST_DEMAND
 
 
 def test_what_waits_can_be_given_back() -> None:
     """A worker that stops gives back what has not begun."""
     slots: Slots[str] = Slots(1, 1)
-    slots.add(slots.wish(), claimed("a", "a", "b"))
+    slots.add(slots.demand(), claimed("a", "a", "b"))
     assert list(slots.start()) == ["a"]
-    assert sorted(slots.abandon()) == ["a", "b"]
+    assert sorted(slots.clear()) == ["a", "b"]
     slots.finish("a")
     assert (list(slots.start()), slots.waiting) == ([], 0)
 
@@ -82,7 +82,7 @@ def test_the_limits_hold_and_nothing_is_lost(limit: int, share: int, steps: list
     brought, begun = Counter[str](), Counter[str]()
     for step in steps:
         if isinstance(step, list):
-            slots.add(slots.wish(), claimed(*step))
+            slots.add(slots.demand(), claimed(*step))
             brought.update(step)
         elif flying:
             slots.finish(flying.pop(step % len(flying)))

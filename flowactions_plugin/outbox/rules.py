@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from email.utils import mktime_tz, parsedate_tz
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from flowactions_hookspecs import Header, Origin
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.errors import HeadersTooLarge
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
@@ -20,44 +21,39 @@ FINISHED: Final = frozenset({"delivered", "dead"})
 DEFAULT_MAX_ATTEMPTS: Final = 5
 MAX_ATTEMPTS_CAP: Final = 10
 MAX_COUNT: Final = 1_000_000
-"""No counter of a row gets this far; one that stands higher was not written by this plugin."""
-
-DEADLINE_SECONDS: Final = 10.0
-"""The total time of one attempt: resolve, connect, TLS, send, status and the kept part of the body (§8)."""
+"""No counter of a row reaches this; a higher value was not written by this plugin."""
 
 CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
-"""How long a claim holds: a tick's sends run side by side under one deadline, the rest is margin."""
+"""How long a claim holds: the attempts of a tick run concurrently under one deadline, the rest is margin."""
 
 START_MARGIN_SECONDS: Final = 2.0
-"""What is left of a lease when the attempt that was begun last has reached its deadline: time to write the outcome."""
+"""The rest of a lease after the deadline of the attempt that began last: time to write the outcome."""
 
 RETURN_SECONDS: Final = 5.0
-"""When a row is due again that was given back because this process had no time, descriptors or memory for it."""
+"""The delay of a row that was given back because this process had no time, descriptors or memory for it."""
 
 WAIT_FIRST_SECONDS: Final = 5
 WAIT_CAP_SECONDS: Final = 600
 WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
-"""How long a row waits for something on this side before it is dead."""
+"""How long a row waits for the host, or for a process that can read it, before it is dead."""
 
 BACKOFF_CAP_SECONDS: Final = 300
 LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
-"""No rule makes a row wait longer than this."""
+"""The longest delay that any rule gives a row."""
 
 REASON_LENGTH: Final = 1000
-RESPONSE_KEPT_BYTES: Final = 2048
 DROPPED_NAME_LENGTH: Final = 80
 USER_AGENT: Final = "Service-Webhooks/1"
 BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
 
 MAX_HEADER_NAME_BYTES: Final = 256
 MAX_HEADER_VALUE_BYTES: Final = 8192
-"""Of one custom header; most servers take no longer line."""
+"""Of one custom header; most servers accept no longer line."""
 
 MAX_HEADERS_BYTES: Final = 64 << 10
 """Of all custom headers of a webhook, names and values."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_NAMES = re.compile(r"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+\n)*")
 _BREAKS = re.compile(r"[\x00\r\n]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RESERVED: Final = frozenset(
@@ -66,7 +62,7 @@ _RESERVED: Final = frozenset(
         "content-length",
         "transfer-encoding",
         "user-agent",
-        # Hop by hop: they steer the connection, which is the sender's.
+        # Hop-by-hop headers: they control the connection, which belongs to the sender.
         "connection",
         "expect",
         "keep-alive",
@@ -81,7 +77,7 @@ _RESERVED_PREFIX: Final = "x-service-webhook-"
 
 
 class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is frozen when a webhook is enqueued: every attempt sends exactly this."""
+    """A row as it is enqueued: every attempt sends exactly this."""
 
     id: str
     organization_id: str
@@ -98,45 +94,8 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
 
 
-class Outcome(NamedTuple):
-    """What came of one attempt.
-
-    Attributes:
-        started_at: Unix milliseconds.
-        duration_ms: how long it took.
-        status_code: the destination's answer, if there was one.
-        error: why there was none, or why the attempt may not be repeated.
-        response: the first bytes of the answer's body.
-        retry_after: seconds that the destination asked for (429 and 503 only).
-        final: whether repeating is pointless, whatever attempts remain.
-    """
-
-    started_at: int
-    duration_ms: int
-    status_code: int | None = None
-    error: str | None = None
-    response: bytes = b""
-    retry_after: float | None = None
-    final: bool = False
-
-
-class Aborted(NamedTuple):
-    """What came of a try that was no attempt: the destination and the network had no part in its end.
-
-    Attributes:
-        cause: what kind of reason it was, so that the log says it once while it lasts.
-        reason: what happened here.
-        waits: whether the row waits for the host to be mended, at a growing interval; otherwise it is due again after
-            `RETURN_SECONDS`.
-    """
-
-    cause: Literal["stall", "resources", "host", "stopped", "defect"]
-    reason: str
-    waits: bool = False
-
-
 class Timing(NamedTuple):
-    """The times by which deliveries are claimed and sent; others than these only in tests.
+    """The times of claims and attempts; tests alone set others than the defaults.
 
     Attributes:
         lease_seconds: how long a claim holds.
@@ -150,7 +109,7 @@ class Timing(NamedTuple):
 
     @property
     def margin_seconds(self) -> float:
-        """What is left of a lease after the deadline of an attempt that was begun last."""
+        """The rest of a lease after the deadline of the attempt that began last."""
         return START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
 
 
@@ -162,17 +121,17 @@ class Transition(NamedTuple):
 
 
 def backoff(attempt: int) -> int:
-    """Give the seconds to wait after attempt ``attempt`` (1, 2, …) failed (§8)."""
+    """Return the seconds to wait after attempt ``attempt`` (1, 2, …) failed (§8)."""
     return min(BACKOFF_CAP_SECONDS, max(5, 1 << min(attempt, 10)))
 
 
 def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
-    """Decide where a row goes after an attempt (§3.1).
+    """Return the state of a row after an attempt (§3.1).
 
     Args:
         attempt: the number of this attempt, counted from 1.
         max_attempts: the row's cap.
-        outcome: what came of it.
+        outcome: the attempt's.
     """
     if outcome.status_code is not None and 200 <= outcome.status_code < 300 and outcome.error is None:
         return Transition("delivered")
@@ -183,33 +142,17 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
 
 
 def failure_reason(outcome: Outcome) -> str:
-    """Say in a few words why an attempt failed."""
+    """Return why an attempt failed, in one phrase."""
     return outcome.error or f"it answered {outcome.status_code}"
 
 
-def retry_after(status_code: int, value: str | None, now: float) -> float | None:
-    """Read ``Retry-After``, seconds or a date, where it counts (429 and 503); ``None`` for anything else."""
-    if value is None or status_code not in {429, 503}:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return float(value[:9])
-    parsed = parsedate_tz(value)
-    if parsed is None:
-        return None
-    try:
-        return max(0.0, mktime_tz(parsed) - now)
-    except (OverflowError, ValueError):
-        return None
-
-
 def capped_attempts(wanted: int) -> int:
-    """Keep a row's attempt cap within 1 and 10 (§8)."""
+    """Return an attempt cap within 1 and 10 (§8)."""
     return max(1, min(MAX_ATTEMPTS_CAP, wanted))
 
 
 def event_id(event_type: str, entity: str, payload: bytes) -> str:
-    """Derive the id by which receivers dedupe: the same event always gets the same id (§2.5).
+    """Return the id by which receivers deduplicate: the same event always gets the same id (§2.5).
 
     Args:
         event_type: as in ``x-service-webhook-event``.
@@ -223,10 +166,10 @@ def event_id(event_type: str, entity: str, payload: bytes) -> str:
     return f"evt_{digest.hexdigest()}"
 
 
-def frozen_headers(
+def delivery_headers(
     custom: Iterable[Header], *, event_id: str, event_type: str, has_body: bool
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Build the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
+    """Return the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
 
     Control characters in values become spaces. Custom headers whose name is invalid, longer than 256 bytes or
     reserved are dropped.
@@ -235,7 +178,7 @@ def frozen_headers(
         The headers, and the names that were dropped, shortened.
 
     Raises:
-        HeadersTooLarge: a value, or all custom headers together, are larger than receivers take.
+        HeadersTooLarge: a value, or all custom headers together, are larger than receivers accept.
     """
     kept: list[tuple[str, str]] = []
     dropped: list[str] = []
@@ -270,31 +213,38 @@ def check_headers_size(size: int) -> None:
     """Check the size of a webhook's custom headers, in bytes.
 
     Raises:
-        HeadersTooLarge: it is more than receivers take.
+        HeadersTooLarge: it is more than receivers accept.
     """
     if size > MAX_HEADERS_BYTES:
         raise HeadersTooLarge(f"The headers are larger than {MAX_HEADERS_BYTES} bytes in all.")
 
 
-def sendable_headers(headers: Sequence[tuple[str, str]]) -> bool:
-    """Tell whether headers can be sent: names are names, and no value breaks out of its line."""
-    names = "".join([f"{name}\n" for name, _ in headers])
-    return _NAMES.fullmatch(names) is not None and not _BREAKS.search("".join([value for _, value in headers]))
+def sendable_headers(headers: Sequence[tuple[str, str]], text: str) -> bool:
+    """Return whether headers can be sent: names are names, and no value ends its line.
+
+    Args:
+        headers: names and values.
+        text: the JSON that they were decoded from. Without an escape in it, no value holds a line break.
+    """
+    for name, _ in headers:
+        if not _is_name(name):
+            return False
+    return "\\" not in text or not _BREAKS.search("".join([value for _, value in headers]))
+
+
+@lru_cache(maxsize=1024)
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
 
 
 def storable(text: str | None) -> str | None:
-    """Put a reason into a form that any database can store: it may quote what a receiver sent."""
+    """Return a reason in a form that every database can store: it may quote what a receiver sent."""
     if text is None:
         return None
     return _CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()
 
 
-def loggable(text: str) -> str:
-    """Put a text on one line of a log: it may quote what a receiver sent or what a row holds."""
-    return "".join(character if character.isprintable() else " " for character in text[:REASON_LENGTH])
-
-
 def method_name(text: str) -> str | None:
-    """Give the HTTP method in its usual capitals, ``None`` when it is not a method's name."""
+    """Return an HTTP method in capitals; ``None`` when the text is not a method's name."""
     method = text.strip().upper() or "POST"
     return method if _NAME.fullmatch(method) and len(method) <= 32 and method != "CONNECT" else None

@@ -23,8 +23,8 @@ from flowactions_hookspecs import (
     Node,
 )
 from flowactions_plugin.errors import BodyTooLarge, HeadersTooLarge
-from flowactions_plugin.outbox.delivery import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, frozen_headers
-from flowactions_plugin.outbox.queue import Webhook
+from flowactions_plugin.outbox.enqueue import Webhook
+from flowactions_plugin.outbox.rules import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, delivery_headers
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, services_of, until
@@ -161,12 +161,12 @@ class TestOutbox:
         """The one way into the outbox refuses what is too large, by a typed error, before it looks a name up."""
         async with running(database_url) as (host, _, receiver):
             outbox = services_of(host)._outbox
-            await outbox.prepare(self.webhook(receiver.url))
+            await outbox.new_delivery(self.webhook(receiver.url))
             with pytest.raises(BodyTooLarge, match=r"larger than 2048 bytes \(FLOWACTIONS_MAX_BODY_BYTES\)"):
-                await outbox.prepare(self.webhook("http://no-such-host.invalid/", body=b"x" * (LIMIT + 1)))
+                await outbox.new_delivery(self.webhook("http://no-such-host.invalid/", body=b"x" * (LIMIT + 1)))
             headers = (Header(key="x-large", value="x" * 8193),)
             with pytest.raises(HeadersTooLarge, match="header x-large is larger than 8192 bytes"):
-                await outbox.prepare(self.webhook(receiver.url, headers=headers))
+                await outbox.new_delivery(self.webhook(receiver.url, headers=headers))
 
     async def test_names_that_are_dropped_are_logged_in_short(
         self, database_url: str, caplog: pytest.LogCaptureFixture
@@ -175,14 +175,14 @@ class TestOutbox:
         async with running(database_url) as (host, _, receiver):
             headers = tuple(Header(key=f"{number}" + "x" * 1_000_000, value="") for number in range(100))
             with caplog.at_level(logging.WARNING):
-                await services_of(host)._outbox.prepare(self.webhook(receiver.url, headers=headers))
+                await services_of(host)._outbox.new_delivery(self.webhook(receiver.url, headers=headers))
             (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
             assert len(line) < 1500
             assert line.endswith(" and more")
 
 
 def frozen(headers: Sequence[Header]) -> tuple[list[str], tuple[str, ...]]:
-    kept, dropped = frozen_headers(headers, event_id="e", event_type="t", has_body=False)
+    kept, dropped = delivery_headers(headers, event_id="e", event_type="t", has_body=False)
     return [name for name, _ in kept if name.startswith("x-n")], dropped
 
 

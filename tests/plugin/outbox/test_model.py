@@ -16,16 +16,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.outbox.courier import Courier
-from flowactions_plugin.outbox.delivery import NewDelivery, Outcome, Transition
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.store import Filter, OutboxStore
-from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.outbox.completer import Completer
+from flowactions_plugin.outbox.executor import Executor
+from flowactions_plugin.outbox.queries import Filter, OutboxQueries
+from flowactions_plugin.outbox.rules import NewDelivery, Transition
+from flowactions_plugin.outbox.scheduled import ScheduledClaims
+from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
-from tests.queueing import as_transport, look, no_secret, nobody_listens
+from tests.queueing import as_transport, no_secret, nobody_listens, validate
 
 T = TypeVar("T")
 
@@ -73,6 +76,7 @@ class Outbox(RuleBasedStateMachine):
         self.database = database
         self.run = run
         self.store = OutboxStore(database)
+        self.queries = OutboxQueries(database)
         self.enqueued = 0
         self.rows: dict[str, Row] = {}
         self.claims: list[ClaimedDelivery] = []
@@ -150,7 +154,7 @@ class Outbox(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.claims))
         row = self.rows.get(claim.id)
         holds = row is not None and row.claim == claim.token
-        assert self.run(self.store.release([claim], delay)) == int(holds or self._repeats(claim))
+        assert len(self.run(self.store.give_back([Return(claim, delay)]))) == int(holds or self._repeats(claim))
         if row is not None and holds:
             self.rows[claim.id] = replace(
                 row,
@@ -214,7 +218,7 @@ class Outbox(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4), answers=st.lists(st.sampled_from([200, 500, 503]), min_size=4, max_size=4))
     def tick(self, limit: int, answers: list[int]) -> None:
-        """A whole tick of the worker; what each receiver answers is drawn."""
+        """A whole tick of the claims; what each receiver answers is drawn."""
         given = iter(answers)
         answered: list[int] = []
 
@@ -224,10 +228,10 @@ class Outbox(RuleBasedStateMachine):
 
         ids = self._due(limit)
         sent = self._admitted(ids)
-        sender = Sender(as_transport(answer), look, self.database.clock, lambda: 0.0)
-        courier = Courier(self.store, sender, no_secret, nobody_listens)
-        worker = Worker(self.store, courier, tick_seconds=1, claim_limit=limit)
-        assert self.run(worker.tick()) == len(ids)
+        sender = Sender(as_transport(answer), validate, self.database.clock, lambda: 0.0)
+        executor = Executor(self.store, sender, Completer(self.store, nobody_listens), no_secret)
+        claims = ScheduledClaims(self.store, executor, tick_seconds=1, claim_limit=limit)
+        assert self.run(claims.tick()) == len(ids)
         assert len(answered) == len(sent)
         for row_id in ids:
             row = self.rows[row_id]
@@ -260,12 +264,12 @@ class Outbox(RuleBasedStateMachine):
         self.database.milliseconds -= seconds * 1000
 
     @rule()
-    def recall(self) -> None:
+    def rescue(self) -> None:
         """What the clock left behind is due after a lease at the latest."""
         lost = [
             row_id for row_id, row in self.rows.items() if self._is_live(row) and row.due > self.now + 630_000
         ]
-        assert self.run(self.store.recall()) == len(lost)
+        assert self.run(self.store.rescue()) == len(lost)
         for row_id in lost:
             self.rows[row_id] = replace(self.rows[row_id], due=self.now + LEASE_MS)
         assert all(row.due <= self.now + 630_000 for row in self.rows.values() if self._is_live(row))
@@ -277,15 +281,15 @@ class Outbox(RuleBasedStateMachine):
     def retry(self, data: st.DataObject) -> None:
         row_id = data.draw(st.sampled_from(sorted(self.rows)))
         dead = self.rows[row_id].status == "dead"
-        assert self.run(self.store.retry(row_id, "acme")) == dead
-        assert not self.run(self.store.retry(row_id, "globex"))
+        assert self.run(self.queries.retry(row_id, "acme")) == dead
+        assert not self.run(self.queries.retry(row_id, "globex"))
         if dead:
             self._requeue(row_id, reset=False)
 
     @rule(reset=st.booleans(), limit=st.integers(1, 5))
     def retry_many(self, reset: bool, limit: int) -> None:
         dead = sorted(row_id for row_id, row in self.rows.items() if row.status == "dead")[:limit]
-        found = self.run(self.store.retry_many("acme", Filter(), reset_attempts=reset, limit=limit))
+        found = self.run(self.queries.retry_many("acme", Filter(), reset_attempts=reset, limit=limit))
         assert found == len(dead)
         for row_id in dead:
             self._requeue(row_id, reset=reset)
@@ -296,7 +300,7 @@ class Outbox(RuleBasedStateMachine):
         row_id = data.draw(st.sampled_from(sorted(self.rows)))
         row = self.rows[row_id]
         waits = self._is_live(row) and row.claim is None
-        assert self.run(self.store.cancel(row_id, "acme", "no more")) == waits
+        assert self.run(self.queries.cancel(row_id, "acme", "no more")) == waits
         if waits:
             self.rows[row_id] = replace(
                 row, status="dead", finished=self.now, due=-1, takeovers=0, rounds=0, waiting=None
@@ -309,7 +313,7 @@ class Outbox(RuleBasedStateMachine):
             for row_id, row in self.rows.items()
             if row.status == status and row.finished is not None and row.finished < self.now - seconds * 1000
         ]
-        assert self.run(self.store.prune(status, seconds * 1000, 1000)) == len(old)
+        assert self.run(self.queries.prune(status, seconds * 1000, 1000)) == len(old)
         for row_id in old:
             del self.rows[row_id]
 

@@ -8,18 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_hookspecs import Header
-from flowactions_plugin.outbox.delivery import (
-    Outcome,
+from flowactions_plugin.egress.attempt import Outcome, retry_after
+from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.outbox.rules import (
     Transition,
     backoff,
     capped_attempts,
+    delivery_headers,
     event_id,
-    frozen_headers,
     method_name,
-    retry_after,
     transition,
 )
-from flowactions_plugin.outbox.signature import sign
 
 NOW = 1_700_000_000.0
 
@@ -101,7 +100,7 @@ def test_different_events_have_different_ids(events: list[tuple[str, str, bytes]
 
 def test_headers_are_frozen_with_the_services_own_first() -> None:
     """The service's headers are always there; a body brings its content type unless one is given (§2.6)."""
-    headers, dropped = frozen_headers(
+    headers, dropped = delivery_headers(
         [Header(key="X-One", value="1")], event_id="evt_1", event_type="t", has_body=True
     )
     assert headers == (
@@ -117,11 +116,11 @@ def test_headers_are_frozen_with_the_services_own_first() -> None:
 def test_a_custom_content_type_replaces_the_default_and_no_body_has_none() -> None:
     """The author's content type wins; without a body there is none."""
     given_type = [Header(key="Content-Type", value="application/cloudevents+json")]
-    headers, _ = frozen_headers(given_type, event_id="e", event_type="t", has_body=True)
+    headers, _ = delivery_headers(given_type, event_id="e", event_type="t", has_body=True)
     assert [value for name, value in headers if name.lower() == "content-type"] == [
         "application/cloudevents+json"
     ]
-    headers, _ = frozen_headers([], event_id="e", event_type="t", has_body=False)
+    headers, _ = delivery_headers([], event_id="e", event_type="t", has_body=False)
     assert "content-type" not in dict(headers)
 
 
@@ -144,7 +143,7 @@ def test_a_custom_content_type_replaces_the_default_and_no_body_has_none() -> No
 )
 def test_a_reserved_or_invalid_name_is_dropped_and_told(name: str) -> None:
     """Custom headers never replace the service's own or steer the connection."""
-    headers, dropped = frozen_headers(
+    headers, dropped = delivery_headers(
         [Header(key=name, value="evil")], event_id="e", event_type="t", has_body=False
     )
     assert dropped == (name,)
@@ -153,7 +152,7 @@ def test_a_reserved_or_invalid_name_is_dropped_and_told(name: str) -> None:
 
 def test_an_entry_without_a_name_is_dropped_silently() -> None:
     """A row of the form that was left empty is no mistake (§2.4)."""
-    headers, dropped = frozen_headers(
+    headers, dropped = delivery_headers(
         [Header(value="x"), Header(key="  ", value="y")], event_id="e", event_type="t", has_body=False
     )
     assert (len(headers), dropped) == (3, ())
@@ -162,7 +161,7 @@ def test_an_entry_without_a_name_is_dropped_silently() -> None:
 @given(st.text())
 def test_a_header_value_never_holds_a_control_character(value: str) -> None:
     """Carriage returns, line feeds, NUL and their like become spaces."""
-    headers, _ = frozen_headers([Header(key="x", value=value)], event_id="e", event_type="t", has_body=False)
+    headers, _ = delivery_headers([Header(key="x", value=value)], event_id="e", event_type="t", has_body=False)
     sent = dict(headers)["x"]
     assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in sent)
 

@@ -15,19 +15,19 @@ def test_no_more_than_a_group_of_each_is_in_hand(claims: list[list[int]]) -> Non
     suspects = Suspects()
     in_hand: Counter[int] = Counter()
     for number, levels in enumerate(claims):
-        rows = [claimed(id=f"{number}-{index}", takeovers=level) for index, level in enumerate(levels)]
+        rows = [claimed(id=f"{number}-{index}", reclaims=level) for index, level in enumerate(levels)]
         admitted, surplus = suspects.admit(rows)
         assert sorted(row.id for row in (*admitted, *surplus)) == sorted(row.id for row in rows)
-        in_hand.update(row.takeovers for row in admitted)
-        assert all(row.takeovers >= min(GROUPS) for row in surplus)
+        in_hand.update(row.reclaims for row in admitted)
+        assert all(row.reclaims >= min(GROUPS) for row in surplus)
         assert all(in_hand[level] <= room for level, room in GROUPS.items())
         assert not any(in_hand[level] for level in (5, 6, 7))
         for level, room in GROUPS.items():  # nothing is given back for which there is room
-            assert in_hand[level] == room or level not in {row.takeovers for row in surplus}
+            assert in_hand[level] == room or level not in {row.reclaims for row in surplus}
         if number % 2:
             for row in admitted[::2]:
                 suspects.settle(row)
-                in_hand[row.takeovers] -= 1
+                in_hand[row.reclaims] -= 1
 
 
 def test_groups_become_smaller() -> None:

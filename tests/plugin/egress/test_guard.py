@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.guard import EgressGuard, Resolve, parse_destination
+from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.outbox.delivery import Outcome
-from flowactions_plugin.outbox.egress import EgressGuard, Resolve, parse_destination
-from flowactions_plugin.outbox.host_transport import HostTransport
-from flowactions_plugin.outbox.sender import Sender
-from flowactions_plugin.outbox.transport import OutboundTransport
 from tests.loopback import listening
-from tests.queueing import Queue, a_worker, claimed
+from tests.queueing import Queue, a_schedule, claimed
 from tests.recorder import recorder
 
 FORBIDDEN_EVERYWHERE = [
@@ -536,7 +536,7 @@ async def test_an_international_name_is_dialled_in_a_labels() -> None:
         url = receiver.url.replace("127.0.0.1", "bücher.example")
         ours = OutboundTransport(guarding, 1)
         for transport in (ours, HostTransport(httpx.MockTransport(answer))):
-            sender = Sender(transport, guarding.read, lambda: 0.0, lambda: 0.0)
+            sender = Sender(transport, guarding.validate, lambda: 0.0, lambda: 0.0)
             outcome = await sender.send(claimed(url=url), None)
             assert isinstance(outcome, Outcome)
             assert (outcome.status_code, outcome.error) == (200, None)
@@ -567,7 +567,7 @@ async def test_path_and_query_are_sent_as_authored(url: str, target: str) -> Non
         here = url.replace("http://example.com", receiver.url.removesuffix("/hook"))
         transport = OutboundTransport(guard(development=True), 5)
         try:
-            sender = Sender(transport, guard(development=True).read, lambda: 0.0, lambda: 0.0)
+            sender = Sender(transport, guard(development=True).validate, lambda: 0.0, lambda: 0.0)
             outcome = await sender.send(claimed(url=here), None)
         finally:
             await transport.aclose()
@@ -613,7 +613,7 @@ class TestDelivery:
         planted = {await queue.put(url=url): url for url in urls if storable_in(queue, url)}
         transport = OutboundTransport(guarding, 100)
         try:
-            await a_worker(queue, transport, limit=1000, look=guarding.read).tick()
+            await a_schedule(queue, transport, limit=1000, validate=guarding.validate).tick()
         finally:
             await transport.aclose()
         return {url: await queue.row(row_id) for row_id, url in planted.items()}

@@ -20,12 +20,11 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Request, Response
+from flowactions_plugin.egress.guard import Destination, EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.resources import SHORTAGES
 from flowactions_plugin.errors import SendFailed
-from flowactions_plugin.outbox.delivery import RESPONSE_KEPT_BYTES
-from flowactions_plugin.outbox.egress import Destination, EgressGuard
-from flowactions_plugin.outbox.resolver import Resolver
-from flowactions_plugin.outbox.resources import SHORTAGES
-from flowactions_plugin.outbox.sender import Answer, Request
 from flowactions_plugin.settings_urls import parse_url
 
 MAX_HEADER_BYTES: Final = 8190
@@ -60,7 +59,7 @@ class _Attempt:
 
     def phase(self) -> str:
         """Tell exactly how far the request has got; the steps in between are not told one by one."""
-        if self.progress.answer is not None:
+        if self.progress.response is not None:
             return "reading the body"
         if self.connection is not None:
             transport = self.connection.transport
@@ -81,7 +80,7 @@ class OutboundTransport:
         guard: the rules on every address that is dialled.
         limit: connections open at once.
         proxy: a forward proxy to send everything through. It resolves the names, so the guard sees only what
-            `EgressGuard.require` finds beforehand.
+            `EgressGuard.resolve` finds beforehand.
         authorities: certificates (PEM) to trust beside the system's.
     """
 
@@ -108,7 +107,7 @@ class OutboundTransport:
         # One attempt is one request: what is sent again, and when, is decided here and not by the session.
         self._session._retry_connection = False  # noqa: SLF001
 
-    async def post(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         """Send a request.
 
         A connection that the receiver closed while it was idle is replaced by a fresh one within the same attempt,
@@ -128,7 +127,7 @@ class OutboundTransport:
                     raise
                 attempt.fresh, attempt.connection = True, None
                 response = await self._send(request)
-            request.progress.answer = Answer(response.status, response.headers, b"")
+            request.progress.response = Response(response.status, response.headers, b"")
             try:
                 start = await _first_bytes(response.content)
             finally:
@@ -140,7 +139,7 @@ class OutboundTransport:
         finally:
             # Otherwise the two hold each other, and the body with them, until the collector runs.
             request.progress.refine = None
-        return Answer(response.status, response.headers, start)
+        return Response(response.status, response.headers, start)
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:
         headers = [pair for pair in request.headers if pair[0].lower() not in _AIOHTTPS_OWN]

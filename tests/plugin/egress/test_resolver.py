@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin import services
-from flowactions_plugin.outbox import resolver as resolver_module
-from flowactions_plugin.outbox.egress import EgressGuard
-from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress import resolver as resolver_module
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.outbox import service
 from tests.queueing import a_delivery
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of, until
@@ -230,7 +230,7 @@ class TestEnqueue:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """More hanging names than enqueue has threads are let through, and a delivery resolves its name meanwhile."""
-        monkeypatch.setattr(services, "ENQUEUE_RESOLVER_THREADS", 2)
+        monkeypatch.setattr(service, "ENQUEUE_RESOLVER_THREADS", 2)
         go = threading.Event()
 
         def answer(host: str) -> Sequence[str]:
@@ -255,7 +255,7 @@ class TestEnqueue:
                     made = services_of(host)
                     delivery = a_delivery(url=f"http://answers:{port}/")
                     async with made._database.write() as connection:
-                        await made._store.enqueue(delivery, connection)
+                        await made._delivery.store.enqueue(delivery, connection)
                     await until(lambda: receiver.requests)
                     assert receiver.requests[0].header("host") == f"answers:{port}"
                     assert asked.count("answers") == 1
@@ -279,7 +279,7 @@ class TestEnqueue:
                 addresses[:] = ["127.0.0.1"]
                 assert (await actions.reach(a_walk(), node)).status == "queued"
                 assert asked == ["rebinding.example"]
-                task = asyncio.create_task(made._deliver())
+                task = asyncio.create_task(made._delivery.deliver())
                 await until(lambda: len(host.finished) == 2)
                 task.cancel()
                 await asyncio.wait({task})

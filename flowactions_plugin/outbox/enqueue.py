@@ -1,4 +1,4 @@
-"""The one way into the outbox: check the destination, freeze the bytes, write the row."""
+"""The one way into the outbox: check the destination, serialize the request, write the row."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import Clock, new_id
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge
-from flowactions_plugin.outbox.delivery import (
+from flowactions_plugin.outbox.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
     NewDelivery,
     capped_attempts,
+    delivery_headers,
     event_id,
-    frozen_headers,
     method_name,
 )
-from flowactions_plugin.outbox.egress import EgressGuard
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.database import Connection
@@ -32,19 +32,19 @@ DROPPED_LOGGED: Final = 10
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook as a node or a logic action wants it sent.
+    """A webhook as a node or a logic action describes it.
 
     Args:
         organization_id: the tenant.
         agent_id: the agent that it belongs to.
         origin: where the host finds its signing secret.
         event_type: as in ``x-service-webhook-event`` (§6.1).
-        entity: what the event is about; with the type and the body it makes the event id.
+        entity: what the event is about; the event id is derived from it, the type and the body.
         url: the destination, checked before anything is written.
         method: the HTTP method; GET and HEAD are sent without a body.
         headers: custom headers, variables already substituted.
         body: the exact bytes.
-        event_payload: what of the body makes the event id; ``None``: all of it.
+        event_payload: the part of the body that the event id is derived from; ``None``: all of it.
         max_attempts: wanted attempts, kept within 1 and 10.
     """
 
@@ -62,7 +62,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """Takes webhooks in, in two steps, so that no transaction waits for a name to resolve.
+    """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve.
 
     Args:
         store: the queue.
@@ -82,15 +82,15 @@ class Outbox:
         self._guard = guard
         self._clock = clock
         self.max_body_bytes = max_body_bytes
-        self._wake: Callable[[], None] | None = None
+        self._on_commit: Callable[[], None] | None = None
 
-    async def prepare(self, webhook: Webhook) -> NewDelivery:
-        """Check the destination and freeze the bytes; nothing is written yet.
+    async def new_delivery(self, webhook: Webhook) -> NewDelivery:
+        """Check the destination and serialize the request; nothing is written yet.
 
         Raises:
             EgressRefused: the URL is missing, malformed or not allowed.
             BodyTooLarge: the body is larger than may be enqueued.
-            HeadersTooLarge: the custom headers are larger than receivers take.
+            HeadersTooLarge: the custom headers are larger than receivers accept.
         """
         method = method_name(webhook.method) or "POST"
         body = None if method in BODYLESS_METHODS else webhook.body
@@ -101,7 +101,7 @@ class Outbox:
         destination = await self._guard.check(webhook.url)
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
-        headers, dropped = frozen_headers(
+        headers, dropped = delivery_headers(
             webhook.headers, event_id=event, event_type=webhook.event_type, has_body=body is not None
         )
         if dropped:
@@ -127,27 +127,27 @@ class Outbox:
         )
 
     async def write(self, delivery: NewDelivery, connection: Connection | None = None) -> None:
-        """Write a prepared delivery within the caller's transaction; it is due when that commits.
+        """Write a delivery within the caller's transaction; it is due when that commits.
 
         Args:
-            delivery: what `prepare` gave.
+            delivery: what `new_delivery` returned.
             connection: the transaction's; ``None``: a transaction of its own.
 
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
         await self._store.enqueue(delivery, connection)
-        if self._wake is None:
+        if self._on_commit is None:
             return
         if connection is None:
-            self._wake()
+            self._on_commit()
         else:
-            self._store.after_commit(connection, self._wake)
+            self._store.after_commit(connection, self._on_commit)
 
     def using(self, transaction: Connection | None) -> AbstractContextManager[None]:
         """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""
         return self._store.using(transaction)
 
-    def call_on_commit(self, wake: Callable[[], None] | None) -> None:
-        """Have a worker of this process woken whenever something was written and committed; ``None``: no more."""
-        self._wake = wake
+    def call_on_commit(self, callback: Callable[[], None] | None) -> None:
+        """Have a function called whenever something was written and committed; ``None``: no longer."""
+        self._on_commit = callback

@@ -1,0 +1,1 @@
+"""Requests to receivers: where they may go, how they are signed and sent. Usable without the outbox."""

@@ -1,0 +1,144 @@
+"""One attempt: sign, send, read the start of the response, all under one deadline (§4.5, §5.3, §8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from flowactions_plugin.clock import Clock, lease_clock
+from flowactions_plugin.egress.attempt import (
+    DEADLINE_SECONDS,
+    Aborted,
+    Message,
+    Outcome,
+    Progress,
+    Request,
+    Response,
+    Transport,
+    retry_after,
+)
+from flowactions_plugin.egress.deadline import Deadline, StallMonitor
+from flowactions_plugin.egress.guard import Destination
+from flowactions_plugin.egress.resources import shortage
+from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
+
+ERROR_LENGTH: Final = 500
+
+NOTICEABLE: Final = 0.1
+"""Which part of the deadline this process may lose before a failure counts for nothing."""
+
+Validate: TypeAlias = Callable[[str], Awaitable[Destination]]
+"""Parses a stored URL by the rules for an authored one; raises `EgressRefused`."""
+
+
+class Sender:
+    """Makes attempts through one transport.
+
+    Args:
+        transport: sends the requests.
+        validate: parses a URL, and checks what the transport does not check itself.
+        clock: Unix seconds, for the signature's timestamp.
+        timer: monotonic seconds, for durations.
+        monitor: measures how long this process stood still; ``None``: it never does.
+        deadline_seconds: the total time of one attempt.
+
+    Attributes:
+        monitor: the same, or one that measured nothing.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        validate: Validate,
+        clock: Clock,
+        timer: Callable[[], float],
+        monitor: StallMonitor | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._transport = transport
+        self._validate = validate
+        self._clock = clock
+        self._timer = timer
+        self.monitor = StallMonitor(lease_clock) if monitor is None else monitor
+        self._deadline_seconds = deadline_seconds
+        self._closed = False
+
+    async def send(self, message: Message, secret: str | None, latest: float = math.inf) -> Outcome | Aborted:
+        """Make one attempt. Whatever the receiver does is an outcome, never an exception.
+
+        Args:
+            message: the exact bytes to send.
+            secret: the signing secret; ``None`` sends unsigned.
+            latest: when the attempt ends at the latest, by the monitor's clock, however long this process stood still.
+
+        Returns:
+            The outcome; `Aborted` when the attempt failed for a reason of this side.
+        """
+        now = self._clock()
+        started = self._timer()
+        progress = Progress()
+        response: Response | None = None
+        failure: Exception | None = None
+        deadline = Deadline(self.monitor, self._deadline_seconds, latest, progress.settle)
+        try:
+            async with deadline:
+                destination = await self._validate(message.url)
+                headers = _signed(message, secret, int(now))
+                response = await self._transport.send(
+                    Request(message.method, destination, headers, message.body, progress)
+                )
+        except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
+            failure = exc
+        started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
+        if failure is not None:
+            refused = isinstance(failure, EgressRefused)
+            aborted = None if refused else self._aborted(failure, deadline)
+            if aborted is None:
+                error = self._error_message(failure, deadline, progress)
+                return Outcome(started_at, duration, error=error, final=refused)
+            response = progress.response  # a response that was cut short counts by its status
+            if response is None:
+                return aborted
+        assert response is not None  # noqa: S101  there was no failure
+        asked = retry_after(response.status_code, response.headers.get("retry-after"), now)
+        return Outcome(
+            started_at, duration, response.status_code, response=response.body_prefix, retry_after=asked
+        )
+
+    def _aborted(self, failure: Exception, deadline: Deadline) -> Aborted | None:
+        """Return why a failure is not the destination's or the network's; ``None`` when it is."""
+        if isinstance(failure, HostFailed):
+            return Aborted("host", str(failure), waits=True)
+        if self._closed:
+            return Aborted("stopped", "this worker has closed its connections")
+        lack = shortage(failure)
+        if lack is not None:
+            return Aborted("resources", f"this process has no resources left for it: {lack}")
+        if deadline.expired and deadline.elapsed >= self._deadline_seconds:
+            return None  # lost time was added: the receiver had all of its time
+        if deadline.lost >= NOTICEABLE * self._deadline_seconds:
+            return Aborted("stall", f"this process stood still for {deadline.lost:.1f} s meanwhile")
+        return None
+
+    def _error_message(self, failure: Exception, deadline: Deadline, progress: Progress) -> str:
+        if deadline.expired and isinstance(failure, TimeoutError):
+            return f"timed out after {self._deadline_seconds:g} s while {progress.phase}"
+        if isinstance(failure, EgressRefused):
+            return str(failure)
+        if isinstance(failure, SendFailed):
+            return str(failure)[:ERROR_LENGTH]
+        return f"{type(failure).__name__}: {failure}"[:ERROR_LENGTH]
+
+    async def aclose(self) -> None:
+        """Close the transport; a request that this interrupts is no attempt."""
+        self._closed = True
+        await self._transport.aclose()
+
+
+def _signed(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
+    headers = [*message.headers, (TIMESTAMP_HEADER, str(timestamp))]
+    if secret is not None:
+        headers.append((SIGNATURE_HEADER, sign(secret, timestamp, message.body or b"")))
+    return headers

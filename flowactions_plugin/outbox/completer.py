@@ -1,0 +1,161 @@
+"""Writes the outcomes of claimed deliveries, many in one statement, and notifies the host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.errors import RowInvalid, StorageUnavailable
+from flowactions_plugin.outbox.claimed import Completion, Return
+from flowactions_plugin.outbox.host_calls import DeliveryFinished, HostNotifier
+from flowactions_plugin.outbox.log_lines import log_dead
+from flowactions_plugin.outbox.rules import FINISHED, Transition, failure_reason
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.suspects import Suspects
+
+log = logging.getLogger("flowactions.outbox")
+
+LINGER_SECONDS: Final = 0.005
+"""How long an outcome waits for others, so that one statement writes them all."""
+
+BATCH: Final = 500
+
+
+class Completer:
+    """Owns the outcomes that wait to be written.
+
+    What the database did not accept is kept, and is written before the worker claims anything else: however long the
+    database is away, this worker sends nothing again that it has sent.
+
+    Args:
+        store: the queue.
+        delivery_finished: notifies the host of a delivery that has ended; ``None`` when it does not want to know.
+
+    Attributes:
+        suspects: the deliveries of this process that were reclaimed too often to send many of them at once.
+    """
+
+    def __init__(self, store: OutboxStore, delivery_finished: DeliveryFinished | None) -> None:
+        self._store = store
+        self._host = HostNotifier(delivery_finished)
+        self._completions: list[Completion] = []
+        self._returns: list[Return] = []
+        self._writing = asyncio.Lock()
+        self._lingering: asyncio.Task[None] | None = None
+        self._failed = False
+        self.suspects = Suspects()
+
+    @property
+    def unwritten(self) -> int:
+        """How many outcomes of attempts wait to be written."""
+        return sum(each.attempted for each in self._completions)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something has to be written before anything else is claimed."""
+        return self._failed or len(self._completions) + len(self._returns) > BATCH
+
+    def complete(self, completion: Completion) -> None:
+        """Accept an outcome; it is written a moment later, together with others. `flush` waits for it."""
+        self._completions.append(completion)
+        self._linger()
+
+    def give_back(self, *returns: Return) -> None:
+        """Accept claims that are given back without an attempt; they are written a moment later."""
+        self._returns += returns
+        self._linger()
+
+    async def flush(self) -> None:
+        """Write everything that waits, and wait until the host was notified.
+
+        Raises:
+            StorageUnavailable: the rest is kept.
+        """
+        await self.write()
+        await self._host.drain()
+
+    async def write(self) -> None:
+        """Write everything that waits.
+
+        Raises:
+            StorageUnavailable: the rest is kept.
+        """
+        async with self._writing:
+            while self._returns:
+                returns, self._returns = self._returns[:BATCH], self._returns[BATCH:]
+                try:
+                    states = await self._store.give_back(returns)
+                except BaseException:
+                    self._returns = returns + self._returns
+                    self._failed = True
+                    raise
+                await self._returned(returns, states)
+            while self._completions:
+                batch, self._completions = self._completions[:BATCH], self._completions[BATCH:]
+                try:
+                    held = await self._store_outcomes(batch)
+                except BaseException:
+                    self._completions = batch + self._completions
+                    self._failed = True
+                    raise
+                await self._completed(batch, held)
+            self._failed = False
+
+    def _linger(self) -> None:
+        if self._lingering is None:
+            self._lingering = asyncio.create_task(self._write_soon())
+
+    async def _write_soon(self) -> None:
+        """Write while there is anything; after a failure the worker decides when to try again."""
+        try:
+            while (self._completions or self._returns) and not self._failed:
+                await asyncio.sleep(LINGER_SECONDS)
+                with suppress(StorageUnavailable):
+                    await self.write()
+        except Exception:
+            log.exception("outcomes of deliveries could not be written; it is tried again")
+        finally:
+            self._lingering = None
+
+    async def _store_outcomes(self, batch: list[Completion]) -> set[str]:
+        """Store a batch. A row whose outcome cannot be stored is found by halving the batch, and is ended instead."""
+        try:
+            return await self._store.complete(batch)
+        except RowInvalid as exc:
+            if len(batch) == 1:
+                outcome = Outcome(0, 0, error=str(exc))
+                batch[0] = Completion(batch[0].delivery, outcome, Transition("dead"), attempted=False)
+                return await self._store.complete(batch)
+            middle = len(batch) // 2
+            first, second = batch[:middle], batch[middle:]
+            held = await self._store_outcomes(first)
+            held |= await self._store_outcomes(second)
+            batch[:] = first + second
+            return held
+
+    async def _completed(self, batch: Sequence[Completion], held: set[str]) -> None:
+        ended = []
+        for each in batch:
+            self.suspects.settle(each.delivery)
+            if each.delivery.id not in held:
+                log.warning("delivery %s was taken over by another worker", each.delivery.id)
+            elif each.change.status in FINISHED:
+                ended.append(each)
+                if each.change.status == "dead":
+                    log_dead(each.delivery.id, each.delivery.destination, failure_reason(each.outcome))
+        await self._host.notify(ended)
+
+    async def _returned(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
+        ended = []
+        for each in returns:
+            self.suspects.settle(each.delivery)
+            if states.get(each.delivery.id) == "dead" and each.waits_for is not None:
+                reason = f"it has waited too long: {each.waits_for}"
+                log_dead(each.delivery.id, each.delivery.destination, reason)
+                outcome = Outcome(0, 0, error=reason)
+                ended.append(Completion(each.delivery, outcome, Transition("dead"), attempted=False))
+        await self._host.notify(ended)

@@ -1,0 +1,197 @@
+"""Executes claimed deliveries: makes an attempt, or ends or gives back a delivery that gets none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from flowactions_hookspecs import Origin
+from flowactions_plugin.egress.attempt import Aborted, Outcome
+from flowactions_plugin.egress.deadline import GRACE_SECONDS
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.outbox.completer import Completer
+from flowactions_plugin.outbox.episodes import Episodes
+from flowactions_plugin.outbox.host_calls import Secret, SecretSource, SigningSecret
+from flowactions_plugin.outbox.rules import RETURN_SECONDS, Timing, Transition, transition
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS
+
+log = logging.getLogger("flowactions.outbox")
+
+LARGE_BYTES: Final = 64 * 1024
+"""A body of this size is not kept until the outcome is written."""
+
+SURPLUS_SECONDS: Final = 1.0
+"""The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
+
+Secrets: TypeAlias = Mapping[Origin | None, Secret]
+
+
+class Executor:
+    """Executes claimed deliveries, for a worker that decides when to claim.
+
+    Args:
+        store: the queue.
+        sender: makes the attempts.
+        completer: writes the outcomes.
+        signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
+        timing: lease and deadline.
+
+    Attributes:
+        completer: the same.
+        stopping: set when what has not begun is to be given back.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        sender: Sender,
+        completer: Completer,
+        signing_secret: SigningSecret,
+        timing: Timing = Timing(),  # noqa: B008  immutable
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._source = SecretSource(signing_secret)
+        self._timing = timing
+        self._episodes = Episodes()
+        self.completer = completer
+        self.stopping = False
+
+    async def catch_up(self) -> None:
+        """After a stall that leases may not have outlasted, read and write what has arrived meanwhile.
+
+        Otherwise this worker would claim what it has in flight, and send it again.
+
+        Raises:
+            StorageUnavailable: the rest is kept.
+        """
+        if self._sender.monitor.take_longest() >= self._timing.lease_seconds / 4:
+            await asyncio.sleep(2 * GRACE_SECONDS)
+            await self.completer.flush()
+
+    async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Return what of a claim may be sent.
+
+        The rest was reclaimed too often for so many of them to be sent at once. It is given back before anything is
+        sent: if this process ends now, it counts against those only that were sent.
+
+        Raises:
+            StorageUnavailable: the rest could not be given back, and so nothing of the claim may be sent.
+        """
+        admitted, surplus = self.completer.suspects.admit(claimed)
+        if surplus:
+            self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
+            try:
+                await self.completer.write()
+            except BaseException:
+                self.abandon(admitted)
+                raise
+        return admitted
+
+    async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
+        """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
+        return await self._source.secrets(each for each in claimed if each.defect is None)
+
+    async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+        """Make an attempt, or end or give back a delivery that gets none.
+
+        Args:
+            delivery: what was claimed.
+            secrets: of the origins of its claim.
+        """
+        secret = secrets.get(delivery.origin, Secret())
+        dead, waits_for = _obstacles(delivery, secret)
+        if self.stopping:
+            self.abandon([delivery])
+        elif dead is not None:
+            self._mark_dead(delivery, dead)
+        elif waits_for is not None:
+            if delivery.waits_for is not None and self._episodes.begin(waits_for):
+                log.warning("delivery %s waits for another release or a plugin: %s", delivery.id, waits_for)
+            self.completer.give_back(Return(delivery, waits_for=waits_for))
+        elif self._is_too_late(delivery):
+            # Another worker may have reclaimed it. If not, this worker claims it again.
+            self.completer.give_back(Return(delivery, answered=True))
+        else:
+            await self._attempt(delivery, secret)
+
+    async def execute_alone(self, delivery: ClaimedDelivery) -> None:
+        """Execute a delivery in quarantine, while nothing else is in flight.
+
+        The round is written as begun before its request leaves. So it is known how often a delivery has ended its
+        worker, and a worker that ends before that counts for nothing.
+
+        Raises:
+            StorageUnavailable: nothing was sent.
+        """
+        if delivery.defect is None and delivery.quarantine_rounds >= QUARANTINE_ROUNDS:
+            times = delivery.quarantine_rounds
+            self._mark_dead(delivery, f"its worker ended each of the {times} times that it was sent alone")
+            return
+        secrets = await self.secrets([delivery])
+        sends = _obstacles(delivery, secrets.get(delivery.origin, Secret())) == (None, None)
+        if sends and not self.stopping and not self._is_too_late(delivery):
+            try:
+                if not await self._store.begin_quarantined(delivery):
+                    return
+            except BaseException:
+                self.abandon([delivery])
+                raise
+        await self.execute(delivery, secrets)
+
+    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
+        """Give deliveries back that were not begun: they are due at once."""
+        self.completer.give_back(*map(Return, deliveries))
+
+    def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
+        """Return whether the rest of a lease is too short for an attempt."""
+        needed = self._timing.deadline_seconds + self._timing.margin_seconds
+        return self._sender.monitor.now() + needed > delivery.lease_end
+
+    async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
+        latest = delivery.lease_end - self._timing.margin_seconds / 2
+        try:
+            outcome = await self._sender.send(delivery, secret.value, latest)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):
+                self.abandon([delivery])
+                raise
+            log.exception("delivery %s failed unexpectedly; it is tried again later", delivery.id)
+            outcome = Aborted("defect", f"it failed unexpectedly: {type(exc).__name__}", waits=True)
+        if isinstance(outcome, Aborted):
+            self._abort(delivery, outcome)
+            return
+        for cause in ("stall", "resources"):
+            if self._episodes.end(cause):
+                log.info("deliveries go on")
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
+        if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
+            delivery = msgspec.structs.replace(delivery, body=None)
+        self.completer.complete(Completion(delivery, outcome, change))
+
+    def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
+        key = aborted.cause if aborted.cause in {"stall", "resources"} else aborted.reason
+        if aborted.cause != "stopped" and self._episodes.begin(key):
+            log.warning("deliveries are given back without an attempt: %s", aborted.reason)
+        if aborted.waits:
+            self.completer.give_back(Return(delivery, waits_for=aborted.reason))
+        else:
+            delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
+            self.completer.give_back(Return(delivery, delay, answered=True))
+
+    def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
+        outcome = Outcome(0, 0, error=reason)
+        self.completer.complete(Completion(delivery, outcome, Transition("dead"), attempted=False))
+
+
+def _obstacles(delivery: ClaimedDelivery, secret: Secret) -> tuple[str | None, str | None]:
+    """Return why a delivery ends without an attempt, and what it waits for; ``None`` where it does not."""
+    dead = secret.gone if delivery.defect is None else delivery.defect
+    waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
+    return dead, waits_for

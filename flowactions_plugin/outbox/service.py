@@ -1,0 +1,163 @@
+"""The outbox of one host: what enqueues, what operators see, and the task that delivers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from flowactions_hookspecs import Host, provides
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import Transport
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.outbox.completer import Completer
+from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.executor import Executor
+from flowactions_plugin.outbox.notifier import CHANNEL, Listener, Notifier
+from flowactions_plugin.outbox.queries import OutboxQueries
+from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.outbox.scheduled import ScheduledClaims
+from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.worker import ClaimStrategy, Worker
+from flowactions_plugin.settings import Settings
+from flowactions_plugin.storage.database import Database
+
+ENQUEUE_RESOLVER_THREADS: Final = 64
+"""A name that finds no thread within a second is checked at delivery only."""
+
+DELIVERY_RESOLVER_THREADS: Final = 4
+"""For each concurrent delivery: a lookup that hangs keeps its thread three times as long as an attempt lasts."""
+
+MOST_RESOLVER_THREADS: Final = 1024
+
+CONTINUOUS_DESTINATION_LIMIT: Final = 10
+
+
+class OutboxService:
+    """The outbox of one host; an async context manager that can be entered again.
+
+    Args:
+        host: its transport, its signing secrets, and what it wants to be notified of.
+        settings: those of the host.
+        database: where the queue is.
+        timing: of claims and attempts; tests alone set others than the defaults.
+
+    Attributes:
+        store: the queue.
+        queries: the queue, for operators.
+        outbox: enqueues.
+    """
+
+    def __init__(self, host: Host, settings: Settings, database: Database, timing: Timing) -> None:
+        self._host = host
+        self._settings = settings
+        self._database = database
+        self._timing = timing
+        self.store = OutboxStore(database, timing.lease_seconds)
+        self.queries = OutboxQueries(database)
+        guard = self._guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
+        self.outbox = Outbox(self.store, guard, database.clock, settings.max_body_bytes)
+        self._notifier: Notifier | None = None
+
+    @property
+    def _notify_others(self) -> Callable[[], None] | None:
+        return None if self._notifier is None else self._notifier.notify
+
+    async def __aenter__(self) -> None:
+        # Which database it is, is known once it is open.
+        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
+            self._notifier = Notifier(partial(self._database.notify, CHANNEL))
+            await self._notifier.__aenter__()
+        self.outbox.call_on_commit(self._notify_others)
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._notifier is not None:
+            await self._notifier.__aexit__(*exc)
+            self._notifier = None
+
+    async def deliver(self) -> None:
+        """Deliver what is in the outbox until cancelled."""
+        monitor = StallMonitor(lease_clock)
+        sender = self._sender(monitor)
+        listens = provides(self._host, "delivery_finished")
+        completer = Completer(self.store, self._host.delivery_finished if listens else None)
+        executor = Executor(self.store, sender, completer, self._host.signing_secret, self._timing)
+        try:
+            async with self._claims(executor) as strategy:
+                with monitor:
+                    await Worker(self.store, executor, strategy, self._timing).run()
+        finally:
+            await sender.aclose()
+
+    @property
+    def _concurrency(self) -> int:
+        """How many attempts are made at once."""
+        settings = self._settings
+        return settings.concurrency if settings.delivery == "continuous" else settings.claim_limit
+
+    def _guard(self, resolve: Resolve) -> EgressGuard:
+        return EgressGuard(
+            development=self._settings.environment == "development",
+            allow=self._settings.egress_allow,
+            resolve=resolve if self._settings.egress_resolve == "local" else None,
+        )
+
+    def _sender(self, monitor: StallMonitor) -> Sender:
+        """Build what makes the attempts, with a resolver of its own.
+
+        So lookups that hang at enqueue take no thread from deliveries, and no address is cached.
+        """
+        threads = min(MOST_RESOLVER_THREADS, self._concurrency * DELIVERY_RESOLVER_THREADS)
+        guard = self._guard(Resolver(threads))
+        proxy = self._settings.egress_proxy
+        transport: Transport
+        if self._host.transport is not None:
+            transport = HostTransport(self._host.transport)
+        else:
+            transport = OutboundTransport(guard, self._concurrency, proxy, self._settings.egress_ca)
+        # The plugin's own transport checks each address that it dials. What a host's transport or a proxy dials is not
+        # seen here, so names are resolved and checked before.
+        guarded = self._host.transport is None and proxy is None
+        validate = guard.validate if guarded else guard.resolve
+        clock, deadline = self._database.clock, self._timing.deadline_seconds
+        return Sender(transport, validate, clock, time.monotonic, monitor, deadline)
+
+    @asynccontextmanager
+    async def _claims(self, executor: Executor) -> AsyncIterator[ClaimStrategy]:
+        """Build the claim strategy of the settings, and within the block wake it when something is enqueued."""
+        settings = self._settings
+        if settings.delivery != "continuous":
+            yield ScheduledClaims(
+                self.store,
+                executor,
+                tick_seconds=settings.tick_seconds,
+                claim_limit=settings.claim_limit,
+                per_destination=settings.destination_limit,
+                timing=self._timing,
+            )
+            return
+        per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
+        claims = ContinuousClaims(
+            self.store, executor, slots=settings.concurrency, per_destination=per_destination
+        )
+        self.outbox.call_on_commit(claims.wake)
+        listening: asyncio.Task[None] | None = None
+        if self._notifier is not None:
+            listen = partial(self._database.listen, CHANNEL, claims.wake)
+            listening = asyncio.create_task(Listener(listen, claims.wake).run())
+        try:
+            yield claims
+        finally:
+            self.outbox.call_on_commit(self._notify_others)
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait({listening})
