@@ -9,7 +9,6 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from litestar import Litestar
 from litestar.types import ControllerRouterHandler
 
 from flowactions_hookspecs import plugins as registry
@@ -18,7 +17,9 @@ from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.ids import check_firing, check_node, check_run, check_step, check_walk
 from flowactions_hookspecs.logic import Firing, LogicActionRef, LogicActionType, Receipt
 from flowactions_hookspecs.nodes import Advanced, AdvancedState, Node, NodeResult, NodeType, Walk
+from flowactions_hookspecs.openapi import openapi_document
 from flowactions_hookspecs.tasks import Supervisor
+from flowactions_hookspecs.wrap import ASGIApp, Wrapped
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -37,7 +38,7 @@ class FlowActions:
     Attributes:
         host: the host.
         node_types: name → node type, for the flow editor.
-        route_handlers: Litestar routes to mount; other frameworks mount `asgi_app`.
+        route_handlers: Litestar routes to mount; for other frameworks there is `wrap`.
         plugin_names: the plugins that were loaded, in the order in which they are asked.
     """
 
@@ -116,13 +117,21 @@ class FlowActions:
         finally:
             self._running = False
 
-    def asgi_app(self) -> Litestar:
-        """Give an ASGI app with only the plugins' routes, for hosts that are not Litestar apps.
+    def wrap(self, app: ASGIApp, *, lifespan: bool = True) -> Wrapped:
+        """Give an ASGI app that serves the plugins' routes and passes everything else on to ``app``.
 
-        Frameworks do not run the lifespan of an app mounted inside theirs, and this one does not hold
-        it: run `lifespan` in the host's own.
+        For hosts that are not Litestar apps: ``api.add_middleware(actions.wrap)`` in Starlette and FastAPI, before the
+        session's, so that the session is known in it; ``app = actions.wrap(app)`` for any other.
+
+        Args:
+            app: the host's ASGI app. It starts first and stops last.
+            lifespan: whether the server's lifespan also opens and closes the plugins. Without, enter `lifespan` yourself.
         """
-        return Litestar(route_handlers=list(self.route_handlers), openapi_config=None, logging_config=None)
+        return Wrapped(app, self.route_handlers, self.lifespan if lifespan else None)
+
+    def openapi(self) -> dict[str, Any]:
+        """Give the OpenAPI document of the plugins' routes, JSON-ready, for hosts that are not Litestar apps."""
+        return openapi_document(self.route_handlers)
 
     async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
         """Run the action node that the walk has reached, or record it when the pacing is deferred (§3.2).
