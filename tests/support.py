@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+from litestar import Litestar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from flowactions_hookspecs import (
@@ -15,6 +16,7 @@ from flowactions_hookspecs import (
     AuthEvent,
     DashboardPrincipal,
     Delivery,
+    FlowActions,
     Host,
     LogicAction,
     LogicActionRef,
@@ -23,7 +25,7 @@ from flowactions_hookspecs import (
 )
 from tests.waiting import until
 
-__all__ = ["SmallHost", "a_walk", "development", "until"]
+__all__ = ["SmallHost", "a_walk", "app_with_routes", "development", "transport_of", "until"]
 
 
 class SmallHost(Host):
@@ -104,3 +106,18 @@ def a_walk(**changes: Any) -> Walk:
         "content": "hello",
     }
     return Walk(**{**values, **changes})
+
+
+def app_with_routes(actions: FlowActions) -> Litestar:
+    """Give a Litestar app that has the plugins' routes and nothing else."""
+    return Litestar(route_handlers=[*actions.route_handlers], openapi_config=None, logging_config=None)
+
+
+def transport_of(actions: FlowActions) -> httpx.ASGITransport:
+    """Give a client's way to the plugins' routes, around an app that has none itself."""
+    return httpx.ASGITransport(app=actions.wrap(_nothing_here, lifespan=False))  # type: ignore[arg-type]
+
+
+async def _nothing_here(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 404, "headers": []})
+    await send({"type": "http.response.body", "body": b"the host has no such route"})

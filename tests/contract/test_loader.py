@@ -37,7 +37,7 @@ from flowactions_hookspecs import (
     spec,
 )
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, transport_of, until
 
 REF = ExperienceTriggerRef(
     organization_id="acme", agent_id="a", experience_id="e", trigger_row_id="t", action_index=0
@@ -159,7 +159,7 @@ class TestWhatIsCollected:
 
 
 async def listed(actions: FlowActions) -> list[dict[str, Any]]:
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         rows: list[dict[str, Any]] = (await client.get("/v1/webhooks/outbox")).json()["data"]
     return rows

@@ -28,7 +28,7 @@ from flowactions_plugin.http.refusals import RefusalLog
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.chatting import chat_host
-from tests.support import SmallHost, development, until
+from tests.support import SmallHost, development, transport_of, until
 
 OLD, NEW, OTHER = ("whsec_" + base64.b64encode(bytes([number]) * 24).decode() for number in (1, 2, 3))
 CREATED = {"type": "user.created", "object": "event", "data": {"id": "user_1", "name": "Zoë"}}
@@ -45,7 +45,7 @@ def signed(body: bytes, secret: str = NEW, event_id: str = "msg_1", at: float | 
 class Running:
     def __init__(self, host: SmallHost, actions: FlowActions) -> None:
         self.host = host
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
 
     async def send(

@@ -22,7 +22,7 @@ from flowactions_plugin.services import Services
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, development
+from tests.support import SmallHost, development, transport_of
 
 EVENTS = "/integrations/chat/events"
 
@@ -189,7 +189,7 @@ class TestVerifying:
             (development(database_url), "CHAT_CLIENT_ID"),
         ):
             actions = FlowActions.load(SmallHost(settings))
-            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            transport = transport_of(actions)
             async with (
                 actions.lifespan(),
                 httpx.AsyncClient(transport=transport, base_url="http://host") as client,

@@ -28,7 +28,7 @@ from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.services import Services
 from tests.recorder import OK, recorder, status
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, transport_of, until
 
 URL = "http://127.0.0.1:9/"
 NODE = Node(id="n", type="webhook", config={"webhookUrl": URL, "webhookBody": '{"said": {{content}}}'})
@@ -93,7 +93,7 @@ async def run(database_url: str) -> AsyncIterator[Queued]:
     host.api = ApiPrincipal(organization_id="acme")
     host.agents = [Agent(id="a1", name="A", organization_id="acme")]
     actions = FlowActions.load(host)
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with actions.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         yield Queued(host, actions, client)
 

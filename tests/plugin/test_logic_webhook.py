@@ -32,7 +32,7 @@ from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, development, until
+from tests.support import SmallHost, development, transport_of, until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
 OF_EXPERIENCE: dict[str, Any] = {"source": "experience_trigger", "actionIndex": 0, "triggerRowId": "submitted"}
@@ -70,7 +70,7 @@ class Running:
         self.host = host
         self.actions = actions
         self.receiver = receiver
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
 
     async def call(self, key: str = "k", path: str = PATH, **body: Any) -> httpx.Response:

@@ -28,7 +28,7 @@ from flowactions_plugin.outbox.queue import Webhook
 from flowactions_plugin.services import Services
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, transport_of, until
 
 LIMIT = 2048
 
@@ -121,7 +121,7 @@ class TestLogicAction:
             )
             receipt = await actions.dispatch(ref, firing_id="f", occurred_at=datetime.now(UTC))
             assert (receipt.status, receipt.reason) == ("skipped", "headers_too_large")
-            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            transport = transport_of(actions)
             async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
                 call = {
                     "idempotencyKey": "k",
