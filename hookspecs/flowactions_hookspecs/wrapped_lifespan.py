@@ -42,7 +42,7 @@ class WrappedLifespan:
         self._startup_received = False
         self._shutdown_received = False
         self._answered = False
-        self._start_failure: str | None = None
+        self._start_error: Exception | None = None
         self._start_failure_sent = False
         self._app_told_to_stop = False
         self._stop_failure: str | None = None
@@ -64,13 +64,15 @@ class WrappedLifespan:
         except BaseException:
             await self._stop()
             raise
-        if self._start_failure is not None:
+        if self._start_error is not None:
             await self._say_start_failed()
         elif not self._answered or (self._plugins.open and not self._shutdown_received):
             await self._go_on_without_the_app()
+        if self._start_error is not None:
+            raise self._start_error  # as frameworks do after they said so; some servers and test clients only see this
 
     async def _app_receives(self) -> Message:
-        if self._start_failure is not None and not self._app_told_to_stop:
+        if self._start_error is not None and not self._app_told_to_stop:
             self._app_told_to_stop = True
             return {"type": "lifespan.shutdown"}
         return await self._next()
@@ -90,7 +92,7 @@ class WrappedLifespan:
             await self._send(message)
 
     async def _app_stopped(self, message: Message) -> None:
-        if self._start_failure is not None:
+        if self._start_error is not None:
             if message["type"] == "lifespan.shutdown.failed":
                 log.error("after that, the app could not be stopped: %s", message.get("message", ""))
             await self._say_start_failed()
@@ -129,16 +131,16 @@ class WrappedLifespan:
         try:
             await self._plugins.start()
         except AlreadyStarted:
-            self._start_failure = TWICE
-        except Exception as exc:
-            log.exception("the plugins could not be started")
-            self._start_failure = str(exc) or repr(exc)
-        return self._start_failure is None
+            self._start_error = AlreadyStarted(TWICE)
+        except Exception as exc:  # noqa: BLE001  raised when the app has stopped
+            self._start_error = exc
+        return self._start_error is None
 
     async def _say_start_failed(self) -> None:
-        if self._start_failure is not None and not self._start_failure_sent:
+        if self._start_error is not None and not self._start_failure_sent:
             self._start_failure_sent = True
-            await self._send({"type": "lifespan.startup.failed", "message": self._start_failure})
+            message = str(self._start_error) or repr(self._start_error)
+            await self._send({"type": "lifespan.startup.failed", "message": message})
 
     async def _stop(self) -> None:
         try:
@@ -203,7 +205,11 @@ class _Held:
     async def _hold(self, opened: asyncio.Future[None]) -> None:
         async with self._opens():
             opened.set_result(None)
-            await self._stopping.wait()
+            try:
+                await self._stopping.wait()
+            except asyncio.CancelledError:
+                log.error("the plugins' lifespan was ended before the server's; it can be entered again")  # noqa: TRY400
+                raise
 
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:

@@ -48,7 +48,9 @@ refusing.sync_capable = False  # type: ignore[attr-defined]
 
 
 async def item(request: HttpRequest, name: str = "") -> HttpResponse:
-    return JsonResponse({"item": name, "url": request.build_absolute_uri(), "prefix": request.META["SCRIPT_NAME"]})
+    return JsonResponse(
+        {"item": name, "url": request.build_absolute_uri(), "prefix": request.META["SCRIPT_NAME"]}
+    )
 
 
 async def create(request: HttpRequest) -> HttpResponse:

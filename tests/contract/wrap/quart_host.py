@@ -18,13 +18,21 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
     """Make the host; it is wrapped as Quart's documentation says for ASGI middleware."""
     app = Quart("host")
     app.secret_key = "not a secret"
-    done: list[str] = []
 
     @app.while_serving
     async def serving() -> AsyncIterator[None]:
         async with noted(events if events is not None else [], fails):
             yield
 
+    _add_pages(app)
+    _add_errors(app)
+    _add_streams(app)
+    if wrap is not None:
+        app.asgi_app = wrap(app.asgi_app)  # type: ignore[method-assign]
+    return app
+
+
+def _add_pages(app: Quart) -> None:
     @app.get("/items/<name>")
     @app.get("/v1/agents/<name>")
     async def item(name: str) -> Any:
@@ -39,6 +47,17 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
     async def slash() -> str:
         return "with a slash"
 
+    @app.post("/login")
+    async def login() -> str:
+        session["name"] = (await request.get_data()).decode()
+        return "welcome"
+
+    @app.get("/who")
+    async def who() -> Any:
+        return jsonify(session=dict(session), app=current_app.name, keys=sorted(request.scope))
+
+
+def _add_errors(app: Quart) -> None:
     @app.get("/boom")
     async def boom() -> str:
         raise RuntimeError("boom")
@@ -51,14 +70,9 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
     async def refused(exc: Refused) -> Any:
         return {"refused": str(exc)}, 409
 
-    @app.post("/login")
-    async def login() -> str:
-        session["name"] = (await request.get_data()).decode()
-        return "welcome"
 
-    @app.get("/who")
-    async def who() -> Any:
-        return jsonify(session=dict(session), app=current_app.name, keys=sorted(request.scope))
+def _add_streams(app: Quart) -> None:
+    done: list[str] = []
 
     @app.get("/stream")
     async def stream() -> Any:
@@ -89,7 +103,3 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
         await websocket.accept(subprotocol="echo" if websocket.requested_subprotocols else None)
         while True:
             await websocket.send(f"the host: {await websocket.receive()}")
-
-    if wrap is not None:
-        app.asgi_app = wrap(app.asgi_app)  # type: ignore[method-assign]
-    return app

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
@@ -104,6 +105,13 @@ async def echo(socket: WebSocket) -> None:
         socket.app.state.gone.append("socket")
 
 
+async def stamp(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    request.state.stamped = True
+    response = await call_next(request)
+    response.headers["x-stamp"] = "stamped"
+    return response
+
+
 ROUTES = [
     Route("/items/{name}", item),
     Route("/items", create, methods=["POST"]),
@@ -149,6 +157,7 @@ def make(kind: type[Any], wrap: Wrap | None, events: list[str] | None = None, fa
     app.add_exception_handler(Refused, refused)
     if wrap is not None:
         app.add_middleware(wrap)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=stamp)
     app.add_middleware(SessionMiddleware, secret_key="not a secret")
     app.add_middleware(CORSMiddleware, allow_origins=[ORIGIN], allow_methods=["*"], allow_credentials=True)
     if kind is FastAPI:

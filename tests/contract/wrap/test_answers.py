@@ -213,7 +213,9 @@ async def test_the_plugins_routes_are_reached_in_every_host(host: str, tmp_path:
             "url": f"{url}/integrations/probe/seen/7?q=1",
             "path": "/integrations/probe/seen/7",
         }
-        assert (await client.post("/integrations/probe/echo", content=b"z" * 200_000)).json() == {"length": 200_000}
+        assert (await client.post("/integrations/probe/echo", content=b"z" * 200_000)).json() == {
+            "length": 200_000
+        }
         assert (await client.get("/integrations/probe/files/a/b/c.txt")).text == "/a/b/c.txt"
         assert (await client.head("/integrations/probe/both")).status_code == 200
         assert (await client.get("/integrations/probe/both")).text == "both"

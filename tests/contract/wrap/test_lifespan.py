@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_hookspecs import AlreadyStarted
+from flowactions_hookspecs import AlreadyStarted, StartFailed
 from tests.contract.wrap.bare_host import BareHost, bare
 from tests.contract.wrap.django_host import django_host
-from tests.contract.wrap.probe import Probe, loaded, noted
+from tests.contract.wrap.probe import Probe, loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import fastapi, starlette
 from tests.support import until
@@ -117,7 +118,8 @@ class TestInEveryFramework:
         assert "'Probe'" in answer["message"]
         assert "the probe cannot start" in answer["message"]
         assert events == ["host started", "host stopped"]
-        await server.ended()
+        with pytest.raises(StartFailed, match="the probe cannot start"):
+            await server.ended()
         assert len(server.sent) == 1
 
     async def test_a_plugin_that_fails_to_start_and_a_host_that_fails_to_stop(
@@ -238,7 +240,8 @@ class TestApps:
         answer = await server.startup()
         assert answer["type"] == "lifespan.startup.failed"
         assert "the probe cannot start" in answer["message"]
-        await server.ended()
+        with pytest.raises(StartFailed):
+            await server.ended()
 
     async def test_one_that_leaves_after_its_start_keeps_the_plugins(self, tmp_path: Path) -> None:
         """They stay until the server's shutdown."""
@@ -318,7 +321,8 @@ class TestByHand:
         answer = await server.startup()
         assert answer["type"] == "lifespan.startup.failed"
         assert "lifespan=False" in answer["message"]
-        await server.ended()
+        with pytest.raises(AlreadyStarted, match="lifespan=False"):
+            await server.ended()
         server = Server(actions.wrap(app, lifespan=False))
         assert (await server.startup())["type"] == "lifespan.startup.complete"
         await server.shutdown()
@@ -343,6 +347,23 @@ class TestByHand:
             assert (await client.get("/v1/webhooks/outbox")).json()["code"] == "not_started"
             async with actions.lifespan():
                 assert (await client.get("/v1/webhooks/outbox")).json()["code"] == "unauthorized"
+
+
+def test_the_frameworks_test_client_runs_both(tmp_path: Path) -> None:
+    """Starlette's test client opens and closes the plugins, and fails when they do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it would rather have another client than httpx
+        from starlette.testclient import TestClient  # noqa: PLC0415  so that the warning is this test's
+    events: list[str] = []
+    with TestClient(fastapi(loaded(tmp_path, Probe(events)).wrap, events)) as client:
+        assert client.get("/v1/webhooks/outbox", headers={"x-user": "ada"}).json()["data"] == []
+        assert client.get("/who").json()["pool"] == "from the lifespan"
+    assert events == IN_ORDER
+    with (
+        pytest.raises(StartFailed, match="the probe cannot start"),
+        TestClient(fastapi(loaded(tmp_path, Probe(fails="start")).wrap)),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
