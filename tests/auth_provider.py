@@ -12,7 +12,7 @@ import httpx
 import svix.webhooks
 
 from flowactions_hookspecs import FlowActions
-from tests.support import SmallHost
+from tests.support import SmallHost, transport_of
 
 OLD, NEW, OTHER = ("whsec_" + base64.b64encode(bytes([number]) * 24).decode() for number in (1, 2, 3))
 CREATED = {"type": "user.created", "object": "event", "data": {"id": "user_1", "name": "Zoë"}}
@@ -29,7 +29,7 @@ def signed(body: bytes, secret: str = NEW, event_id: str = "msg_1", at: float | 
 class Running:
     def __init__(self, host: SmallHost, actions: FlowActions) -> None:
         self.host = host
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
 
     async def send(

@@ -14,7 +14,7 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Workspace, s
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, DashboardPrincipal, FlowActions, Node, NodeResult
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, transport_of
 
 CALLBACK = "http://host/integrations/chat/callback"
 SCOPES = "chat:write,channels:read,groups:read,users:read,im:write"
@@ -30,7 +30,7 @@ class ChatHost:
         self.browser = self.new_browser()
 
     def new_browser(self) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=self.actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(self.actions)
         return httpx.AsyncClient(transport=transport, base_url="http://host")
 
     async def start(self) -> str:
@@ -131,7 +131,7 @@ class Adopted:
 
 async def adopt(actions: FlowActions) -> str:
     """Connect with the static token; give where the browser ends up."""
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         started = await client.get("/integrations/chat/install")
         assert started.status_code == 302

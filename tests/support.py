@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+from litestar import Litestar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from flowactions_hookspecs import (
@@ -25,9 +26,8 @@ from flowactions_hookspecs import (
 )
 from flowactions_hookspecs.core import LOADED
 from flowactions_plugin.services import Services
-from tests.waiting import until
 
-__all__ = ["SmallHost", "a_walk", "development", "services_of", "until"]
+__all__ = ["SmallHost", "a_walk", "app_with_routes", "development", "services_of", "transport_of"]
 
 
 class SmallHost(Host):
@@ -114,3 +114,18 @@ def services_of(host: Host) -> Services:
     """Give what the plugin holds for a host, loading it when it was not."""
     loaded = vars(host).get(LOADED)
     return FlowActions.load(host).plugin_state(Services) if loaded is None else loaded.state(Services)
+
+
+def app_with_routes(actions: FlowActions) -> Litestar:
+    """Give a Litestar app that has the plugins' routes and nothing else."""
+    return Litestar(route_handlers=[*actions.route_handlers], openapi_config=None, logging_config=None)
+
+
+def transport_of(actions: FlowActions) -> httpx.ASGITransport:
+    """Give a client's way to the plugins' routes, around an app that has none itself."""
+    return httpx.ASGITransport(app=actions.wrap(_nothing_here, lifespan=False))  # type: ignore[arg-type]
+
+
+async def _nothing_here(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 404, "headers": []})
+    await send({"type": "http.response.body", "body": b"the host has no such route"})

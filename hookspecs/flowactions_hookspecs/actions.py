@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from litestar import Litestar
 from litestar.types import ControllerRouterHandler
 
 from flowactions_hookspecs.checks import (
@@ -28,8 +27,10 @@ from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.logic import Firing
 from flowactions_hookspecs.nodes import Advanced, Node, NodeResult, NodeType, Walk
+from flowactions_hookspecs.openapi import openapi_document
 from flowactions_hookspecs.origins import LogicActionRef, PluginOrigin
 from flowactions_hookspecs.webhooks import OutboundWebhook, PreparedWebhook, Receipt
+from flowactions_hookspecs.wrap import ASGIApp, Wrapped
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -70,6 +71,7 @@ class FlowActions:
             HostInvalid: the host lacks something, or was loaded before; the message lists what.
             PluginInvalid: a plugin breaks the contract; the message names it.
             SettingsInvalid: the host's settings cannot be used; the message lists every one.
+            TypeError, ValueError: the prefix is not a path such as ``/api``.
         """
         return cls(host, plugins, prefix=prefix)
 
@@ -139,9 +141,21 @@ class FlowActions:
         async with self._core.lifespan(tasks=tasks):
             yield
 
-    def asgi_app(self) -> Litestar:
-        """Returns an ASGI app with only the plugins' routes."""
-        return Litestar(route_handlers=list(self.route_handlers), openapi_config=None, logging_config=None)
+    def wrap(self, app: ASGIApp, *, lifespan: bool = True) -> Wrapped:
+        """Returns an ASGI app that serves the plugins' routes and passes everything else on to ``app``.
+
+        For hosts that are not Litestar apps: ``api.add_middleware(actions.wrap)`` in Starlette and FastAPI, before the
+        session's, so that the session is known in it; ``app = actions.wrap(app)`` for any other.
+
+        Args:
+            app: the host's ASGI app. It starts first and stops last.
+            lifespan: whether the server's lifespan also opens and closes the plugins. Without, enter `lifespan` yourself.
+        """
+        return Wrapped(app, self.route_handlers, self.lifespan if lifespan else None)
+
+    def openapi(self) -> dict[str, Any]:
+        """Returns the OpenAPI document of the plugins' routes, JSON-ready, for hosts that are not Litestar apps."""
+        return openapi_document(self.route_handlers)
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
         """Runs one of this object's coroutines from another thread, and waits for its result.

@@ -21,6 +21,7 @@ from flowactions_hookspecs.plugins import plugin_manager
 from flowactions_hookspecs.routes import check_routes, is_route_handler
 from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.tasks import Supervisor
+from flowactions_hookspecs.wrap import prefixed
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class Core:
     plugin_names: Sequence[str]
 
     def __init__(self, host: object, prefix: str) -> None:
+        prefixed((), prefix)  # refuses what is not a path, before anything is loaded
         self.host = check_host(host)
         if LOADED in vars(self.host):
             raise HostInvalid(
@@ -92,7 +94,7 @@ class Core:
             {owned.value.name: self._prefixed(owned.value) for owned in node_types}
         )
         self.logic_action_types = {owned.value.name: owned.value for owned in actions}
-        self.route_handlers = tuple(owned.value for owned in routes)
+        self.route_handlers = prefixed([owned.value for owned in routes], self.prefix)
         self.signing_secrets = secrets
         self._tasks = tuple(owned.value for owned in tasks)
         # Opened first and closed last: the others may use it while they open.

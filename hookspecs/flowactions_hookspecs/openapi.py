@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Sequence
+from typing import Any, Final
 
+from litestar import Litestar
+from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.serialization import encode_json
+from litestar.types import ControllerRouterHandler
 
 OPENAPI_COMPONENTS: Final = Components(
     security_schemes={
@@ -33,3 +39,18 @@ OPENAPI_COMPONENTS: Final = Components(
     }
 )
 """Give it to ``OpenAPIConfig(components=…)``; the routes refer to these security schemes by name."""
+
+
+def openapi_document(route_handlers: Sequence[ControllerRouterHandler]) -> dict[str, Any]:
+    """Describe routes in OpenAPI, with the security schemes that they name.
+
+    Args:
+        route_handlers: the plugins' routes, under the prefix if there is one.
+
+    Returns:
+        The document, of values that JSON has; the caller's own to change.
+    """
+    config = OpenAPIConfig(title="Flow actions", version="1", components=OPENAPI_COMPONENTS)
+    app = Litestar(route_handlers=list(route_handlers), openapi_config=config, logging_config=None)
+    document: dict[str, Any] = json.loads(encode_json(app.openapi_schema.to_schema()))
+    return document

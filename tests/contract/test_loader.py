@@ -35,7 +35,7 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
 REF = ExperienceTriggerRef(
@@ -142,7 +142,7 @@ class TestWhatIsCollected:
 
 
 async def listed(actions: FlowActions) -> list[dict[str, Any]]:
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         rows: list[dict[str, Any]] = (await client.get("/v1/webhooks/outbox")).json()["data"]
     return rows

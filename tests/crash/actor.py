@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import Engine, event
 
 from flowactions_hookspecs import Agent, ApiPrincipal, FlowActions, LogicAction
-from tests.support import SmallHost, a_walk
+from tests.support import SmallHost, a_walk, transport_of
 
 
 class Fuse:
@@ -52,7 +52,7 @@ async def advance(actions: FlowActions, ask: dict[str, Any]) -> dict[str, list[s
 
 async def post(actions: FlowActions, ask: dict[str, Any]) -> list[int]:
     """Post all the bodies at once; give the statuses."""
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with httpx.AsyncClient(transport=transport, base_url="http://host", timeout=300) as client:
         answers = await asyncio.gather(*(client.post(ask["path"], json=body) for body in ask["bodies"]))
     return [answer.status_code for answer in answers]

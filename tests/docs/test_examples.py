@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from litestar import Litestar
 from sybil import Example, Sybil
@@ -19,6 +20,7 @@ from sybil.parsers.markdown import CodeBlockParser
 from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.settings import read_settings
 from tests.benchmarks.simulate import CASES, plot, row_of, simulate
+from tests.contract.wrap.django_host import django_host
 from tests.support import SmallHost, a_walk, development
 
 ROOT = Path(__file__).parents[2]
@@ -51,15 +53,26 @@ def test_the_examples_of_a_guide_work(page: str, tmp_path: Path, monkeypatch: py
     """Every Python block of a guide runs, in order, and its assertions hold."""
     monkeypatch.chdir(tmp_path)
     logging.getLogger("flowactions").setLevel(logging.CRITICAL)
+    django_host(None)  # a guide's asgi.py has settings
     loop = asyncio.new_event_loop()
     try:
         found = examples(ROOT / "docs" / "how-to" / page, {"loop": loop})
         for example in found:
             example.evaluate()
+        for name in ("api", "shop", "site", "mounted"):
+            if name in found[0].namespace:
+                assert loop.run_until_complete(_answer_of(found[0].namespace[name])) == 503
     finally:
         loop.close()
         logging.getLogger("flowactions").setLevel(logging.NOTSET)
     assert len(found) >= 2
+
+
+async def _answer_of(app: Any) -> int:
+    """Ask a framework's app for a route of the plugins'; give the status."""
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+        return (await client.get("/v1/webhooks/outbox")).status_code
 
 
 def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 import flowactions_hookspecs
@@ -14,7 +13,7 @@ from flowactions_plugin.chat.failures import ADVICE, TRANSIENT
 from flowactions_plugin.cli import _parser
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.settings import READERS
-from tests.support import SmallHost
+from tests.support import SmallHost, app_with_routes
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -65,7 +64,7 @@ def test_every_reason_of_an_install_is_documented_and_put_into_words() -> None:
 def test_every_route_is_documented_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The HTTP page's table and what the plugin mounts are the same."""
     monkeypatch.chdir(tmp_path)
-    app: Litestar = FlowActions.load(SmallHost()).asgi_app()
+    app = app_with_routes(FlowActions.load(SmallHost()))
     mounted = {
         (method, re.sub(r"\{(\w+):str\}", r"{\1}", route.path))
         for route in app.routes

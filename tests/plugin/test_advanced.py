@@ -24,7 +24,8 @@ from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
 
 URL = "http://127.0.0.1:9/"
 

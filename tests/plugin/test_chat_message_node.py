@@ -16,7 +16,7 @@ from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import Adopted, adopted, adopting_settings
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
 DOWN = Fault(503, b"<html>down</html>")
@@ -139,7 +139,7 @@ class TestFailing:
         assert (await run.to_channel()).reason == "send_failed"
         assert "Reconnect" in ((await run.to_channel()).message or "")
         assert run.posts == 1
-        transport = httpx.ASGITransport(app=run.actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(run.actions)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             card = (await client.get("/integrations/chat/connection")).json()["data"]
         assert (card["status"], card["statusReason"]) == ("revoked", "token_revoked")

@@ -26,7 +26,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
 from flowactions_plugin.outbox.enqueue import Outbox
 from tests.recorder import OK, recorder, status
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.triggers import EXPERIENCE, NODE_TRIGGER
 from tests.waiting import until
 
@@ -83,7 +83,7 @@ async def run(database_url: str) -> AsyncIterator[Queued]:
     host.api = ApiPrincipal(organization_id="acme")
     host.agents = [Agent(id="a1", name="A", organization_id="acme")]
     actions = FlowActions.load(host)
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with actions.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         yield Queued(host, actions, client)
 

@@ -22,7 +22,7 @@ from flowactions_hookspecs import (
     LogicAction,
 )
 from tests.chatting import adopt, adopting_settings
-from tests.support import SmallHost, development
+from tests.support import SmallHost, development, transport_of
 
 REF = ExperienceTriggerRef(
     organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=0
@@ -64,7 +64,7 @@ async def started(database_url: str) -> AsyncIterator[tuple[AnsweringHost, FlowA
     host.api = ApiPrincipal(organization_id="acme")
     host.action = LogicAction(url="http://127.0.0.1:9/")
     actions = FlowActions.load(host)
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with actions.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         yield host, actions, client
 
@@ -211,7 +211,7 @@ async def test_agents_of_a_wrong_type_are_named(
     async with serve(provider.app) as url:
         host = AnsweringHost(adopting_settings(database_url, url, token.value))
         actions = FlowActions.load(host)
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         async with actions.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             await adopt(actions)
             host.agents_answer = answer

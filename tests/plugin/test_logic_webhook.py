@@ -31,7 +31,7 @@ from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, development, services_of
+from tests.support import SmallHost, development, services_of, transport_of
 from tests.waiting import until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
@@ -70,7 +70,7 @@ class Running:
         self.host = host
         self.actions = actions
         self.receiver = receiver
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
 
     async def call(self, key: str = "k", path: str = PATH, **body: Any) -> httpx.Response:

@@ -22,7 +22,8 @@ from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
 
 
 @asynccontextmanager

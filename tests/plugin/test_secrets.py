@@ -23,7 +23,7 @@ from flowactions_plugin.settings import READERS, Settings, read_settings
 from flowactions_plugin.storage.database import Database
 from tests.queueing import claimed
 from tests.recorder import recorder, status
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost, a_walk, development, services_of, transport_of
 
 MARKER = "MaRkEr7"
 """Of letters and a digit only, so that no encoding hides it, except base64: see `seen`."""
@@ -221,7 +221,7 @@ def usable(name: str, text: str) -> bool:
 async def used(actions: FlowActions) -> list[str]:
     """Use a host in every way that needs a secret, with a provider that cannot be reached; give what it says."""
     said: list[str] = []
-    transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+    transport = transport_of(actions)
     async with (
         actions.lifespan(),
         httpx.AsyncClient(transport=transport, base_url="http://host", cookies={"a": "b"}) as client,

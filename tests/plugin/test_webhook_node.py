@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
 from tests.recorder import OK, Recorder, recorder, status
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, transport_of
+from tests.waiting import until
 
 
 def a_node(url: str, **config: Any) -> Node:
@@ -33,7 +34,7 @@ class Running:
         return await self.actions.reach(a_walk(**walk), node)
 
     async def row(self, delivery_id: str | None) -> dict[str, Any]:
-        transport = httpx.ASGITransport(app=self.actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(self.actions)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             answer = await client.get(f"/v1/webhooks/outbox/{delivery_id}")
         row: dict[str, Any] = answer.json()["data"]

@@ -11,12 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from litestar import Litestar
 
 from flowactions_conformance.demo import Demo, running_demo
 from flowactions_hookspecs import OPENAPI_COMPONENTS, FlowActions
 from flowactions_plugin.http.problems import TITLES
-from tests.support import SmallHost
+from tests.support import SmallHost, app_with_routes
 
 LOGIC = "/v1/agents/{agent_id}/experiences/{experience_id}/logic-webhook"
 CHECKS = (
@@ -42,7 +41,7 @@ async def document(demo: Demo) -> dict[str, Any]:
 
 def contributed() -> set[tuple[str, str]]:
     """Give method and path of each of the plugin's routes."""
-    app: Litestar = FlowActions.load(SmallHost()).asgi_app()
+    app = app_with_routes(FlowActions.load(SmallHost()))
     return {
         (method.lower(), re.sub(r"\{(\w+):str\}", r"{\1}", route.path))
         for route in app.routes

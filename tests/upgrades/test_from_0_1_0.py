@@ -32,7 +32,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.storage.migrations import head
 from tests.recorder import Recorder, Request, recorder
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, transport_of
 from tests.upgrades.released import Rows, every_row, load, run
 from tests.waiting import until
 
@@ -165,7 +165,7 @@ async def started(url: str, **settings: str) -> AsyncIterator[Shop]:
     host.action = LogicAction(url="http://127.0.0.1:9/")
     actions = FlowActions.load(host)
     async with actions.lifespan():
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             shop = Shop(host, actions, client)
             shop.become("acme")

@@ -22,7 +22,7 @@ from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, development, services_of
+from tests.support import SmallHost, development, services_of, transport_of
 
 EVENTS = "/integrations/chat/events"
 
@@ -193,7 +193,7 @@ class TestVerifying:
             (development(database_url), "CHAT_CLIENT_ID"),
         ):
             actions = FlowActions.load(SmallHost(settings))
-            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            transport = transport_of(actions)
             async with (
                 actions.lifespan(),
                 httpx.AsyncClient(transport=transport, base_url="http://host") as client,

@@ -35,7 +35,8 @@ from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
 from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed
 from tests.recorder import OK, Recorder, recorder, status
-from tests.support import SmallHost, services_of, until
+from tests.support import SmallHost, services_of
+from tests.waiting import until
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:

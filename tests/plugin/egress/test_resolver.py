@@ -17,7 +17,8 @@ from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.outbox import service
 from tests.queueing import a_delivery
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
 
 
 class TestResolver:

@@ -29,7 +29,7 @@ from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.http.problems import HANDLERS, TITLES, Problem
 from flowactions_plugin.http.query import check_query
 from tests.chatting import ChatHost, chat_host
-from tests.support import SmallHost
+from tests.support import SmallHost, app_with_routes, transport_of
 
 JSON = {"content-type": "application/json"}
 ID = "00000000-0000-7000-8000-000000000000"
@@ -48,7 +48,7 @@ class Route(NamedTuple):
 
 def all_routes() -> Iterator[Route]:
     """Find every route that the plugin contributes."""
-    app = FlowActions.load(SmallHost()).asgi_app()
+    app = app_with_routes(FlowActions.load(SmallHost()))
     for route in app.routes:
         if isinstance(route, HTTPRoute):
             path = route.path.replace("{delivery_id:str}", ID).replace("{agent_id:str}", "agent-1")
@@ -164,7 +164,7 @@ class TestOrder:
     async def test_without_the_lifespan_every_route_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """503 in the words of NotStarted, before anything is asked of the host."""
         host = SmallHost()
-        transport = httpx.ASGITransport(app=FlowActions.load(host).asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(FlowActions.load(host))
         for method in ("dashboard_principal", "api_principal", "agent"):
             monkeypatch.setattr(host, method, None)  # calling it would be an error
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
@@ -177,7 +177,7 @@ class TestOrder:
         """And once it runs again, they answer."""
         host = SmallHost({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"})
         actions = FlowActions.load(host)
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             for _ in range(2):
                 async with actions.lifespan():
@@ -187,7 +187,9 @@ class TestOrder:
     async def test_options_are_told_as_before(self, run: ChatHost) -> None:
         """Litestar says which methods there are; a preflight carries no credentials."""
         run.host.principal = None
-        answer = await run.browser.options(REPLAY)
+        transport = httpx.ASGITransport(app=app_with_routes(run.actions))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+            answer = await client.options(REPLAY)
         assert (answer.status_code, answer.headers["allow"]) == (204, "OPTIONS, POST")
 
     @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from tests.bulk import copy
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, services_of, until
-from tests.waiting import within
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until, within
 
 
 def a_continuous_worker(queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5) -> Worker:

@@ -13,7 +13,8 @@ import pytest
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
 from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
 from tests.queueing import Queue, a_schedule
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
 
 SECRET = "whsec_never_seen"
 

@@ -11,7 +11,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.outbox import continuous, notifier
 from flowactions_plugin.outbox.notifier import DEBOUNCE_SECONDS, Listener, Notifier
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
 
 
 class Pauses:

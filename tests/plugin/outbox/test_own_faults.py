@@ -32,7 +32,8 @@ from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor, claimed, validate
 from tests.recorder import OK, recorder
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
 
 TIMING = Timing(lease_seconds=4.0, deadline_seconds=0.6)
 

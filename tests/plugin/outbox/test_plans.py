@@ -79,9 +79,9 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
         "globex", status=None, wanted=Filter(), before=None, limit=50
     ),
     "detail": lambda store: queries(store).detail(ROW, "acme"),
-    "hold of a step": lambda store: deferred(store).hold(Step("acme", "run-7", "f", "")),
-    "abandoned steps": lambda store: deferred(store).abandoned(20),
-    "hold of a step that waits for another process": lambda store: deferred(store).hold(
+    "hold of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
+    "abandoned steps": lambda store: deferred(store).expired(20),
+    "hold of a step that waits for another process": lambda store: deferred(store).lease(
         Step("acme", "run-5", "f", "")
     ),
     "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),

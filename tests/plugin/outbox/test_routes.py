@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from tests.recorder import Recorder, recorder, status
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of, transport_of
+from tests.waiting import until
 
 
 class Running:
@@ -21,7 +22,7 @@ class Running:
         self.host = host
         self.actions = actions
         self.receiver = receiver
-        transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+        transport = transport_of(actions)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
 
     async def enqueue(self, **walk: Any) -> str:

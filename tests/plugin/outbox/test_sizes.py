@@ -27,7 +27,8 @@ from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.outbox.rules import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, delivery_headers
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, services_of, until
+from tests.support import SmallHost, a_walk, development, services_of, transport_of
+from tests.waiting import until
 
 LIMIT = 2048
 
@@ -120,7 +121,7 @@ class TestLogicAction:
             )
             receipt = await actions.dispatch(ref, firing_id="f", occurred_at=datetime.now(UTC))
             assert (receipt.status, receipt.reason) == ("skipped", "headers_too_large")
-            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            transport = transport_of(actions)
             async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
                 call = {
                     "idempotencyKey": "k",

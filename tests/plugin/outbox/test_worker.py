@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.outbox.worker import outage_delay
 from tests.queueing import Queue, a_schedule, a_worker
-from tests.support import SmallHost, a_walk, development, until
+from tests.support import SmallHost, a_walk, development, transport_of
+from tests.waiting import until
 
 
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
@@ -206,10 +207,9 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
     settings = development(outage.url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="20")
     host = SmallHost(settings, database=outage.engine(), transport=httpx.MockTransport(receive))
     actions = FlowActions.load(host)
-    app: Any = actions.asgi_app()
     async with (
         actions.lifespan(),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://host") as client,
+        httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
     ):
         await until(lambda: len(arrived) == 20)
         async with outage.lasting():

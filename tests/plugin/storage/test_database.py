@@ -21,7 +21,7 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import SAFETY_SECONDS, until, within
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
@@ -139,7 +139,7 @@ async def test_a_host_that_starts_before_its_database_goes_on_by_itself(postgres
             node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
             failed = await actions.reach(a_walk(), node)
             assert (failed.status, failed.reason, failed.halt) == ("failed", "storage_unavailable", False)
-            transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
+            transport = transport_of(actions)
             async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
                 answer = await client.get("/v1/webhooks/outbox")
                 assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")

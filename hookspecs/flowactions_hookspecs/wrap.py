@@ -1,0 +1,223 @@
+"""Puts the plugins' routes, and their lifespan, around an ASGI app of any framework.
+
+It wraps the app instead of being mounted in it: what is not the plugins' reaches the app as if nothing were there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+from litestar import Litestar, Router
+from litestar.exceptions import HTTPException
+from litestar.routes import HTTPRoute
+from litestar.types import ControllerRouterHandler
+from litestar.types import Receive as LitestarReceive
+from litestar.types import Scope as LitestarScope
+from litestar.types import Send as LitestarSend
+from litestar.utils import normalize_path
+
+from flowactions_hookspecs.wrapped_lifespan import WrappedLifespan
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger("flowactions")
+
+_HOST_APP: Final = "flowactions.host_app"
+_SEGMENT: Final = re.compile(r"[^/{}?#%\\\s\x00-\x1f\x7f]+")
+
+
+class Wrapped:
+    """An ASGI app that serves the plugins' routes, and passes everything else on to the app that it wraps.
+
+    A request is the plugins' when Litestar would route its path **and** its method to one of their handlers. The
+    OPTIONS handler that Litestar adds to each route is not theirs, so preflights stay the host's. WebSockets, and scope
+    types that it does not know, are passed on.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        route_handlers: Sequence[ControllerRouterHandler],
+        lifespan: Callable[[], AbstractAsyncContextManager[None]] | None,
+    ) -> None:
+        """Build the plugins' routes.
+
+        Args:
+            app: the host's ASGI app.
+            route_handlers: the plugins' routes, under the prefix if there is one.
+            lifespan: opens the plugins; ``None`` passes the lifespan's messages on untouched.
+        """
+        self._app = app
+        self._plugins = Litestar(
+            route_handlers=list(route_handlers),
+            middleware=[_KeepHostApp],
+            openapi_config=None,
+            logging_config=None,
+        )
+        self._routes = _Routes(self._plugins)
+        self._lifespan = lifespan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, or the lifespan."""
+        kind = scope["type"]
+        if kind == "http":
+            own = self._own_scope(scope)
+            if own is not None:
+                await self._plugins(
+                    cast("LitestarScope", own), cast("LitestarReceive", receive), cast("LitestarSend", send)
+                )
+                return
+        elif kind == "lifespan" and self._lifespan is not None:
+            await WrappedLifespan(self._app, self._lifespan, receive, send).run(scope)
+            return
+        await self._app(scope, receive, send)
+
+    def _own_scope(self, scope: Scope) -> Scope | None:
+        """Give the scope for the plugins' app when the request is theirs.
+
+        It is a copy, for Litestar writes into scope and state. What the host's middleware put there (session, user,
+        state, app) is found in it.
+        """
+        try:
+            root, path = _split(scope)
+            if not self._routes.serve(path, scope["method"]):
+                return None
+            own = dict(scope)
+            state = scope.get("state")
+            own["state"] = dict(state) if isinstance(state, Mapping) else {}
+            # Litestar cuts at the first place where the root path stands, so it has to stand in front.
+            own["root_path"] = root
+            own["path"] = root + path
+            if "app" in scope:
+                own[_HOST_APP] = scope["app"]
+        except Exception:
+            log.exception("a request could not be told from the plugins' and is passed on to the app")
+            return None
+        return own
+
+
+class _KeepHostApp:
+    """Leaves the host's app in the scope, in whose place Litestar sets itself: a host reads its state there."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: LitestarScope, receive: LitestarReceive, send: LitestarSend) -> None:
+        own = cast("Scope", scope)
+        if _HOST_APP in own:
+            own["app"] = own[_HOST_APP]
+        await self._app(scope, receive, send)
+
+
+class _Routes:
+    """Tells which requests a Litestar app would route to a handler.
+
+    Litestar's own router decides. Its no takes ten times as long as its yes, so what it cannot take, by start of the path,
+    method and number of segments, is sorted out before it is asked: a host's own requests come by here.
+    """
+
+    def __init__(self, app: Litestar) -> None:
+        self._route = app.asgi_router.handle_routing
+        self._plain: dict[str, set[str]] = {}
+        """Path without parameters → methods."""
+        self._segments: dict[str, set[int]] = {}
+        """Method → how many segments its paths with parameters have."""
+        starts: set[str] = set()
+        open_starts: set[str] = set()
+        for route in app.routes:
+            start = route.path.partition("{")[0]
+            if not isinstance(route, HTTPRoute) or any(
+                each.type is Path for each in route.path_parameters.values()
+            ):
+                open_starts.add(start)
+                continue
+            methods = set(route.methods)
+            if all(_is_added(each) for each in route.route_handlers if "OPTIONS" in each.http_methods):
+                methods.discard("OPTIONS")
+            if route.path_parameters:
+                starts.add(start)
+                for method in methods:
+                    self._segments.setdefault(method, set()).add(len(route.path_components))
+            else:
+                self._plain.setdefault(route.path, set()).update(methods)
+        self._starts = tuple(starts)
+        self._open_starts = tuple(open_starts)
+
+    def serve(self, path: str, method: str) -> bool:
+        """Tell whether a handler of a plugin's answers.
+
+        Args:
+            path: decoded, without the root path.
+            method: as in the scope.
+        """
+        if "//" in path or path[-1:] == "/" or path[:1] != "/":
+            path = normalize_path(path)
+        if not self._may_serve(path, method):
+            return False
+        try:
+            handler = self._route(path=path, method=cast("Any", method))[1]
+        except HTTPException:  # not found, or another method
+            return False
+        return method != "OPTIONS" or not _is_added(handler)
+
+    def _may_serve(self, path: str, method: str) -> bool:
+        if path in self._plain:
+            if method in self._plain[path]:
+                return True
+        elif path.startswith(self._starts) and path.count("/") in self._segments.get(method, ()):
+            return True
+        return path.startswith(self._open_starts)
+
+
+def _is_added(handler: Any) -> bool:
+    """Tell whether Litestar itself added a handler; it adds one for OPTIONS to every route."""
+    return bool(handler.fn.__module__ == HTTPRoute.__module__)
+
+
+def _split(scope: Scope) -> tuple[str, str]:
+    """Give root path and the path below it; a path that is not below it is taken as a whole, as Starlette does."""
+    path: str = scope["path"]
+    root: str = (scope.get("root_path") or "").rstrip("/")
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in {"", "/"}:
+        path = path[len(root) :]
+    return root, path
+
+
+def prefixed(
+    route_handlers: Sequence[ControllerRouterHandler], prefix: str
+) -> Sequence[ControllerRouterHandler]:
+    """Nest routes under a path.
+
+    Args:
+        route_handlers: the routes.
+        prefix: begins with a slash and does not end with one, for example ``/flows``; decoded, without path parameters.
+            Empty text leaves the routes where they are.
+
+    Returns:
+        Routes to mount in a Litestar app.
+
+    Raises:
+        TypeError: the prefix is not text.
+        ValueError: it is not such a path.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be text, not {type(prefix).__name__}")
+    if not prefix:
+        return tuple(route_handlers)
+    segments = prefix.split("/")
+    if segments[0] or not all(
+        _SEGMENT.fullmatch(segment) and segment not in {".", ".."} for segment in segments[1:]
+    ):
+        raise ValueError(
+            f"prefix must be a path such as '/flows': it begins with a slash, does not end with one, and is decoded text "
+            f"without path parameters, query or empty segments; not {prefix!r}"
+        )
+    return (Router(path=prefix, route_handlers=list(route_handlers)),)
