@@ -1,4 +1,4 @@
-"""The chat connection of an organization: adopt, show, change, send through, disconnect (§2.2)."""
+"""The chat connection of an organization: adopt, show, change, send through, disconnect (§1.3, §2.2)."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class Connections:
         return await self._send(stored, attempt, ("im:write", "chat:write"), retry=retry, until=until)
 
     async def test(self, organization_id: str, text: str) -> str:
-        """Post to the default channel, which confirms token, scopes and membership (§4.1).
+        """Post to the default channel, which confirms token, scopes and membership (§4.1.3).
 
         Raises:
             NotConnected: there is no connection.

@@ -111,7 +111,7 @@ class TestResult(msgspec.Struct, omit_defaults=True):
 
 
 class TestAnswer(msgspec.Struct):
-    """The answer of a test send (§4.1)."""
+    """The answer of a test send (§4.1.3)."""
 
     data: TestResult
 
@@ -133,7 +133,7 @@ async def install(
     chat: NamedDependency[Chat],
     dashboard_url: NamedDependency[str],
 ) -> Response[Any]:
-    """Send the browser to the provider's consent page; asked for JSON, give its address (§5.2)."""
+    """Send the browser to the provider's consent page; asked for JSON, give its address (§4.1.1, §5.2)."""
     started = await chat.install.start(principal)
     cookie = Cookie(
         key=started.cookie_name,
@@ -166,7 +166,7 @@ async def callback(
     signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
     error: FromQuery[str | None] = None,
 ) -> Redirect:
-    """End the install, and send the browser to the dashboard with what came of it (§4.1)."""
+    """End the install, and send the browser to the dashboard with what came of it (§4.1.2)."""
     outcome = {"chat": "connected"}
     try:
         await chat.install.finish(
@@ -248,7 +248,7 @@ async def choose_channel(
 async def send_message(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], data: JSONBody[TestMessage]
 ) -> TestAnswer:
-    """Post to the default channel, which confirms token, scopes and membership (§4.1)."""
+    """Post to the default channel, which confirms token, scopes and membership (§4.1.3)."""
     if not data.text.strip():
         raise Problem("invalid_request", "Write a text.", [{"path": "text", "message": "must not be empty"}])
     try:

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON that has one meaning only, decoded without converting anything."""
+"""Bodies of requests: JSON that has one meaning only, decoded without converting anything (§4)."""
 
 from __future__ import annotations
 

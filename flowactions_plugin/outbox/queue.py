@@ -1,4 +1,4 @@
-"""The one way into the outbox: check the destination, freeze the bytes, write the row."""
+"""The one way into the outbox: check the destination, freeze the bytes, write the row (§1.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt: sign, send, read a little, all under one deadline (§4.5, §5.3, §8)."""
+"""One attempt: sign, send, read a little, all under one deadline (§4.5, §5.3.1, §8)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Sender:
 
         Args:
             delivery: the claimed row, with the exact bytes to send.
-            secret: the signing secret; ``None`` sends unsigned.
+            secret: the signing secret; ``None`` sends unsigned (§5.3.7).
 
         Returns:
             What came of it; `Aborted` when it failed for a reason of this side.

@@ -76,7 +76,7 @@ class AuthEvent(ContractStruct, frozen=True):
 
 
 class Host(ABC):
-    """Subclass it, implement the methods, and hand an instance to `FlowActions.load`.
+    """Subclass it, implement the methods, and hand an instance to `FlowActions.load` (§1.7).
 
     All methods are async and must be safe to call concurrently. They are asked again each time, so
     answer with what is true now; the plugin caches nothing of it beyond one batch.

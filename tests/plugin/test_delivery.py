@@ -143,7 +143,7 @@ def test_a_custom_content_type_replaces_the_default_and_no_body_has_none() -> No
     ],
 )
 def test_a_reserved_or_invalid_name_is_dropped_and_told(name: str) -> None:
-    """Custom headers never replace the service's own or steer the connection."""
+    """Custom headers never replace the service's own or steer the connection (§2.6)."""
     headers, dropped = frozen_headers(
         [Header(key=name, value="evil")], event_id="e", event_type="t", has_body=False
     )
@@ -186,5 +186,5 @@ def test_a_method_is_written_in_capitals() -> None:
     ],
 )
 def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: bytes, mac: str) -> None:
-    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3)."""
+    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3, §5.3.2, §5.3.3)."""
     assert sign(secret, 1_700_000_000, body) == f"v1,{mac}"

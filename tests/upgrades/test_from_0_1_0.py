@@ -216,7 +216,7 @@ def event_ids(requests: Sequence[Request]) -> Counter[str]:
 
 class TestRows:
     async def test_every_row_is_carried_on(self, old: str) -> None:
-        """What stood in a row stands there still, and each new column holds what it means for an old row."""
+        """What stood in a row stands there still, and each new column holds what it means for an old row (§9)."""
         before = await every_row(old)
         await upgrade(old)
         after = await every_row(old)

@@ -1,4 +1,4 @@
-"""The tables' revisions (Alembic), in a version table of their own, so that a host's migrations never meet them.
+"""The tables' revisions (Alembic), in a version table of their own, so that a host's migrations never meet them (§9).
 
 Revisions go forward only. Processes of the previous release go on working while the tables are already newer, unless
 the release's notes say that all of them stop (docs/how-to/upgrade.md).
