@@ -71,7 +71,7 @@ def without_parts(every: list[Clause]) -> list[Clause]:
     ]
 
 
-def code_marks() -> list[Mark]:
+def marks_of_code() -> list[Mark]:
     """Find the marks in the distribution's packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
@@ -79,18 +79,15 @@ def code_marks() -> list[Mark]:
     return [mark for path in sorted(files) for mark in _marks(path)]
 
 
-def test_marks() -> list[Mark]:
+def marks_of_tests() -> list[Mark]:
     """Find the marks of test functions. One in a helper, a class or a module says nothing of a particular test."""
     found = [mark for path in sorted((ROOT / "tests").rglob("test_*.py")) for mark in _marks(path)]
     return [mark for mark in found if mark.name.rpartition(".")[2].startswith("test_")]
 
 
-test_marks.__test__ = False  # type: ignore[attr-defined]  imported into a test module, it is no test
-
-
 def render() -> str:
     """Give the text of the page."""
-    places = [("Code", _by_clause(code_marks())), ("Tests", _by_clause(test_marks()))]
+    places = [("Code", _by_clause(marks_of_code())), ("Tests", _by_clause(marks_of_tests()))]
     lines = [
         "# Index of clauses",
         "",

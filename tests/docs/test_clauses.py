@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import clauses
-from tests.docs.clauses import COMMAND, MODULE, PAGE, Mark, code_marks, render, test_marks, without_parts
+from tests.docs.clauses import COMMAND, MODULE, PAGE, Mark, marks_of_code, marks_of_tests, render, without_parts
 
 CLAUSES = clauses.clauses()
 
@@ -13,8 +13,8 @@ CLAUSES = clauses.clauses()
 def test_every_clause_has_code_and_a_test() -> None:
     """A clause that is not divided further is cited by the code that carries it out, and by a test that shows it."""
     assert len(CLAUSES) > 40
-    code = {mark.number for mark in code_marks()}
-    tested = {mark.number for mark in test_marks()}
+    code = {mark.number for mark in marks_of_code()}
+    tested = {mark.number for mark in marks_of_tests()}
     lacking = [
         f"§{clause.number} has no {what}: {clause.title}"
         for clause in without_parts(CLAUSES)
