@@ -1,4 +1,4 @@
-"""The route for the chat provider's events (§4.1)."""
+"""The route for the chat provider's events (§1.6, §4.1.4)."""
 
 from __future__ import annotations
 

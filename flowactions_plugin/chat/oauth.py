@@ -1,4 +1,4 @@
-"""The OAuth install: a signed opaque state, bound to one browser, used once (§4.1, §5.2)."""
+"""The OAuth install: a signed opaque state, bound to one browser, used once (§4.1.1, §4.1.2, §5.2)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("flowactions.chat")
 
 FLOW_SECONDS: Final = 600
 STATIC_CODE: Final = "static-bot-token"
-"""The synthetic code that stands for the static bot token (§4.1)."""
+"""The synthetic code that stands for the static bot token (§4.1.2)."""
 
 BASE_PATH: Final = "/integrations/chat"
 CALLBACK_PATH: Final = f"{BASE_PATH}/callback"

@@ -41,7 +41,7 @@ class TestResult(msgspec.Struct, omit_defaults=True):
 
 
 class TestAnswer(msgspec.Struct):
-    """The answer of a test send (§4.1)."""
+    """The answer of a test send (§4.1.3)."""
 
     data: TestResult
 
@@ -63,7 +63,7 @@ class TestAnswer(msgspec.Struct):
 async def send_message(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], data: JSONBody[TestMessage]
 ) -> TestAnswer:
-    """Post to the default channel, which confirms token, scopes and membership (§4.1)."""
+    """Post to the default channel, which confirms token, scopes and membership (§4.1.3)."""
     if not data.text.strip():
         raise Problem("invalid_request", "Write a text.", [{"path": "text", "message": "must not be empty"}])
     try:

@@ -1,4 +1,4 @@
-"""One attempt: sign, send, read the start of the response, all under one deadline (§4.5, §5.3, §8)."""
+"""One attempt: sign, send, read the start of the response, all under one deadline (§4.5, §5.3.1, §8)."""
 
 from __future__ import annotations
 

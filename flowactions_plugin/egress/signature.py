@@ -10,7 +10,7 @@ SIGNATURE_HEADER: Final = "x-service-webhook-signature"
 
 
 def sign(secret: str, timestamp: int, body: bytes) -> str:
-    """Sign one attempt.
+    """Sign one attempt (§5.3.2, §5.3.3).
 
     Args:
         secret: the signing secret on the action's config, used as its UTF-8 bytes.

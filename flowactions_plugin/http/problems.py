@@ -1,4 +1,4 @@
-"""Errors of the routes as RFC 9457 problem details."""
+"""Errors of the routes as RFC 9457 problem details (§7.3)."""
 
 from __future__ import annotations
 

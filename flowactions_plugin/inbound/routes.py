@@ -1,4 +1,4 @@
-"""The endpoint for the auth provider's events (§4.4)."""
+"""The endpoint for the auth provider's events (§1.6, §4.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A customer backend triggers a configured webhook action: once per key, at a bounded rate (§4.2)."""
+"""A customer backend triggers a configured webhook action: once per key, at a bounded rate (§1.5, §4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chat-message node: its config, and posting when a walk reaches it (§2.1, §6.3, §7.1)."""
+"""The chat-message node: its config, and posting when a walk reaches it (§1.2, §2.1, §6.3, §7.1)."""
 
 from __future__ import annotations
 

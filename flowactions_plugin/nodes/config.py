@@ -1,4 +1,4 @@
-"""Reads node configs as they are stored: tolerantly, field by field."""
+"""Reads node configs as they are stored: tolerantly, field by field (§2)."""
 
 from __future__ import annotations
 

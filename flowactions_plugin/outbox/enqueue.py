@@ -1,4 +1,4 @@
-"""The one way into the outbox: check the destination, serialize the request, write the row."""
+"""The one way into the outbox: check the destination, serialize the request, write the row (§1.4)."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class AuthEvent(ContractStruct, frozen=True, kw_only=True):
 
 
 class Host(ABC):
-    """Subclass it, implement the methods, and give an instance to `FlowActions.load`.
+    """Subclass it, implement the methods, and give an instance to `FlowActions.load` (§1.7).
 
     Required are `settings`, `dashboard_principal` and `signing_secret`; each of the others says what is missing
     without it. All methods are async and must be safe to call concurrently. They are asked again each time, so

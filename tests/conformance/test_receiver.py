@@ -55,7 +55,7 @@ def signed(timestamp: str, body: bytes = b"{}", secret: str = "s3cret") -> dict[
     ],
 )
 def test_a_signature_is_judged(headers: dict[str, str], expected: str) -> None:
-    """Right, late, missing and malformed signatures are told apart, and nothing raises (§5.3)."""
+    """Right, late, missing and malformed signatures are told apart, and nothing raises (§5.3, §5.3.4, §5.3.5)."""
     assert verify("s3cret", headers, b"{}", NOW) == expected
 
 

@@ -86,7 +86,7 @@ async def rows(actions: FlowActions) -> int:
 
 
 async def test_what_is_no_id_is_refused_before_anything_happens(actions: FlowActions) -> None:
-    """Each id of each call is checked: TypeError for what is not text, ValueError for other text, on both databases."""
+    """Each id of each call is checked: TypeError for what is not text, ValueError for other text, on both databases (§2)."""
     for name, call in IDS.items():
         for value, error in NO_IDS:
             with pytest.raises(error, match=name.rpartition(" ")[2].rpartition(".")[2]) as caught:

@@ -6,20 +6,19 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.crash.forking import Forked, fork
+
 ANSWER_BYTES = 1 << 22
 
 
 class Actor:
     """A host in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process = process
 
     async def ask(self, **what: Any) -> Any:
@@ -57,16 +56,7 @@ async def actors(settings: Mapping[str, str], count: int) -> AsyncIterator[list[
     started: list[Actor] = []
     try:
         for _ in range(count):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.crash.actor",
-                cwd=ROOT,
-                env=environment,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=ANSWER_BYTES,
-            )
+            process = await fork("tests.crash.actor", environment=environment, limit=ANSWER_BYTES)
             started.append(Actor(process))
         for actor in started:
             assert actor.process.stdout is not None

@@ -68,7 +68,7 @@ async def post(actor: Actor, agent: int, keys: list[str]) -> list[int]:
 
 
 async def test_two_hundred_calls_with_one_key_enqueue_once(field: Field) -> None:
-    """From four processes at once: one 202, 199 times 204, one row; another agent with the same key has its own."""
+    """From four processes at once: one 202, 199 times 204, one row; another agent with the same key has its own (§1.5, §4.2)."""
     async with actors(field.settings, PROCESSES) as processes:
         for key in ("first", "second"):
             found = await asyncio.gather(*(post(actor, 1, [key] * 50) for actor in processes))
@@ -103,7 +103,7 @@ async def test_sixty_in_a_minute_over_all_processes(field: Field) -> None:
 
 
 async def test_killed_between_any_two_statements_key_and_row_stay_together(field: Field) -> None:
-    """Never a key without its row, nor a row without its key; and the call made again ends as it should (kill -9)."""
+    """Never a key without its row, nor a row without its key; and the call made again ends as it should (kill -9) (§4.2)."""
     async with actors(field.settings, 1) as (actor,):
         points = await actor.points(do="post", path=PATH.format(1), bodies=[body("dry")])
     assert points >= 10

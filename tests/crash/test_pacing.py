@@ -99,7 +99,7 @@ async def field(database_url: str) -> AsyncIterator[Field]:
 
 
 async def test_racing_processes_fire_once_and_in_order(field: Field) -> None:
-    """Fifty-two advances from four processes: each node runs once, and one caller reports all of them in walk order."""
+    """Fifty-two advances from four processes: each node runs once, and one caller reports all of them in walk order (§3.2)."""
     async with actors(field.settings, AT_ONCE) as processes:
         for _ in range(5):
             walk = await field.record("webhook", "chat_message", "webhook", "chat_message")
@@ -158,7 +158,7 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
 
 @pytest.mark.parametrize("halt", ["webhook_halt", "chat_halt"])
 async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) -> None:
-    """Of fifty-two advances from four processes one halts, the others are told running or halted, and never done."""
+    """Of fifty-two advances from four processes one halts, the others are told running or halted, and never done (§3.2)."""
     async with actors(field.settings, AT_ONCE) as processes:
         for _ in range(4):
             walk = await field.record("webhook", "chat_message", halt, "webhook")

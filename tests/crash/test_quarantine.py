@@ -67,7 +67,7 @@ async def until_drained(field: Field, timing: str, seconds: float, **environment
 async def test_what_kills_its_worker_ends_and_its_neighbours_are_delivered(
     field: Field, delivery: str, timing: str
 ) -> None:
-    """One row in 150 kills the worker that sends it, each time: it is dead in the end, and 149 are delivered."""
+    """One row in 150 kills the worker that sends it, each time: it is dead in the end, and 149 are delivered (§3.1)."""
     field.settings.update(FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="100")
     await field.enqueue(75)
     await field.enqueue(1, webhookBody='{"poison": true}')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.signature import sign
 from flowactions_plugin.settings import read_settings
+from tests.crash.forking import Forked, fork
 from tests.crash.hosts import SECRET, WORKER
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development
 
-ROOT = Path(__file__).parents[2]
 CLAIM_LIMIT = 20
 SIGNING = {"x-service-webhook-timestamp", "x-service-webhook-signature", WORKER}
 
@@ -43,7 +42,7 @@ class Field:
             read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
         )
         self._directory = directory
-        self._running: list[asyncio.subprocess.Process] = []
+        self._running: list[Forked] = []
 
     async def enqueue(self, count: int, **config: Any) -> None:
         """Reach a webhook node so often, in runs of their own."""
@@ -58,20 +57,16 @@ class Field:
 
     async def start(
         self, kill: str = "", *, host: str = "tests.crash.hosts:make", **environment: str
-    ) -> asyncio.subprocess.Process:
+    ) -> Forked:
         """Start a worker process, with a point at which it dies."""
         with (self._directory / f"worker-{len(self._running)}-{kill.replace(':', '-')}.log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
+            process = await fork(
                 "flowactions_plugin.cli",
                 "worker",
                 "--host",
                 host,
-                cwd=ROOT,
-                env={**os.environ, **self.settings, "FLOWACTIONS_TEST_KILL": kill, **environment},
-                stdout=log,
-                stderr=log,
+                environment={**os.environ, **self.settings, "FLOWACTIONS_TEST_KILL": kill, **environment},
+                output=log,
             )
         self._running.append(process)
         return process

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.docs import clauses
+
 ROOT = Path(__file__).parents[2]
 BEHAVIOUR = ROOT / "docs" / "reference" / "behaviour"
 PAGES = sorted(BEHAVIOUR.glob("[0-9]-*.md"))
 PLACES = ("flowactions_plugin", "hookspecs", "conformance", "tests", "docs")
 
-CITATION = re.compile(r"(RFC \d+,? )?§+\s?(\d+(?:\.\d+)*)")
 ANCHOR = re.compile(r'<a id="(\d+(?:\.\d+)*)"></a>')
 HEADING = re.compile(r'^(?:<a id="([\d.]+)"></a>\n\n)?#+ §([\d.]+) ', re.MULTILINE)
 ITEM = re.compile(r'^(\d+)\. <a id="([\d.]+)"></a>', re.MULTILINE)
@@ -28,10 +29,8 @@ class Citation(NamedTuple):
 
 def citations(text: str, name: str) -> Iterator[Citation]:
     """Find the sections that a text cites; those of RFCs are theirs."""
-    for match in CITATION.finditer(text):
-        if match[1] is None:
-            line = text.count("\n", 0, match.start()) + 1
-            yield Citation(f"{name}:{line}", match[2])
+    for place, number in clauses.citations(text):
+        yield Citation(f"{name}:{text.count(chr(10), 0, place) + 1}", number)
 
 
 def cited() -> list[Citation]:

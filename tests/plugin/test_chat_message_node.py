@@ -33,7 +33,7 @@ class TestSending:
     async def test_a_message_is_posted_to_its_channel(
         self, run: Adopted, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The message arrives, and the log says so in the exact words of §6.3."""
+        """The message arrives, and the log says so in the exact words of §6.3 (§1.2)."""
         caplog.set_level(logging.INFO)
         result = await run.to_channel(chatMessageText=" *{{userId}}*: {{content}} ", chatActionType="channel")
         assert (result.status, result.reason, result.halt) == ("sent", None, False)
@@ -61,7 +61,7 @@ class TestSending:
         assert run.texts[0][1] == "&lt;!channel&gt; &lt;@U1&gt; &lt;https://x|y&gt; &amp; *b*"
 
     async def test_a_long_message_is_cut(self, run: Adopted) -> None:
-        """4000 characters stay."""
+        """4000 characters stay (§2.1)."""
         await run.to_channel(chatMessageText="a" * 4001)
         assert len(run.texts[0][1]) == 4000
 

@@ -51,7 +51,7 @@ async def started(database_url: str) -> AsyncIterator[tuple[FlowActions, SmallHo
 async def test_a_logic_action_sends_its_envelope(
     started: tuple[FlowActions, SmallHost, Recorder], ref: LogicActionRef, source: str, entity: str, index: int
 ) -> None:
-    """The action's own url, method, headers and secret are used, and the body is §2.7's envelope."""
+    """The action's own url, method, headers and secret are used, and the body is §2.7's envelope (§2.8)."""
     actions, host, receiver = started
     host.secret = "s3cret"
     headers = (Header(key="x-one", value="{{userId}}"),)

@@ -219,7 +219,7 @@ class TestFirings:
 
 
 async def test_every_retry_carries_the_same_id(database_url: str) -> None:
-    """A receiver that fails twice sees one id three times, that of the receipt."""
+    """A receiver that fails twice sees one id three times, that of the receipt (§2.6, §6.1)."""
     host = SmallHost(development(database_url))
     actions = FlowActions.load(host)
     async with recorder() as receiver, actions.lifespan():

@@ -103,7 +103,7 @@ async def run(database_url: str) -> AsyncIterator[Running]:
 
 class TestEnqueue:
     async def test_a_call_is_delivered_with_its_envelope(self, run: Running) -> None:
-        """202 with the delivery, and the receiver gets §2.7's envelope, signed, as the action says."""
+        """202 with the delivery, and the receiver gets §2.7's envelope, signed, as the action says (§1.5, §4.2)."""
         before = datetime.now(UTC)
         answer = await run.call("order-1")
         assert answer.status_code == 202
@@ -134,7 +134,7 @@ class TestEnqueue:
         assert (detail["idempotencyKey"], detail["maxAttempts"]) == ("order-1", 5)
 
     async def test_the_ids_lead_to_the_action(self, run: Running) -> None:
-        """The host is asked for exactly what the path and the body name, within the caller's organization."""
+        """The host is asked for exactly what the path and the body name, within the caller's organization (§2.8, §4.2)."""
         await run.call("1")
         await run.call("2", **OF_NODE)
         await run.call("3", **OF_NODE, questionId="q1")
@@ -147,7 +147,7 @@ class TestEnqueue:
         ]
 
     async def test_nothing_of_the_action_comes_from_the_client(self, run: Running) -> None:
-        """Unknown fields are ignored, whatever they are called."""
+        """Unknown fields are ignored, whatever they are called (§2.8)."""
         stranger: dict[str, Any] = {
             "url": "http://evil.example/",
             "method": "DELETE",
@@ -231,7 +231,7 @@ class TestWhoMayCall:
         assert run.host.asked == []
 
     async def test_a_token_may_be_for_some_agents_only(self, run: Running) -> None:
-        """agent_ids of the principal is heeded."""
+        """agent_ids of the principal is heeded (§5.1)."""
         run.host.api = ApiPrincipal(organization_id="acme", agent_ids=frozenset({"agent-2"}))
         assert (await run.call("k")).status_code == 404
         assert (await run.call("k", PATH.replace("agent-1", "agent-2"))).status_code == 202
@@ -271,7 +271,7 @@ class TestValidation:
     async def test_every_field_and_combination_is_checked(
         self, run: Running, changes: dict[str, Any], path: str
     ) -> None:
-        """400 with the field's path; an optional field that is null counts as absent (§7.3)."""
+        """400 with the field's path; an optional field that is null counts as absent (§4.2, §7.3)."""
         body = {"idempotencyKey": "k", **OF_EXPERIENCE, **changes}
         if changes.get(path, "") is None and path in {"idempotencyKey", "source", "actionIndex"}:
             del body[path]

@@ -112,7 +112,7 @@ class TestDelivery:
         assert json.loads(request.body) == {"said": said.replace("\ud800", "\ufffd")}
 
     async def test_a_webhook_arrives_signed_with_every_header(self, run: Running) -> None:
-        """A receiver that follows §5.3 verifies what arrives, and finds the headers of §2.6."""
+        """A receiver that follows §5.3 verifies what arrives, and finds the headers of §2.6 (§5.3.1)."""
         run.host.secret = "s3cret"
         node = a_node(
             run.receiver.url,
@@ -149,7 +149,7 @@ class TestDelivery:
 
     @pytest.mark.parametrize("secret", [None, ""])
     async def test_without_a_secret_there_is_no_signature(self, run: Running, secret: str | None) -> None:
-        """An unsigned delivery carries a timestamp but no signature header (§5.3)."""
+        """An unsigned delivery carries a timestamp but no signature header (§5.3, §5.3.7)."""
         run.host.secret = secret
         await run.ended(await run.reach(a_node(run.receiver.url)))
         names = {name for name, _ in run.receiver.requests[0].headers}

@@ -5,7 +5,7 @@ import base64
 import json
 import os
 import signal
-import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,6 +31,7 @@ from flowactions_hookspecs import (
     StartFailed,
 )
 from flowactions_plugin.storage.migrations import head
+from tests.crash.forking import fork
 from tests.recorder import Recorder, Request, recorder
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.upgrades.released import Rows, every_row, load, run
@@ -84,18 +85,14 @@ def is_sqlite(url: str) -> bool:
 
 async def command(url: str, *arguments: str) -> tuple[int, str]:
     """Run a command of this release in a process of its own; give its exit status and what it printed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        *arguments,
-        cwd=ROOT,
-        env={**os.environ, "FLOWACTIONS_DATABASE_URL": url},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    printed, logged = await process.communicate()
-    assert process.returncode in {0, -signal.SIGKILL}, logged.decode()
-    return process.returncode, printed.decode()
+    environment = {**os.environ, "FLOWACTIONS_DATABASE_URL": url}
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as logged:
+        process = await fork(*arguments, environment=environment, output=printed, errors=logged)
+        status = await process.wait()
+        printed.seek(0)
+        logged.seek(0)
+        assert status in {0, -signal.SIGKILL}, logged.read().decode()
+        return status, printed.read().decode()
 
 
 async def migrate(url: str) -> tuple[int, str]:
@@ -219,7 +216,7 @@ def event_ids(requests: Sequence[Request]) -> Counter[str]:
 
 class TestRows:
     async def test_every_row_is_carried_on(self, old: str) -> None:
-        """What stood in a row stands there still, and each new column holds what it means for an old row."""
+        """What stood in a row stands there still, and each new column holds what it means for an old row (§9)."""
         before = await every_row(old)
         await upgrade(old)
         after = await every_row(old)

@@ -13,7 +13,7 @@ TOLERANCE_SECONDS = 300
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
-    """Check one request.
+    """Check one request (§5.3.4, §5.3.5).
 
     Args:
         secret: the signing secret that the webhook was configured with.

@@ -47,7 +47,7 @@ async def age_flows(database_url: str, seconds: int) -> None:
 
 class TestInstall:
     async def test_connecting_shows_the_card(self, run: ChatHost) -> None:
-        """After consent, the card shows workspace, person, agents and scopes (§2.2)."""
+        """After consent, the card shows workspace, person, agents and scopes (§2.2, §5.2)."""
         assert await run.card() is None
         assert await run.connect() == {"chat": "connected"}
         card = await run.card()
@@ -59,14 +59,14 @@ class TestInstall:
         assert "xoxb" not in str(card)
 
     async def test_exactly_the_scopes_are_asked_for(self, run: ChatHost) -> None:
-        """The authorize request carries the five scopes, and where to come back to (§2.3)."""
+        """The authorize request carries the five scopes, and where to come back to (§2.3, §4.1.1)."""
         query = parse_qs(urlsplit(await run.start()).query)
         assert query["scope"] == [SCOPES]
         assert query["redirect_uri"] == [CALLBACK]
         assert query["client_id"] == [CLIENT_ID]
 
     async def test_the_address_is_given_as_json_when_asked_for(self, run: ChatHost) -> None:
-        """A dashboard that fetches gets the URL in a body."""
+        """A dashboard that fetches gets the URL in a body (§4.1.1)."""
         answer = await run.browser.get("/integrations/chat/install", headers={"accept": "application/json"})
         assert answer.status_code == 200
         assert answer.json()["data"]["url"].startswith("http://127.0.0.1")
@@ -75,13 +75,13 @@ class TestInstall:
         assert "samesite=lax" in cookie
 
     async def test_cancelling_is_told(self, run: ChatHost) -> None:
-        """Cancel at the provider ends in a reason, and nothing is stored."""
+        """Cancel at the provider ends in a reason, and nothing is stored (§4.1.2)."""
         url = await run.consent(await run.start(), decision="cancel")
         assert await run.end(url) == {"chat": "error", "reason": "cancelled"}
         assert await run.card() is None
 
     async def test_a_callback_works_once(self, run: ChatHost) -> None:
-        """A replayed callback is refused before any exchange."""
+        """A replayed callback is refused before any exchange (§4.1.2, §5.2)."""
         url = await run.consent(await run.start())
         assert await run.end(url) == {"chat": "connected"}
         exchanges = run.provider.calls.count("oauth.v2.access")
@@ -95,14 +95,14 @@ class TestInstall:
         assert sorted(end["chat"] for end in ends) == ["connected", *["error"] * 4]
 
     async def test_another_browser_cannot_end_it(self, run: ChatHost) -> None:
-        """A callback without the flow's cookie is refused: nobody can slip a workspace to somebody else."""
+        """A callback without the flow's cookie is refused: nobody can slip a workspace to somebody else (§4.1.1, §5.2)."""
         url = await run.consent(await run.start())
         run.browser = run.new_browser()
         assert await run.end(url) == {"chat": "error", "reason": "wrong_browser"}
 
     @pytest.mark.parametrize("state", ["", "x", "a.b", "é.ü", "%00", "e30.e30", "a" * 5000])
     async def test_a_forged_state_is_refused(self, run: ChatHost, state: str) -> None:
-        """Whatever the state, a callback that was not started here ends in a reason."""
+        """Whatever the state, a callback that was not started here ends in a reason (§5.2)."""
         answer = await run.browser.get(CALLBACK, params={"code": "c", "state": state})
         assert answer.status_code == 303
         assert "reason=invalid_state" in answer.headers["location"]
@@ -125,7 +125,7 @@ class TestInstall:
         assert (await run.card())["installedBy"]["name"] == "Ada"
 
     async def test_an_expired_link_is_told(self, run: ChatHost, database_url: str) -> None:
-        """Ten minutes is what a person has; who comes later is told so, even after others have started."""
+        """Ten minutes is what a person has; who comes later is told so, even after others have started (§5.2)."""
         early, late = await run.start(), await run.start()
         await age_flows(database_url, 580)
         assert await run.end(await run.consent(early)) == {"chat": "connected"}
@@ -231,7 +231,7 @@ class TestInstall:
     async def test_secrets_are_neither_logged_nor_stored_in_clear(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Code, state and token appear in no log line at any level, and the token in no database byte."""
+        """Code, state and token appear in no log line at any level, and the token in no database byte (§5.2)."""
         monkeypatch.chdir(tmp_path)
         caplog.set_level(logging.DEBUG)
         provider = FakeChatProvider()
@@ -419,6 +419,15 @@ class TestStaticToken:
 
 
 class TestTenancy:
+    async def test_every_agent_of_the_organization_can_use_it(self, run: ChatHost) -> None:
+        """One install serves all agents of the organization, and those of no other (§1.3)."""
+        await run.connect()
+        node = Node(id="n", type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"})
+        walks = [a_walk(organization_id="acme", agent_id=agent) for agent in ("a1", "a2", "made later")]
+        assert {(await run.actions.reach(walk, node)).status for walk in walks} == {"sent"}
+        other = await run.actions.reach(a_walk(organization_id="globex", agent_id="a1"), node)
+        assert other.reason == "not_connected"
+
     async def test_two_organizations_do_not_cross(self, run: ChatHost) -> None:
         """Each organization sends with its own workspace, and sees its own card."""
         await run.connect()
@@ -437,7 +446,7 @@ class TestTenancy:
     async def test_a_token_moved_to_another_row_does_not_open(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever writes to the database cannot make one organization use another's token."""
+        """Whoever writes to the database cannot make one organization use another's token (§2.2)."""
         monkeypatch.chdir(tmp_path)
         provider = FakeChatProvider()
         token = provider.state.add_token(provider.state.workspaces[0])
@@ -583,7 +592,7 @@ class TestTestSend:
         assert (message.channel, message.text) == ("#general", "hello")
 
     async def test_a_refusal_is_an_answer_with_advice(self, run: ChatHost) -> None:
-        """A refused test is a 200 with ok false, the code and what to do."""
+        """A refused test is a 200 with ok false, the code and what to do (§4.1.3)."""
         await run.connect()
         path = "/integrations/chat/connection/default-channel"
         await run.browser.put(path, json={"channelId": "C0RANDOM"})
@@ -597,7 +606,7 @@ class TestTestSend:
         }
 
     async def test_what_is_missing_is_told(self, run: ChatHost) -> None:
-        """No connection and no default channel are conflicts, no text is a mistake."""
+        """No connection and no default channel are conflicts, no text is a mistake (§4.1.3)."""
         path = "/integrations/chat/send-message"
         missing = await run.browser.post(path, json={"text": "x"})
         assert (missing.status_code, missing.json()["code"]) == (409, "not_connected")

@@ -254,7 +254,7 @@ class TestReading:
             read_event(body, 0)
 
     async def test_the_challenge_is_given_back(self, run: ChatHost) -> None:
-        """The provider checks the address before it sends events there; strangers learn nothing."""
+        """The provider checks the address before it sends events there; strangers learn nothing (§4.1.4)."""
         body = {"type": "url_verification", "challenge": "3eZbrw1aB10n0pFHbrvAp", "token": "x"}
         answer = await send(run, body)
         assert (answer.status_code, answer.json()) == (200, {"challenge": body["challenge"]})
@@ -335,7 +335,7 @@ class TestRevoking:
         assert await status(run, "acme") == ("active", None)
 
     async def test_an_event_from_before_the_install_is_stale(self, run: ChatHost) -> None:
-        """The reinstall was faster than the event: the new connection stays."""
+        """The reinstall was faster than the event: the new connection stays (§6.2)."""
         await run.connect()
         for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOTACME", event_time=1)):
             assert (await send(run, event)).json()["data"]["duplicate"] is False

@@ -470,7 +470,7 @@ class TestLog:
     async def test_an_id_cannot_forge_a_line(
         self, run: Adopted, caplog: pytest.LogCaptureFixture, forged: str
     ) -> None:
-        """Whatever a node is called, its lines are one line each, and say which one it is."""
+        """Whatever a node is called, its lines are one line each, and say which one it is (§6.3)."""
         caplog.set_level(logging.INFO, "flowactions")
         node = Node(
             id=forged, type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}

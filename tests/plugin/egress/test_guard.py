@@ -620,7 +620,7 @@ class TestDelivery:
 
     @pytest.mark.parametrize("development", [False, True])
     async def test_no_packet_reaches_a_forbidden_address(self, queue: Queue, development: bool) -> None:
-        """Each forbidden spelling is dead at once with its reason, and the listener on loopback hears nothing."""
+        """Each forbidden spelling is dead at once with its reason, and the listener on loopback hears nothing (§2.4)."""
         async with a_listener() as listener:
             spellings = REFUSED_IN_BOTH if development else REFUSED_IN_PRODUCTION
             urls = [url.format(port=listener.port) for url in spellings]

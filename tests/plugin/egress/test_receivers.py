@@ -249,7 +249,7 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_a_failure_and_is_not_followed(queue: Queue, code: int) -> None:
-    """Where it leads hears nothing, though it would be allowed."""
+    """Where it leads hears nothing, though it would be allowed (§4.5)."""
     async with recorder() as elsewhere, transport() as sender:
         async with serving(answering(status(code, f"location: {elsewhere.url}"))) as url:
             row_id = await queue.put(url=url, max_attempts=1)

@@ -135,8 +135,15 @@ class TestOrder:
         assert len(changing) == 7, changing
         assert all(each.rules.changes for each in changing)
 
+    def test_two_endpoints_take_signed_events(self) -> None:
+        """One for the chat provider, one for the auth provider, and no other route takes events from outside (§1.6)."""
+        signed = {
+            each.path: each.method for each in ROUTES if each.rules.caller not in {"dashboard", "api", None}
+        }
+        assert signed == {"/integrations/chat/events": "POST", "/webhooks/auth": "POST"}
+
     async def test_a_stranger_is_told_so_whatever_is_sent(self, run: ChatHost) -> None:
-        """On every route, 401 before 400, 403, 413 and 415."""
+        """On every route, 401 before 400, 403, 413 and 415 (§4, §5.1)."""
         run.host.principal = run.host.api = None
         for route, how in product(routes_of("dashboard", "api"), STRANGE_REQUESTS):
             answer = await run.browser.request(route.method, route.path, **how)
@@ -298,13 +305,13 @@ class TestBodies:
 
     @pytest.mark.parametrize(("method", "path"), WITH_BODY)
     async def test_more_than_64_kib_is_not_read(self, run: ChatHost, method: str, path: str) -> None:
-        """413, and what fits is read."""
+        """413, and what fits is read (§4)."""
         for size, status in ((64 * 1024, 400), (64 * 1024 + 1, 413)):
             answer = await run.browser.request(method, path, content=b" " * size, headers=JSON)
             assert answer.status_code == status
 
     async def test_nothing_is_converted_or_guessed(self, run: ChatHost) -> None:
-        """The answer names the field as the client wrote it."""
+        """The answer names the field as the client wrote it (§4)."""
         cases: list[tuple[str, dict[str, Any], str]] = [
             (LOGIC, {"actionIndex": "0"}, "actionIndex"),
             (LOGIC, {"actionIndex": 0.0}, "actionIndex"),
@@ -487,7 +494,7 @@ class TestCrossSite:
     async def test_every_route_that_changes_something_refuses_foreign_pages(
         self, run: ChatHost, headers: dict[str, str]
     ) -> None:
-        """403, with a body and without, and with credentials that a browser adds by itself."""
+        """403, with a body and without, and with credentials that a browser adds by itself (§5.1)."""
         for route in CHANGING:
             for body in (None, VALID.get(route.path)):
                 answer = await run.browser.request(route.method, route.path, json=body, headers=headers)
@@ -527,7 +534,7 @@ class TestCrossSite:
 
 class TestProblems:
     async def test_a_title_is_constant_for_its_code(self, caplog: pytest.LogCaptureFixture) -> None:
-        """For every code, for whatever Litestar or a guard of the host's raises, and with its own status."""
+        """For every code, for whatever Litestar or a guard of the host's raises, and with its own status (§7.3)."""
         caplog.set_level(logging.CRITICAL)
 
         @get("/problem/{code:str}", exception_handlers=HANDLERS)

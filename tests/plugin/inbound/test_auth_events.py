@@ -79,7 +79,7 @@ class TestVerifying:
     @pytest.mark.parametrize("prefix", ["svix", "webhook"])
     @pytest.mark.parametrize("library", [svix.webhooks.Webhook, standardwebhooks.webhooks.Webhook])
     async def test_signatures_of_both_libraries_verify(self, run: Running, library: Any, prefix: str) -> None:
-        """The scheme's two spellings, each signed by its own library."""
+        """The scheme's two spellings, each signed by its own library (§5.4)."""
         body = json.dumps(CREATED).encode()
         moment = datetime.now(UTC).replace(microsecond=0)
         headers = {
@@ -91,7 +91,7 @@ class TestVerifying:
 
     @pytest.mark.parametrize(("secret", "status"), [(NEW, 200), (OLD, 200), (OTHER, 401)])
     async def test_secrets_can_be_rotated(self, run: Running, secret: str, status: int) -> None:
-        """Both the new and the old one verify, and no third."""
+        """Both the new and the old one verify, and no third (§5.4)."""
         assert (await run.send(secret=secret)).status_code == status
 
     async def test_one_of_several_signatures_is_enough(self, run: Running) -> None:
@@ -327,7 +327,7 @@ class TestOnce:
     async def test_a_handler_that_fails_leaves_nothing_behind(
         self, run: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """500, nothing of its message gets out, and the redelivery is handled."""
+        """500, nothing of its message gets out, and the redelivery is handled (§4.4)."""
         handle = run.host.auth_event
         for error in (RuntimeError("the host's own secret"), TimeoutError()):
 
@@ -413,7 +413,7 @@ class TestOrganizationDeleted:
     async def test_its_chat_connection_goes_with_it(
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nobody else's, only when the host has handled it, and its token is revoked then."""
+        """Nobody else's, only when the host has handled it, and its token is revoked then (§4.4)."""
         monkeypatch.chdir(tmp_path)
         deleted = {"type": "organization.deleted", "data": {"id": "acme", "deleted": True}}
         async with chat_host(database_url, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as chat:

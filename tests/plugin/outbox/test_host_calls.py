@@ -241,7 +241,7 @@ async def test_what_a_host_does_on_being_told_harms_nobody(
 
 
 async def test_every_end_is_one_line(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """Refused, used up, gone, corrupt, cancelled: a WARNING with id, destination and reason, without what a URL hides."""
+    """Refused, used up, gone, corrupt, cancelled: a WARNING with id, destination and reason, without what a URL hides (§3.1)."""
     gone = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="gone")
 
     async def secret(origin: Any) -> str | None:

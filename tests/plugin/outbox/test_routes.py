@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hmac
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -86,6 +88,26 @@ async def test_a_dead_delivery_is_retried(run: Running) -> None:
     assert (again.status_code, again.json()) == (404, {"data": {"id": delivery_id, "requeued": False}})
 
 
+async def test_a_retry_is_signed_anew(run: Running) -> None:
+    """With the secret of the moment and a timestamp of its own, over the same bytes (§5.3.5, §5.3.6)."""
+    run.receiver.answer = lambda number: status(500 if number == 1 else 200)
+    run.host.secret = "old"
+    delivery_id = await run.enqueue()
+    await until(lambda: _ended(run, delivery_id))
+    (first,) = run.receiver.requests
+    await until(lambda: time.time() >= int(first.header("x-service-webhook-timestamp")) + 1)
+    run.host.secret = "new"
+    await run.client.post(f"/v1/webhooks/outbox/{delivery_id}/retry")
+    await until(lambda: _ended(run, delivery_id, "delivered"))
+    stamps = [int(request.header("x-service-webhook-timestamp")) for request in run.receiver.requests]
+    assert stamps[1] > stamps[0]
+    assert run.receiver.requests[1].body == first.body
+    for request, secret in zip(run.receiver.requests, (b"old", b"new"), strict=True):
+        signed = request.header("x-service-webhook-timestamp").encode() + b"." + request.body
+        expected = hmac.new(secret, signed, "sha256").hexdigest()
+        assert request.header("x-service-webhook-signature") == f"v1,{expected}"
+
+
 async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
     """What the list shows under a filter is what the replay takes; each is then sent again."""
     run.receiver.answer = lambda number: status(500)
@@ -157,7 +179,7 @@ async def test_a_waiting_delivery_is_cancelled(run: Running) -> None:
 
 
 async def test_another_organization_sees_nothing(run: Running) -> None:
-    """Rows of another tenant are as if they did not exist."""
+    """Rows of another tenant are as if they did not exist (§5.1)."""
     run.receiver.answer = lambda number: status(500)
     delivery_id = await run.enqueue()
     await until(lambda: _ended(run, delivery_id))
@@ -187,7 +209,7 @@ async def test_another_organization_sees_nothing(run: Running) -> None:
     ],
 )
 async def test_nobody_gets_in_without_a_session(run: Running, method: str, path: str) -> None:
-    """Every dashboard route answers 401 with a problem to strangers."""
+    """Every dashboard route answers 401 with a problem to strangers (§5.1)."""
     run.host.principal = None
     answer = await run.client.request(method, path, json={"text": "x", "channelId": "C"})
     assert answer.status_code == 401

@@ -185,5 +185,5 @@ def test_a_method_is_written_in_capitals() -> None:
     ],
 )
 def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: bytes, mac: str) -> None:
-    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3)."""
+    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3, §5.3.2, §5.3.3)."""
     assert sign(secret, 1_700_000_000, body) == f"v1,{mac}"

@@ -68,7 +68,7 @@ class TestNode:
     async def test_what_is_too_large_skips_the_node(
         self, database_url: str, config: dict[str, Any], content: str, reason: str, proceed: bool | None
     ) -> None:
-        """Nothing is enqueued, the result says what is too large, and the walk halts as for a body that is no JSON."""
+        """Nothing is enqueued, the result says what is too large, and the walk halts as for a body that is no JSON (§7.2)."""
         async with running(database_url) as (host, actions, receiver):
             options = {} if proceed is None else {"webhookContinueOnFailure": proceed}
             node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url, **config, **options})

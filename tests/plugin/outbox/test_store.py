@@ -44,7 +44,7 @@ class TestClaims:
         assert sorted(taken) == sorted(ids)
 
     async def test_an_expired_claim_is_taken_over_without_using_up_an_attempt(self, queue: Queue) -> None:
-        """The new holder writes; the old one, waking late, changes nothing."""
+        """The new holder writes; the old one, waking late, changes nothing (§3.1)."""
         row_id = await queue.put()
         (late,) = await queue.store.claim(1)
         await queue.expire_claims()
@@ -81,7 +81,7 @@ class TestRetryOfADeadRow:
         assert (row.status, row.attempts) == ("dead", 2)
 
     async def test_only_a_dead_row_of_the_organization(self, queue: Queue) -> None:
-        """A live row, another tenant's row and a missing one are all the same: there is none."""
+        """A live row, another tenant's row and a missing one are all the same: there is none (§4.3)."""
         live = await queue.put()
         dead = await queue.put(organization_id="globex")
         await queue.run(f"UPDATE flowactions_outbox SET status = 'dead' WHERE id = '{dead}'")  # noqa: S608

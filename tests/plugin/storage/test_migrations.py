@@ -152,7 +152,7 @@ async def test_embedded_tables_of_an_earlier_release_are_brought_up_to_date(
 
 
 async def test_a_newer_schema_is_worked_with(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """During a rolling upgrade, a process of the previous release goes on, and says that it is behind."""
+    """During a rolling upgrade, a process of the previous release goes on, and says that it is behind (§9)."""
     await Database(url_of(database_url)).migrate()
     await pretend(database_url, "9999")
     actions = FlowActions.load(SmallHost(development(database_url)))

@@ -67,7 +67,7 @@ async def statements_of(actions: FlowActions, host: SharingHost, failing: Failin
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", ENGINES)
 async def test_what_joins_is_there_exactly_when_the_host_commits(kind: str, call: str, url: str) -> None:
-    """Whether the host or the plugin writes first, one commit keeps both rows, one rollback neither."""
+    """Whether the host or the plugin writes first, one commit keeps both rows, one rollback neither (§3.2)."""
     async with sharing(kind, url) as (actions, host):
         for first in (True, False):
             for commits in (False, True):

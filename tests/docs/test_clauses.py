@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs import clauses
+from tests.docs.clauses import COMMAND, MODULE, PAGE, Mark, marks_of_code, marks_of_tests, render, without_parts
+
+CLAUSES = clauses.clauses()
+
+
+def test_every_clause_has_code_and_a_test() -> None:
+    """A clause that is not divided further is cited by the code that carries it out, and by a test that shows it."""
+    assert len(CLAUSES) > 40
+    code = {mark.number for mark in marks_of_code()}
+    tested = {mark.number for mark in marks_of_tests()}
+    lacking = [
+        f"§{clause.number} has no {what}: {clause.title}"
+        for clause in without_parts(CLAUSES)
+        for what, cited in (("code", code), ("test", tested))
+        if clause.number not in cited
+    ]
+    assert not lacking, "\n".join(lacking)
+
+
+def test_the_page_is_current() -> None:
+    """The index is what the marks in code and tests give."""
+    assert PAGE.read_text() == render(), COMMAND
+
+
+SOURCE = '''"""Module, §1."""
+
+LIMIT = 3
+"""Under a constant, §2.1."""
+
+OTHER = 4  # §2.2
+
+
+class Config:
+    """A class, §3."""
+
+    def method(self) -> str:
+        # §4.1.2 in a comment
+        return "no prose: §9"
+
+
+def test_it() -> None:
+    """As §5.3.6 and RFC 9562 §5.7 say (§8)."""
+'''
+
+
+def test_a_mark_belongs_to_what_it_stands_in(tmp_path: Path) -> None:
+    """Docstrings and comments are read, other strings are not, and each mark is put to the innermost name."""
+    path = tmp_path / "source.py"
+    path.write_text(SOURCE)
+    assert list(clauses._marks(path)) == [
+        Mark("1", path, MODULE),
+        Mark("2.1", path, "LIMIT"),
+        Mark("2.2", path, "OTHER"),
+        Mark("3", path, "Config"),
+        Mark("4.1.2", path, "Config.method"),
+        Mark("5.3.6", path, "test_it"),
+        Mark("8", path, "test_it"),
+    ]
+
+
+@pytest.mark.parametrize(("number", "divided"), [("5.3", True), ("5.3.6", False), ("8", False), ("2", True)])
+def test_only_the_smallest_parts_need_both(number: str, *, divided: bool) -> None:
+    """A section with sections or items of its own is covered by those."""
+    assert (number not in {clause.number for clause in without_parts(CLAUSES)}) is divided
