@@ -1,4 +1,4 @@
-"""The chat connection of an organization: connect, read, change, disconnect (§2.2)."""
+"""The chat connection of an organization: connect, read, change, disconnect (§1.3, §2.2)."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Messenger:
         return await self._send(stored, attempt, ("im:write", "chat:write"), retry=retry, until=until)
 
     async def send_test(self, organization_id: str, text: str) -> str:
-        """Post to the default channel, which confirms token, scopes and membership (§4.1).
+        """Post to the default channel, which confirms token, scopes and membership (§4.1.3).
 
         Returns:
             The message's timestamp.

@@ -1,4 +1,4 @@
-"""The routes of an OAuth install: to the provider's consent page and back (§4.1, §5.2)."""
+"""The routes of an OAuth install: to the provider's consent page and back (§4.1.1, §4.1.2, §5.2)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def callback(
     signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
     error: FromQuery[str | None] = None,
 ) -> Redirect:
-    """End the install, and send the browser to the dashboard with what came of it (§4.1)."""
+    """End the install, and send the browser to the dashboard with what came of it (§4.1.2)."""
     outcome = {"chat": "connected"}
     try:
         await chat.installer.finish(

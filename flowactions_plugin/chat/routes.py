@@ -1,4 +1,4 @@
-"""The router of the chat connection, and the test send (§4.1)."""
+"""The router of the chat connection, and the test send (§4.1.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: unambiguous JSON, decoded without conversions."""
+"""Bodies of requests: unambiguous JSON, decoded without conversions (§4)."""
 
 from __future__ import annotations
 

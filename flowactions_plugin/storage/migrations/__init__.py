@@ -1,4 +1,4 @@
-"""The tables' revisions (Alembic), in a separate version table, so that they do not affect a host's migrations.
+"""The tables' revisions (Alembic), in a separate version table, so that they do not affect a host's migrations (§9).
 
 Revisions only go forward. Processes of the previous release work on the newer tables, unless the release notes say that
 all of them must stop (docs/how-to/upgrade.md).
