@@ -127,16 +127,16 @@ async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 class TestOrder:
-    def test_every_route_declares_its_caller(self) -> None:
-        """Only the OAuth callback is public, and every route that changes something is marked."""
+    def test_every_route_says_who_may_call(self) -> None:
+        """Only the provider's way back asks for no credential, and whatever changes something is marked as such."""
         assert len(ROUTES) >= 16
         assert [each.path for each in ROUTES if each.rules.caller is None] == ["/integrations/chat/callback"]
         changing = [each for each in routes_of("dashboard", "api") if each.method != "GET"]
         assert len(changing) == 7, changing
         assert all(each.rules.changes for each in changing)
 
-    async def test_an_unauthenticated_request_is_a_401_whatever_it_sends(self, run: ChatHost) -> None:
-        """On every route, before 400, 403, 413 and 415."""
+    async def test_a_stranger_is_told_so_whatever_is_sent(self, run: ChatHost) -> None:
+        """On every route, 401 before 400, 403, 413 and 415."""
         run.host.principal = run.host.api = None
         for route, how in product(routes_of("dashboard", "api"), STRANGE_REQUESTS):
             answer = await run.browser.request(route.method, route.path, **how)
@@ -144,7 +144,7 @@ class TestOrder:
             assert answer.headers["cache-control"] == "no-store"
 
     async def test_an_unsigned_event_is_a_401_whatever_the_bytes(self, run: ChatHost) -> None:
-        """Up to the size limit; a larger body is a 413."""
+        """Up to the longest body that is read; more is a 413."""
         signed = {"svix-id": "m", "svix-timestamp": "1", "svix-signature": "v1,x"}
         bodies = [b"", *STRANGE_JSON, b"\x00" * 1_000_000]
         for route, body in product(routes_of("chatSignature", "authSignature"), bodies):
@@ -161,8 +161,8 @@ class TestOrder:
                     answer = await run.browser.post(path, content=content, headers={"content-type": kind})
                     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
-    async def test_without_the_lifespan_every_route_answers_503(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the message of NotStarted, before a method of the host is called."""
+    async def test_without_the_lifespan_every_route_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """503 in the words of NotStarted, before anything is asked of the host."""
         host = SmallHost()
         transport = httpx.ASGITransport(app=FlowActions.load(host).asgi_app())  # type: ignore[arg-type]
         for method in ("dashboard_principal", "api_principal", "agent"):
@@ -173,8 +173,8 @@ class TestOrder:
                 assert (answer.status_code, answer.json()["code"]) == (503, "not_started"), route
                 assert answer.json()["detail"] == str(NotStarted())
 
-    async def test_after_the_lifespan_every_route_answers_503_again(self, tmp_path: Path) -> None:
-        """And when it runs again, they work."""
+    async def test_after_the_lifespan_every_route_says_so_again(self, tmp_path: Path) -> None:
+        """And once it runs again, they answer."""
         host = SmallHost({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"})
         actions = FlowActions.load(host)
         transport = httpx.ASGITransport(app=actions.asgi_app())  # type: ignore[arg-type]
@@ -184,8 +184,8 @@ class TestOrder:
                     assert (await client.get("/v1/webhooks/outbox")).status_code == 200
                 assert (await client.get("/v1/webhooks/outbox")).json()["code"] == "not_started"
 
-    async def test_options_requests_are_answered_by_litestar(self, run: ChatHost) -> None:
-        """With the allowed methods; a preflight has no credentials."""
+    async def test_options_are_told_as_before(self, run: ChatHost) -> None:
+        """Litestar says which methods there are; a preflight carries no credentials."""
         run.host.principal = None
         answer = await run.browser.options(REPLAY)
         assert (answer.status_code, answer.headers["allow"]) == (204, "OPTIONS, POST")
@@ -201,10 +201,10 @@ class TestOrder:
             DashboardPrincipal(organization_id="acme", user_id="u", user_name="A\x00da"),
         ],
     )
-    async def test_a_principal_of_a_wrong_type_names_the_hosts_method(
+    async def test_a_principal_that_is_none_names_the_hosts_method(
         self, run: ChatHost, found: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """500, and one line in the log."""
+        """It is an error of the host's: 500, and one line in the log."""
         run.host.principal = found
         answer = await run.browser.get("/v1/webhooks/outbox")
         assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
@@ -237,14 +237,14 @@ VALID: dict[str, dict[str, Any]] = {
 
 class TestBodies:
     @pytest.mark.parametrize(("method", "path"), WITH_BODY)
-    async def test_ambiguous_json_is_refused(self, run: ChatHost, method: str, path: str) -> None:
+    async def test_what_has_no_one_meaning_is_refused(self, run: ChatHost, method: str, path: str) -> None:
         """400 on every route with a body, and never a 500."""
         for body in STRANGE_JSON:
             answer = await run.browser.request(method, path, content=body, headers=JSON)
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), body[:24]
 
-    async def test_ambiguous_json_is_refused_in_any_field(self, run: ChatHost) -> None:
-        """Repeated names on every route, and in fields that would be ignored."""
+    async def test_nor_is_it_taken_inside_a_body_that_is_right_but_for_that(self, run: ChatHost) -> None:
+        """A name that occurs twice, on every route; and what is in a field that would be ignored."""
         for method, path in WITH_BODY:
             valid = json.dumps(VALID[path])
             name, value = next(iter(VALID[path].items()))
@@ -257,7 +257,7 @@ class TestBodies:
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), strange[:9]
 
     @pytest.mark.parametrize(("method", "path"), WITH_BODY)
-    async def test_a_missing_body_is_answered_with_an_example(
+    async def test_a_body_that_is_not_there_says_what_to_send(
         self, run: ChatHost, method: str, path: str
     ) -> None:
         """With a content type and without."""
@@ -266,15 +266,15 @@ class TestBodies:
             assert answer.status_code == 400
             assert answer.json()["detail"].startswith("The request has no body. Send a JSON object")
 
-    async def test_a_dashboard_route_accepts_only_json(self, run: ChatHost) -> None:
-        """415 for any body that a form or a simple fetch of another site can send, also where none is required."""
+    async def test_a_dashboard_route_takes_json_only(self, run: ChatHost) -> None:
+        """415 for any body that a form or a simple fetch of a foreign page can send, where none is needed too."""
         for route, kind in product(CHANGING, NOT_JSON):
             headers = {} if kind is None else {"content-type": kind}
             answer = await run.browser.request(route.method, route.path, content=b"{}", headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type"), (route, kind)
 
-    async def test_json_is_accepted(self, run: ChatHost) -> None:
-        """In all spellings of its type."""
+    async def test_json_is_taken(self, run: ChatHost) -> None:
+        """However its type is written."""
         for method, path in (("PUT", CHANNEL), *WITH_BODY):
             content = httpx.Request("POST", "http://x", json=VALID[path]).content
             for kind in ("application/json", "Application/JSON; charset=utf-8", "application/json;"):
@@ -284,10 +284,10 @@ class TestBodies:
                 assert answer.status_code in {200, 202, 204}, (path, kind)
 
     @pytest.mark.parametrize(("path", "status"), [(LOGIC, 202), (REPLAY, 200)])
-    async def test_backends_and_bearer_tokens_may_omit_the_type(
+    async def test_backends_and_bearers_may_leave_the_type_out(
         self, run: ChatHost, path: str, status: int
     ) -> None:
-        """No page of another site can send a token. A different type is refused."""
+        """No foreign page can send a token. A wrong type is wrong all the same."""
         content = httpx.Request("POST", "http://x", json=VALID[path]).content
         token = {"authorization": "Bearer t"}
         wrong = {**token, "content-type": "text/plain"}
@@ -295,13 +295,13 @@ class TestBodies:
         assert (await run.browser.post(path, content=content, headers=token)).status_code == status
 
     @pytest.mark.parametrize(("method", "path"), WITH_BODY)
-    async def test_a_body_over_64_kib_is_a_413(self, run: ChatHost, method: str, path: str) -> None:
-        """Smaller ones are read."""
+    async def test_more_than_64_kib_is_not_read(self, run: ChatHost, method: str, path: str) -> None:
+        """413, and what fits is read."""
         for size, status in ((64 * 1024, 400), (64 * 1024 + 1, 413)):
             answer = await run.browser.request(method, path, content=b" " * size, headers=JSON)
             assert answer.status_code == status
 
-    async def test_values_are_not_converted(self, run: ChatHost) -> None:
+    async def test_nothing_is_converted_or_guessed(self, run: ChatHost) -> None:
         """The answer names the field as the client wrote it."""
         cases: list[tuple[str, dict[str, Any], str]] = [
             (LOGIC, {"actionIndex": "0"}, "actionIndex"),
@@ -340,21 +340,21 @@ class TestBodies:
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), (path, change)
             assert [error["path"] for error in answer.json()["errors"]] == [named]
 
-    async def test_an_answer_names_all_wrong_fields(self, run: ChatHost) -> None:
-        """Missing, wrong and unknown ones."""
+    async def test_all_that_is_wrong_is_told_at_once(self, run: ChatHost) -> None:
+        """Missing, wrong and unknown fields."""
         answer = await run.browser.post(LOGIC, json={"actionIndex": -1, "source": "x", "nodeId": 7})
         paths = [error["path"] for error in answer.json()["errors"]]
         assert sorted(paths) == ["actionIndex", "idempotencyKey", "nodeId", "source"]
         answer = await run.browser.post(REPLAY, json={"limit": 0, "nonsense": 1})
         assert [error["path"] for error in answer.json()["errors"]] == ["limit", "nonsense"]
 
-    async def test_the_logic_webhook_ignores_unknown_fields(self, run: ChatHost) -> None:
+    async def test_the_logic_webhook_goes_on_ignoring_what_it_does_not_know(self, run: ChatHost) -> None:
         """Callers of later releases can call this one."""
         answer = await run.browser.post(LOGIC, json={**VALID[LOGIC], "later": {"x": [1, "y"]}})
         assert answer.status_code == 202
 
-    async def test_a_bulk_retry_requires_a_filter_or_all(self, run: ChatHost) -> None:
-        """Neither an empty body nor only a limit selects everything."""
+    async def test_a_bulk_retry_without_a_filter_says_what_to_do(self, run: ChatHost) -> None:
+        """Neither an empty body nor one that only sets a limit means everything."""
         for body in ({}, {"limit": 5}, {"resetAttempts": True}, {"ids": None, "agentId": None}):
             answer = await run.browser.post(REPLAY, json=body)
             assert answer.status_code == 400
@@ -364,8 +364,8 @@ class TestBodies:
 
 
 class TestQueries:
-    async def test_a_list_refuses_unknown_repeated_and_invalid_parameters(self, run: ChatHost) -> None:
-        """Each is named."""
+    async def test_a_list_takes_what_it_understands_only(self, run: ChatHost) -> None:
+        """Each name known, once, and with a value of its form."""
         cases = [
             ("limit=1.0", "limit"),
             ("limit=%D9%A3", "limit"),
@@ -395,18 +395,18 @@ class TestQueries:
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), query
             assert [error["path"] for error in answer.json().get("errors", [])] == ([named] if named else [])
 
-    def test_a_query_that_is_not_percent_encoded_is_refused(self) -> None:
-        """Bytes beyond ASCII are ambiguous in a URL."""
+    def test_a_query_that_is_not_encoded_is_refused(self) -> None:
+        """Bytes beyond ASCII have no one meaning in a URL."""
         for raw in (b"agentId=\xe9", "agentId=é".encode()):
             with pytest.raises(Problem):
                 check_query(raw, {"agentId": lambda _: None})
 
-    async def test_a_bulk_retry_refuses_a_query(self, run: ChatHost) -> None:
-        """So that a filter in the query does not select everything."""
+    async def test_a_bulk_retry_has_no_query(self, run: ChatHost) -> None:
+        """A filter in the wrong place is no wider retry."""
         answer = await run.browser.post(f"{REPLAY}?agentId=a", json={"all": True})
         assert [error["path"] for error in answer.json()["errors"]] == ["agentId"]
 
-    async def test_valid_parameters_are_accepted(self, run: ChatHost) -> None:
+    async def test_what_is_understood_is_taken(self, run: ChatHost) -> None:
         """Percent-encoded, with any time zone."""
         query = {"agentId": "é", "finishedFrom": "2020-01-01T00:00:00.5+01:00", "limit": "1", "status": "dead"}
         assert (await run.browser.get("/v1/webhooks/outbox", params=query)).status_code == 200
@@ -451,8 +451,8 @@ class TestCrossSite:
             (Fetch(site="cross-site", mode="navigate", dest="document", host="host"), True),
         ],
     )
-    def test_sec_fetch_site_decides_before_origin(self, fetch: Fetch, *, refused: bool) -> None:
-        """Without both, the request is not from a browser."""
+    def test_the_rule(self, fetch: Fetch, *, refused: bool) -> None:
+        """What the browser says decides; without it the origin; without both it is no browser."""
         assert is_cross_site(fetch, {APP}) is refused
 
     @pytest.mark.parametrize(
@@ -465,8 +465,8 @@ class TestCrossSite:
             (Fetch(site="cross-site", mode="cors", dest="empty", origin="https://evil.example"), True),
         ],
     )
-    def test_a_link_of_another_site_may_start_an_install(self, fetch: Fetch, *, refused: bool) -> None:
-        """An embedded image or frame may not."""
+    def test_a_link_may_lead_to_an_install(self, fetch: Fetch, *, refused: bool) -> None:
+        """A person who follows it sees where it leads; a page that embeds it does not ask anybody."""
         assert is_cross_site(fetch, {APP}, navigable=True) is refused
 
     @pytest.mark.parametrize(
@@ -482,10 +482,10 @@ class TestCrossSite:
             {"origin": "https://evil.example", "authorization": "Basic YTpi"},
         ],
     )
-    async def test_every_route_that_changes_something_refuses_cross_site_requests(
+    async def test_every_route_that_changes_something_refuses_foreign_pages(
         self, run: ChatHost, headers: dict[str, str]
     ) -> None:
-        """403, with a body and without, and with credentials that a browser sends by itself."""
+        """403, with a body and without, and with credentials that a browser adds by itself."""
         for route in CHANGING:
             for body in (None, VALID.get(route.path)):
                 answer = await run.browser.request(route.method, route.path, json=body, headers=headers)
@@ -504,16 +504,16 @@ class TestCrossSite:
             {"origin": "https://evil.example", "authorization": "bearer t"},
         ],
     )
-    async def test_the_dashboards_pages_and_backends_are_accepted(
+    async def test_the_dashboards_own_pages_and_backends_may(
         self, run: ChatHost, headers: dict[str, str]
     ) -> None:
-        """Same origin, allowed origins, tokens, and clients that are not browsers."""
+        """Same origin, allowed origins, tokens, and clients that are no browsers."""
         assert (await run.browser.post(REPLAY, json={"all": True}, headers=headers)).status_code == 200
         assert (await run.browser.post(f"/v1/webhooks/outbox/{ID}/retry", headers=headers)).status_code == 404
         assert (await run.browser.delete("/integrations/chat/connection", headers=headers)).status_code == 204
 
-    async def test_reading_signed_and_backend_routes_accept_cross_site_requests(self, run: ChatHost) -> None:
-        """Another site's page cannot read an answer, and cannot sign."""
+    async def test_reading_signed_and_backend_routes_are_not_concerned(self, run: ChatHost) -> None:
+        """A foreign page cannot read an answer, and cannot sign."""
         foreign = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
         assert (await run.browser.get("/v1/webhooks/outbox", headers=foreign)).status_code == 200
         assert (await run.browser.post(LOGIC, json=VALID[LOGIC], headers=foreign)).status_code == 202
@@ -525,7 +525,7 @@ class TestCrossSite:
 
 class TestProblems:
     async def test_a_title_is_constant_for_its_code(self, caplog: pytest.LogCaptureFixture) -> None:
-        """For every code and every exception of Litestar or of a host's guard, with its own status."""
+        """For every code, for whatever Litestar or a guard of the host's raises, and with its own status."""
         caplog.set_level(logging.CRITICAL)
 
         @get("/problem/{code:str}", exception_handlers=HANDLERS)
@@ -564,8 +564,8 @@ class TestProblems:
             assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
         assert len({title for _, title in TITLES.values()}) == len(TITLES)
 
-    async def test_dashboard_answers_are_not_cached(self, run: ChatHost) -> None:
-        """Neither successes nor problems."""
+    async def test_no_dashboard_answer_is_stored(self, run: ChatHost) -> None:
+        """Neither a success nor a problem."""
         signed_in = run.host.principal
         for route in routes_of("dashboard"):
             run.host.principal = signed_in

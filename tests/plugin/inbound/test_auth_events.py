@@ -43,8 +43,8 @@ async def run(database_url: str) -> AsyncIterator[Running]:
 
 
 class TestVerifying:
-    async def test_the_host_receives_a_typed_event(self, run: Running) -> None:
-        """With kind, action, time and data (§4.4)."""
+    async def test_an_event_reaches_the_host_typed(self, run: Running) -> None:
+        """Kind, action, time and data are told apart (§4.4)."""
         before = time.time()
         answer = await run.send()
         assert (answer.status_code, answer.json()) == (200, {"data": {"received": True, "duplicate": False}})
@@ -71,8 +71,8 @@ class TestVerifying:
             ("user.", "other", "user."),
         ],
     )
-    async def test_the_kind_of_an_event(self, run: Running, name: str, kind: str, action: str) -> None:
-        """An event of no organization, user or session is ``other``, with its whole name."""
+    async def test_kinds(self, run: Running, name: str, kind: str, action: str) -> None:
+        """What is neither of an organization, a user nor a session is other, with its whole name."""
         assert (await run.send({"type": name, "data": {}})).status_code == 200
         (event,) = run.host.auth_events
         assert (event.kind, event.action) == (kind, action)
@@ -95,8 +95,8 @@ class TestVerifying:
         """Both the new and the old one verify, and no third."""
         assert (await run.send(secret=secret)).status_code == status
 
-    async def test_one_valid_signature_of_several_is_enough(self, run: Running) -> None:
-        """During a rotation, the provider signs with both secrets."""
+    async def test_one_of_several_signatures_is_enough(self, run: Running) -> None:
+        """While the provider rotates, it signs with both."""
         body = json.dumps(CREATED).encode()
         headers = signed(body)
         headers["svix-signature"] = (
@@ -105,8 +105,8 @@ class TestVerifying:
         assert (await run.send(body, headers)).status_code == 200
 
     @pytest.mark.parametrize(("seconds", "status"), [(-310, 401), (-290, 200), (290, 200), (310, 401)])
-    async def test_timestamps_may_be_five_minutes_off(self, run: Running, seconds: int, status: int) -> None:
-        """Older and later ones are refused (§8)."""
+    async def test_five_minutes_both_ways(self, run: Running, seconds: int, status: int) -> None:
+        """A replay is refused, and so is what comes from the future (§8)."""
         while True:
             before = time.time()
             answer = await run.send(at=before + seconds)
@@ -142,7 +142,7 @@ class TestVerifying:
         ],
     )
     async def test_malformed_headers_are_refused(self, run: Running, change: dict[str, str | None]) -> None:
-        """Each is a 401, and the host is not called."""
+        """Each is a 401, and the host hears nothing."""
         body = json.dumps(CREATED).encode()
         headers = {
             name: value.encode("latin-1")
@@ -154,17 +154,15 @@ class TestVerifying:
         assert run.host.auth_events == []
 
     @given(st.binary(), st.text(), st.text(), st.text())
-    def test_any_unsigned_input_is_not_authentic(
-        self, body: bytes, event_id: str, timestamp: str, signature: str
-    ) -> None:
-        """Whatever the bytes, no other error is raised."""
+    def test_no_input_is_an_error(self, body: bytes, event_id: str, timestamp: str, signature: str) -> None:
+        """Whatever the bytes: not authentic."""
         headers = {"svix-id": event_id, "svix-timestamp": timestamp, "svix-signature": signature}
         with pytest.raises(NotAuthentic):
             Verifier([NEW]).verify(headers, body)
 
     @given(st.text('{}[]":,0123456789 aetypd.\\u\x00') | st.text())
-    def test_any_signed_text_is_parsed_or_refused(self, body: str) -> None:
-        """A signed body that is not an event is invalid."""
+    def test_any_signed_text_is_understood_or_refused(self, body: str) -> None:
+        """What is signed but is no event is told apart."""
         with contextlib.suppress(EventInvalid, UnicodeEncodeError):
             Verifier([NEW]).verify(signed(body.encode()), body.encode())
 
@@ -188,23 +186,23 @@ class TestVerifying:
             json.dumps({"type": "x" * 201, "data": {}}).encode(),
         ],
     )
-    async def test_a_signed_body_that_is_not_an_event_is_invalid(self, run: Running, body: bytes) -> None:
-        """400, and nothing is recorded."""
+    async def test_what_is_signed_but_no_event_is_a_mistake(self, run: Running, body: bytes) -> None:
+        """400, and nothing is noted."""
         answer = await run.send(body)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
-    async def test_bytes_that_are_not_utf8_are_refused(self, run: Running) -> None:
+    async def test_bytes_that_are_no_text_are_refused(self, run: Running) -> None:
         """The scheme signs text."""
         answer = await run.send(b"\xff\xfe", signed(b"x"))
         assert answer.status_code == 401
 
-    async def test_a_body_that_is_too_large_is_refused(self, run: Running) -> None:
+    async def test_a_body_without_end_is_refused(self, run: Running) -> None:
         """More than 1 MiB is not read."""
         answer = await run.send(b"x" * (1024 * 1024 + 1))
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
-    async def test_without_a_secret_the_answer_names_the_setting(self, database_url: str) -> None:
-        """No other setting is required, and everything else works."""
+    async def test_without_a_secret_the_setting_is_named(self, database_url: str) -> None:
+        """Nothing else is needed for it, and nothing else breaks."""
         actions = FlowActions.load(SmallHost(development(database_url)))
         async with actions.lifespan():
             answer = await Running(SmallHost(), actions).send()
@@ -212,8 +210,8 @@ class TestVerifying:
         assert "AUTH_WEBHOOK_SIGNING_SECRET" in answer.json()["detail"]
 
     @pytest.mark.parametrize("form", ["{}", " {} ", "{}="])
-    def test_a_secret_may_be_written_without_prefix_and_padding(self, form: str) -> None:
-        """Providers show it in both forms."""
+    def test_a_secret_may_be_written_without_its_prefix_and_padding(self, form: str) -> None:
+        """Providers show it in either way."""
         secret = "whsec_" + base64.b64encode(b"s" * 16).decode()
         for text_ in (
             secret,
@@ -224,8 +222,8 @@ class TestVerifying:
             assert read_settings({"AUTH_WEBHOOK_SIGNING_SECRET": form.format(text_)}).auth_secrets == (secret,)
 
     @pytest.mark.parametrize("secret", ["whsec_é", "not base64!", "whsec_AAAA,%%%", "whsec_=", "A"])
-    def test_an_invalid_secret_is_refused_at_start(self, secret: str) -> None:
-        """The message has the setting's name, and not the secret."""
+    def test_a_secret_that_is_none_is_told_at_start(self, secret: str) -> None:
+        """By the setting's name, and without the secret."""
         message = "these settings cannot be used: AUTH_WEBHOOK_SIGNING_SECRET must be secrets such as whsec_…"
         with pytest.raises(SettingsInvalid, match=message):
             read_settings({"AUTH_WEBHOOK_SIGNING_SECRET": secret})
@@ -257,7 +255,7 @@ class TestRefusals:
             ({"svix-signature": "v1,é"}, 0, NEW, "the signature does not fit any of the 2 secrets"),
         ],
     )
-    async def test_each_cause_is_logged_and_not_answered(
+    async def test_each_cause_is_logged_and_none_is_told(
         self,
         run: Running,
         change: dict[str, str | None],
@@ -282,15 +280,15 @@ class TestRefusals:
             assert value not in line
             assert value.removeprefix("whsec_") not in line
 
-    async def test_refusals_cannot_fill_the_log(self, run: Running, caplog: pytest.LogCaptureFixture) -> None:
-        """Of a hundred refusals for one cause, one is logged; another cause is logged separately."""
+    async def test_strangers_cannot_fill_the_log(self, run: Running, caplog: pytest.LogCaptureFixture) -> None:
+        """Of a hundred refusals for one cause, one is a line; another cause is another."""
         for _ in range(100):
             assert (await run.send(headers={})).status_code == 401
         assert (await run.send(secret=OTHER)).status_code == 401
         assert len([record for record in caplog.records if record.name == "flowactions.auth_events"]) == 2
 
-    def test_refusals_that_are_not_logged_are_counted(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A minute later, the next line has their number."""
+    def test_what_was_not_said_is_counted(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A minute later, the next line says how many there were."""
         times = [0.0, 1.0, 59.9, 60.0, 61.0, 500.0, 600.0]
         log = RefusalLog("flowactions.auth_events", "POST /x", iter(times).__next__)
         for _ in times:
@@ -305,13 +303,13 @@ class TestRefusals:
 
 class TestOnce:
     async def test_a_redelivery_is_acknowledged(self, run: Running) -> None:
-        """By its id, whatever its body; another id is another event (§4.4)."""
+        """By its id, whatever else it says; another id is another event (§4.4)."""
         assert [(await run.send()).json()["data"]["duplicate"] for _ in range(3)] == [False, True, True]
         assert (await run.send({"type": "user.deleted", "data": {}})).json()["data"]["duplicate"] is True
         assert (await run.send(event_id="msg_2")).json()["data"]["duplicate"] is False
         assert [event.event_id for event in run.host.auth_events] == ["msg_1", "msg_2"]
 
-    async def test_fifty_concurrent_deliveries_call_the_handler_once(
+    async def test_fifty_at_a_time_call_the_handler_once(
         self, run: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others wait for the first one's transaction."""
@@ -327,10 +325,10 @@ class TestOnce:
         assert sorted(answer.json()["data"]["duplicate"] for answer in answers) == [False] + [True] * 49
         assert calls == ["msg_1"]
 
-    async def test_an_event_whose_handler_fails_is_not_recorded(
+    async def test_a_handler_that_fails_leaves_nothing_behind(
         self, run: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """500 without its message, and the redelivery is handled."""
+        """500, nothing of its message gets out, and the redelivery is handled."""
         handle = run.host.auth_event
         for error in (RuntimeError("the host's own secret"), TimeoutError()):
 
@@ -344,10 +342,8 @@ class TestOnce:
         monkeypatch.setattr(run.host, "auth_event", handle)
         assert (await run.send()).json()["data"]["duplicate"] is False
 
-    async def test_a_handler_that_hangs_is_cancelled(
-        self, run: Running, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Because it holds a transaction open."""
+    async def test_a_handler_that_hangs_is_ended(self, run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It holds a transaction open, so it may not take for ever."""
         monkeypatch.setattr("flowactions_plugin.inbound.auth_events.HANDLER_SECONDS", 0.1)
 
         async def hang(_: AuthEvent) -> None:
@@ -358,10 +354,10 @@ class TestOnce:
         monkeypatch.undo()
         assert (await run.send()).json()["data"]["duplicate"] is False
 
-    async def test_an_unreachable_database_is_a_503(
+    async def test_a_database_that_is_away_is_a_503(
         self, run: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So the provider sends the event again."""
+        """So the provider sends it again."""
 
         async def away(*_: Any) -> None:
             raise StorageUnavailable("the database failed: it is away")
@@ -371,10 +367,10 @@ class TestOnce:
         assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
         assert "retry-after" in answer.headers
 
-    async def test_the_handlers_writes_and_the_record_commit_together(
+    async def test_what_the_handler_writes_is_one_with_the_note(
         self, tmp_path: Path, postgres_url: str
     ) -> None:
-        """With a shared engine, both are stored or neither, on both databases."""
+        """With a shared engine, both are there or neither is, on both databases."""
         for url in (f"sqlite:///{tmp_path / 'shared.db'}", postgres_url):
             engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
             async with engine.begin() as connection:
@@ -415,10 +411,10 @@ async def written(engine: AsyncEngine) -> tuple[int, ...]:
 
 
 class TestOrganizationDeleted:
-    async def test_a_deleted_organizations_chat_connection_is_deleted(
+    async def test_its_chat_connection_goes_with_it(
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No other one, only after the host has handled the event, and then its token is revoked."""
+        """Nobody else's, only when the host has handled it, and its token is revoked then."""
         monkeypatch.chdir(tmp_path)
         deleted = {"type": "organization.deleted", "data": {"id": "acme", "deleted": True}}
         async with chat_host(database_url, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as chat:
@@ -444,8 +440,8 @@ class TestOrganizationDeleted:
             chat.sign_in("globex")
             assert (await chat.card())["status"] == "active"
 
-    async def test_the_connection_is_deleted_also_without_chat_settings(self, run: Running) -> None:
-        """No token of a deleted organization stays stored."""
+    async def test_without_chat_settings_the_row_goes_all_the_same(self, run: Running) -> None:
+        """An organization that was deleted leaves no token behind."""
         database = run.host.plugin_state(Services)._database
         async with database.write() as connection:
             await connection.execute(
