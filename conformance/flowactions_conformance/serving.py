@@ -20,12 +20,12 @@ except ModuleNotFoundError as missing:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # Signals belong to the program that this runs in.
+        # The surrounding program handles signals.
         yield
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Open a loopback port, so that its URL is known before the app that it serves is made.
+    """Open a loopback port, so that its URL is known before the app is created.
 
     Args:
         port: 0 for a free one.
@@ -34,8 +34,7 @@ def listen(port: int = 0) -> socket.socket:
         OSError: the port is taken.
     """
     listener = socket.create_server(("127.0.0.1", port))
-    # asyncio sees to that for sockets that it made itself. Without it, an answer on a connection that was used before
-    # is held back for 40 ms.
+    # asyncio sets this only on sockets that it creates. Without it, an answer on a reused connection is delayed by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -72,7 +71,7 @@ async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterato
     finally:
         server.should_exit = True
         await asyncio.wait({running})
-        # One that came in the last moment and asks for nothing, as browsers make them ahead, is left over.
+        # Connections without a request, as browsers open them in advance, are not closed by the server.
         for connection in list(server.server_state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
@@ -80,6 +79,6 @@ async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterato
 
 
 async def _run(server: _Server, listener: socket.socket) -> None:
-    # uvicorn leaves the whole program when an app does not start.
+    # uvicorn exits the process when an app does not start.
     with suppress(SystemExit):
         await server.serve(sockets=[listener])

@@ -1,4 +1,4 @@
-"""A fake chat provider on loopback that keeps the shapes of Slack's Web API."""
+"""A fake chat provider on loopback with the request and answer formats of Slack's Web API."""
 
 from flowactions_conformance.chat_provider.app import FakeChatProvider
 from flowactions_conformance.chat_provider.faults import Fault, Gate

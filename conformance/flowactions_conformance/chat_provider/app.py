@@ -42,9 +42,9 @@ class FakeChatProvider:
     """A chat provider with its workspaces.
 
     Args:
-        workspaces: a small sample workspace when not given.
-        events_url: where lifecycle events go; ``None`` sends none.
-        signing_secret: what the events are signed with.
+        workspaces: a small sample workspace by default.
+        events_url: the URL that receives lifecycle events; ``None``: none are sent.
+        signing_secret: signs the events.
         clock: Unix seconds.
 
     Attributes:
@@ -72,11 +72,11 @@ class FakeChatProvider:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """What was posted, oldest first."""
+        """The posted messages, oldest first."""
         return self.state.messages
 
     async def uninstall(self, workspace: Workspace) -> None:
-        """Remove the app from a workspace: its tokens die, and the events follow."""
+        """Remove the app from a workspace: its tokens are revoked, and the events are sent."""
         for token in self.state.tokens_of(workspace):
             token.dead = "account_inactive"
         await self._send(workspace, {"type": "app_uninstalled"})
@@ -193,7 +193,7 @@ async def _faulty(fault: Fault) -> Any:
 
 
 async def _nothing() -> AsyncIterator[bytes]:
-    """End a body that was announced: the server then closes the connection."""
+    """End a body before its announced length, so that the server closes the connection."""
     return
     yield b""
 
@@ -215,6 +215,6 @@ async def _json_body(request: Request[Any, Any, Any]) -> Mapping[str, Any]:
 
 
 async def _form(request: Request[Any, Any, Any]) -> dict[str, str]:
-    """Read form fields and the query, as the provider does: the body's win."""
+    """Returns form fields and query parameters; as at the provider, the body takes precedence."""
     fields = dict(request.query_params.items())
     return fields | dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))

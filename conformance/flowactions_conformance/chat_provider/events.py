@@ -10,7 +10,7 @@ import httpx
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """Sign an event: ``v0=`` and the HMAC-SHA256 of ``v0:<timestamp>:<body>`` in hex."""
+    """Returns the signature of an event: ``v0=`` and the HMAC-SHA256 of ``v0:<timestamp>:<body>`` in hex."""
     signed = f"v0:{timestamp}:".encode() + body
     return f"v0={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
 
@@ -18,7 +18,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 async def send_event(
     url: str, secret: str, now: float, *, team_id: str, event_id: str, event: dict[str, Any]
 ) -> int:
-    """Deliver an event once; give the status that it was answered with.
+    """Deliver an event once; returns the status of the answer.
 
     Raises:
         httpx.HTTPError: nobody answered within three seconds.

@@ -1,4 +1,4 @@
-"""Faults on demand: by what a token's text holds, or for the next call of a method.
+"""Faults on demand: selected by a token's text, or for the next call of a method.
 
 | token holds          | every call with it                                             |
 |----------------------|----------------------------------------------------------------|
@@ -24,8 +24,8 @@ class Gate:
     """Holds calls until it is opened.
 
     Attributes:
-        reached: set once a call waits at it.
-        opened: set it to let the calls go on.
+        reached: set when a call waits.
+        opened: set it to let the calls continue.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class Fault(NamedTuple):
         body: the raw body.
         headers: the headers.
         delay: seconds before the answer.
-        passes: whether the real answer follows after all, so that a fault can be placed some calls ahead.
-        gate: held at it, before anything is done.
+        passes: whether the real answer is given, so that a later call can have a fault.
+        gate: the call waits at it before anything else.
     """
 
     status: int = 200
@@ -75,16 +75,16 @@ BY_TOKEN: dict[str, Fault] = {
 
 
 def refusal(code: str, **more: Any) -> dict[str, Any]:
-    """Write the body of a refusal; the provider sends it with status 200."""
+    """Returns the body of a refusal; the provider sends it with status 200."""
     return {"ok": False, "error": code, **more}
 
 
 def fault_of(token: str) -> Fault | None:
-    """Returns the fault that a token's text asks for."""
+    """Returns the fault that a token's text selects."""
     return next((fault for text, fault in BY_TOKEN.items() if text in token), None)
 
 
 def failing_code(token: str) -> str | None:
-    """Returns the error code that a token's text asks chat.postMessage to fail with."""
+    """Returns the error code with which chat.postMessage fails for a token's text."""
     match = re.search(r"-fail-([a-z_]+)", token)
     return match[1] if match else None

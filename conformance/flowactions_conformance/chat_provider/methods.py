@@ -1,4 +1,4 @@
-"""The Web API's methods: pure answers over the state."""
+"""The Web API's methods: they compute answers from the state, without I/O."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Method(NamedTuple):
     """A method of the Web API.
 
     Attributes:
-        run: gives the answer's body.
-        scope: what a token needs to call it; ``None`` lets every token.
-        takes_json: whether a JSON body is read; otherwise form fields and the query only.
+        run: returns the answer's body.
+        scope: the scope that a token needs; ``None``: every token may call it.
+        takes_json: whether a JSON body is read; otherwise only form fields and the query.
     """
 
     run: Callable[[State, Token, Arguments], Answer]
@@ -31,7 +31,7 @@ class Method(NamedTuple):
 
 
 def auth_test(_: State, token: Token, __: Arguments) -> Answer:
-    """Tell whose token it is."""
+    """Returns the owner of the token."""
     workspace = token.workspace
     return {
         "ok": True,
@@ -45,7 +45,7 @@ def auth_test(_: State, token: Token, __: Arguments) -> Answer:
 
 
 def auth_revoke(_: State, token: Token, __: Arguments) -> Answer:
-    """Make the token worthless."""
+    """Revoke the token."""
     token.dead = "token_revoked"
     return {"ok": True, "revoked": True}
 
@@ -75,7 +75,7 @@ def _unfit(text: str) -> str | None:
 
 
 def _closed(channel: Channel | None) -> str | None:
-    """Say why the app cannot post to a channel; a private one that it is not in does not exist for it."""
+    """Returns why the app cannot post to a channel. A private channel is not found unless the app is a member."""
     if channel is None or (channel.is_private and not channel.is_member):
         return "channel_not_found"
     if channel.is_archived:
@@ -99,7 +99,7 @@ def conversations_open(state: State, token: Token, arguments: Arguments) -> Answ
 
 
 def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
-    """Let the app join a public channel."""
+    """Add the app to a public channel."""
     channel = _channel(token.workspace.channels, str(arguments.get("channel") or ""))
     if channel is None or channel.is_private:
         return refusal("channel_not_found")
@@ -134,7 +134,7 @@ def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
 
 
 def missing_scope(needed: str, token: Token) -> Answer:
-    """Refuse a call that a token has no permission for."""
+    """Refuse a call for which the token lacks a scope."""
     return refusal("missing_scope", needed=needed, provided=",".join(token.scopes))
 
 
@@ -176,7 +176,7 @@ def _member_record(member: Member) -> Answer:
 
 
 def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) -> Answer:
-    """Cut a page. Pages may be short, and the first ones empty, while a cursor remains."""
+    """Returns a page. Pages may be short, and the first ones empty, although more follow."""
     workspace = token.workspace
     asked = str(arguments.get("limit") or 100)
     if re.fullmatch(r"[1-9][0-9]{0,8}", asked) is None:

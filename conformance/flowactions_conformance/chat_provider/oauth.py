@@ -1,4 +1,4 @@
-"""The provider's OAuth 2.0 v2 install: the consent page, what it leads to, and the exchange of its code."""
+"""The provider's OAuth 2.0 v2 install: the consent page, its redirect, and the exchange of the code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CONSENT_PAGE = Path(__file__).parent / "pages" / "consent.html"
 
 
 class OAuthClient(NamedTuple):
-    """The one app that may be installed."""
+    """The app that may be installed."""
 
     client_id: str
     client_secret: str
 
 
 def consent(state: State, client: OAuthClient, query: Mapping[str, str]) -> Response[Any]:
-    """Ask a person to let the app into a workspace."""
+    """Ask a user to install the app in a workspace."""
     problem = _problem(client, query)
     if problem is not None:
         return problem
@@ -45,7 +45,7 @@ def consent(state: State, client: OAuthClient, query: Mapping[str, str]) -> Resp
 
 
 def decide(state: State, client: OAuthClient, form: Mapping[str, str]) -> Response[Any]:
-    """Send the person back with a code, or with the reason why there is none."""
+    """Redirect the user back with a code, or with the reason for its absence."""
     problem = _problem(client, form)
     if problem is not None:
         return problem
@@ -61,10 +61,10 @@ def decide(state: State, client: OAuthClient, form: Mapping[str, str]) -> Respon
 
 
 def exchange(state: State, client: OAuthClient, authorization: str, form: Mapping[str, str]) -> dict[str, Any]:
-    """Answer ``oauth.v2.access``: give a bot token for a code, once.
+    """Answer ``oauth.v2.access``: a bot token for a code, once.
 
     Args:
-        state: what the provider knows.
+        state: the provider's state.
         client: the app.
         authorization: the header's value; the client's id and secret may be there or in the form.
         form: the request's fields.
@@ -74,7 +74,7 @@ def exchange(state: State, client: OAuthClient, authorization: str, form: Mappin
         return refusal("invalid_client_id")
     if given[1] != client.client_secret:
         return refusal("bad_client_secret")
-    code = state.take_code(form.get("code", ""))
+    code = state.pop_code(form.get("code", ""))
     if code is None:
         return refusal("invalid_code")
     if form.get("redirect_uri") != code.redirect_uri:
@@ -94,7 +94,7 @@ def exchange(state: State, client: OAuthClient, authorization: str, form: Mappin
 
 
 def _problem(client: OAuthClient, query: Mapping[str, str]) -> Response[str] | None:
-    """Refuse here whatever cannot be answered by a redirect."""
+    """Refuse requests that cannot be answered with a redirect."""
     if query.get("client_id") != client.client_id:
         return Response("Unknown client_id.", status_code=400, media_type=MediaType.TEXT)
     if not query.get("redirect_uri", "").startswith(("http://", "https://")):

@@ -1,4 +1,4 @@
-"""What the fake provider knows: workspaces with channels and members, tokens, and the messages posted."""
+"""The fake provider's state: workspaces with channels and members, tokens, and posted messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Member(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it was posted; ``ts`` is its time in Unix seconds, and unique."""
+    """A posted message; ``ts`` is its time in Unix seconds, and unique."""
 
     workspace: str
     channel_id: str
@@ -49,8 +49,8 @@ class Workspace(msgspec.Struct, kw_only=True):
     """A workspace.
 
     Args:
-        page_size: the most that one page of a listing holds, whatever the caller asks for.
-        empty_pages: how many empty pages come before the first channel, each with a cursor.
+        page_size: the maximum size of a page, whatever the caller requests.
+        empty_pages: the number of empty pages, each with a cursor, before the first channel.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Workspace(msgspec.Struct, kw_only=True):
 
 
 class Token(msgspec.Struct, kw_only=True):
-    """A bot token. ``dead`` is the error that its use is answered with."""
+    """A bot token. ``dead`` is the error code of a token that no longer works."""
 
     value: str
     workspace: Workspace
@@ -80,7 +80,7 @@ class Code(msgspec.Struct, frozen=True):
 
 
 class State:
-    """Everything that one fake provider remembers.
+    """The state of one fake provider.
 
     Args:
         workspaces: at least one.
@@ -105,7 +105,7 @@ class State:
         return token
 
     def install(self, workspace: Workspace, scopes: Sequence[str]) -> Token:
-        """Install the app in a workspace. Where it is installed already, its token stays and gains the scopes."""
+        """Install the app in a workspace. A second install adds its scopes to the existing token."""
         for token in self.tokens_of(workspace):
             if token.dead is None:
                 token.scopes += tuple(scope for scope in scopes if scope not in token.scopes)
@@ -113,7 +113,7 @@ class State:
         return self.add_token(workspace, scopes=scopes)
 
     def token(self, value: str) -> Token | None:
-        """Find a token; a token that was never issued but is written for a fault counts as the first workspace's."""
+        """Returns a token; one that was not issued but selects a fault belongs to the first workspace."""
         found = self._tokens.get(value)
         if found is None and value.startswith("xoxb-fault-"):
             return Token(value=value, workspace=self.workspaces[0])
@@ -133,26 +133,26 @@ class State:
         self._codes[value] = Code(workspace, redirect_uri, tuple(scopes))
         return value
 
-    def take_code(self, value: str) -> Code | None:
-        """Use an OAuth code up."""
+    def pop_code(self, value: str) -> Code | None:
+        """Remove an OAuth code and return it."""
         return self._codes.pop(value, None)
 
     def open_direct(self, workspace: Workspace, member: Member) -> bool:
-        """Open the direct-message channel with a member; say whether it was open already."""
+        """Open the direct-message channel with a member; returns whether it was open before."""
         key = (workspace.id, member.direct_channel_id)
         was_open = key in self._open
         self._open.add(key)
         return was_open
 
     def direct_member(self, workspace: Workspace, channel_id: str) -> Member | None:
-        """Find the member at the other end of an open direct-message channel."""
+        """Returns the member of an open direct-message channel."""
         if (workspace.id, channel_id) not in self._open:
             return None
         return next((member for member in workspace.members if member.direct_channel_id == channel_id), None)
 
     def post(self, workspace: Workspace, channel_id: str, channel: str, text: str) -> Message:
-        """Keep a message."""
-        # Two messages in one microsecond, or a clock set back, must not share a timestamp.
+        """Store a message."""
+        # Timestamps must be unique, also of two messages in one microsecond and after the clock was set back.
         self._last_micros = max(int(self._clock() * 1_000_000), self._last_micros + 1)
         seconds, micros = divmod(self._last_micros, 1_000_000)
         message = Message(
@@ -167,7 +167,7 @@ class State:
 
 
 def sample_workspace(name: str = "Acme", team_id: str = "T0ACME") -> Workspace:
-    """Make a small workspace with every kind of channel and member."""
+    """Returns a small workspace with every kind of channel and member."""
     return Workspace(
         id=team_id,
         name=name,

@@ -30,13 +30,13 @@ SLOWEST_SECONDS = 60
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One request as it arrived.
+    """One received request.
 
     Attributes:
         signature: ``verified``, ``unsigned``, ``stale`` or ``wrong``; see `verify`.
-        seen: how often this event id has arrived, this time included; 1 when there is none.
+        seen: the number of arrivals of this event id so far; 1 without an id.
         at: Unix seconds.
-        path: as it was sent, query included.
+        path: the raw path and query.
         headers: in the order of arrival, names in lower case.
         body: text, cut at 64 KiB.
     """
@@ -55,10 +55,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Receiver:
-    """Records what arrives.
+    """Records requests.
 
     Args:
-        secret: the signing secret that arrivals are checked with.
+        secret: the signing secret.
         clock: Unix seconds.
 
     Attributes:
@@ -108,7 +108,7 @@ class Receiver:
         return self._seen[event_id]
 
     def _app(self) -> Litestar:
-        # A mount, because a route takes only the methods that Litestar knows.
+        # A mount, because a route accepts only Litestar's methods.
         @asgi("/hooks", is_mount=True, copy_scope=True)
         async def hooks(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != ScopeType.HTTP:
@@ -139,7 +139,7 @@ class Receiver:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """Read a request's body; ``None`` when it is over the limit or breaks off."""
+    """Read a request's body; ``None`` when it is too large or incomplete."""
     body = bytearray()
     while True:
         message = await receive()
