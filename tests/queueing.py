@@ -12,7 +12,7 @@ from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome, Transport
 from flowactions_plugin.egress.deadline import StallMonitor
-from flowactions_plugin.egress.guard import Destination, parse_destination
+from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion

@@ -71,7 +71,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        if self._sender.monitor.take_longest() >= self._timing.lease_seconds / 4:
+        if self._sender.monitor.pop_longest() >= self._timing.lease_seconds / 4:
             await asyncio.sleep(2 * GRACE_SECONDS)
             await self.completer.flush()
 

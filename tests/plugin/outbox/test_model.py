@@ -218,7 +218,7 @@ class Outbox(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4), answers=st.lists(st.sampled_from([200, 500, 503]), min_size=4, max_size=4))
     def tick(self, limit: int, answers: list[int]) -> None:
-        """A whole tick of the claims; what each receiver answers is drawn."""
+        """A whole tick; what each receiver answers is drawn."""
         given = iter(answers)
         answered: list[int] = []
 

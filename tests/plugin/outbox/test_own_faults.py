@@ -116,7 +116,7 @@ class TestLostTime:
                     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
         assert caplog.text.count("this process stood still") == 1
 
-    async def test_a_receiver_that_had_its_time_has_failed(self, queue: Queue) -> None:
+    async def test_a_receiver_that_used_the_whole_deadline_has_failed(self, queue: Queue) -> None:
         """What was lost is added to the deadline; when the receiver is silent all the same, that is its failure."""
         loop = asyncio.get_running_loop()
         end = threading.Event()
@@ -136,7 +136,7 @@ class TestLostTime:
         assert row.last_error == "timed out after 0.6 s while waiting for the answer"
         assert attempt.duration_ms >= 1400
 
-    async def test_a_claims_that_wakes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
+    async def test_a_worker_that_resumes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
         """What is left of the lease does not cover an attempt: the rows are given back, and sent with the next claim."""
         queue.store = type(queue.store)(queue.database, 1.5)
         block = True
@@ -189,7 +189,7 @@ class FakeClock:
         return self.now
 
 
-async def test_a_deadline_moves_by_what_was_lost_and_not_beyond_the_lease() -> None:
+async def test_a_deadline_is_extended_by_lost_time_within_the_lease() -> None:
     """The monitor counts stalls, not the loop's ordinary work; without a stall nothing moves."""
     clock = FakeClock()
     monitor = StallMonitor(clock)
@@ -231,7 +231,7 @@ async def test_a_deadline_interrupts_its_own_block_only() -> None:
 
 class TestShortages:
     @pytest.mark.parametrize("number", sorted(SHORTAGES))
-    async def test_a_lack_of_anything_here_is_found_wherever_it_is_told(self, number: int) -> None:
+    async def test_a_shortage_is_found_anywhere_in_the_chain_of_causes(self, number: int) -> None:
         """As the error itself, as a cause, a context, an argument, an attribute, in a group."""
         lack = OSError(number, os.strerror(number))
         wrapped = RuntimeError("outer")
@@ -245,7 +245,7 @@ class TestShortages:
         assert shortage(MemoryError()) == "memory"
         assert shortage(RuntimeError("can't start new thread")) == "threads"
 
-    def test_a_lookup_that_fails_for_want_of_descriptors_is_told_apart(self) -> None:
+    def test_a_lookup_that_fails_without_descriptors_is_a_shortage(self) -> None:
         """Without descriptors a lookup fails as if there were no such name."""
         failed = OSError()
         failed.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -257,11 +257,11 @@ class TestShortages:
     @pytest.mark.parametrize(
         "number", [errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL]
     )
-    def test_what_the_network_says_is_an_attempt(self, number: int) -> None:
+    def test_a_network_error_is_an_attempt(self, number: int) -> None:
         """Only this side's lacks are meant."""
         assert shortage(OSError(number, os.strerror(number))) is None
 
-    async def test_a_row_is_given_back_and_said_once(
+    async def test_a_shortage_gives_rows_back_and_is_logged_once(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         """No attempt is used up, and when it is over that is said as well."""
@@ -350,7 +350,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         assert len(host.finished) == count
 
 
-async def test_what_we_cut_ourselves_is_no_attempt() -> None:
+async def test_a_request_cut_by_closing_the_transport_is_no_attempt() -> None:
     """A request under way when the transport is closed comes to nothing that counts."""
     arrived = asyncio.Event()
 

@@ -51,9 +51,7 @@ def test_backoff_follows_the_rule() -> None:
         (5, answered(200), Transition("delivered")),
     ],
 )
-def test_a_row_goes_where_the_table_of_states_says(
-    attempt: int, outcome: Outcome, expected: Transition
-) -> None:
+def test_a_row_follows_the_table_of_states(attempt: int, outcome: Outcome, expected: Transition) -> None:
     """2xx delivers; anything else retries while attempts remain, then is dead (§3.1)."""
     assert transition(attempt, 4, outcome) == expected
 
@@ -98,7 +96,7 @@ def test_different_events_have_different_ids(events: list[tuple[str, str, bytes]
     assert len({event_id(*event) for event in encodable}) == len(encodable)
 
 
-def test_headers_are_frozen_with_the_services_own_first() -> None:
+def test_headers_begin_with_those_of_the_service() -> None:
     """The service's headers are always there; a body brings its content type unless one is given (§2.6)."""
     headers, dropped = delivery_headers(
         [Header(key="X-One", value="1")], event_id="evt_1", event_type="t", has_body=True
@@ -141,7 +139,7 @@ def test_a_custom_content_type_replaces_the_default_and_no_body_has_none() -> No
         "é",
     ],
 )
-def test_a_reserved_or_invalid_name_is_dropped_and_told(name: str) -> None:
+def test_a_reserved_or_invalid_name_is_dropped_and_returned(name: str) -> None:
     """Custom headers never replace the service's own or steer the connection."""
     headers, dropped = delivery_headers(
         [Header(key=name, value="evil")], event_id="e", event_type="t", has_body=False

@@ -43,7 +43,7 @@ class TestClaims:
         taken = [delivery.id for claim in claims for delivery in claim]
         assert sorted(taken) == sorted(ids)
 
-    async def test_an_expired_claim_is_taken_over_without_using_up_an_attempt(self, queue: Queue) -> None:
+    async def test_an_expired_lease_is_reclaimed_without_using_up_an_attempt(self, queue: Queue) -> None:
         """The new holder writes; the old one, waking late, changes nothing."""
         row_id = await queue.put()
         (late,) = await queue.store.claim(1)
@@ -181,7 +181,7 @@ class TestWorker:
         claims = a_schedule(queue, lambda request: httpx.Response(204), limit=2)
         assert [await claims.tick() for _ in range(4)] == [2, 2, 1, 0]
 
-    async def test_a_stored_row_that_cannot_be_read_ends_and_holds_up_nobody(self, queue: Queue) -> None:
+    async def test_a_stored_row_that_cannot_be_read_ends_and_delays_no_other(self, queue: Queue) -> None:
         """Garbage in a row makes that row dead; its neighbours are delivered."""
         broken, healthy = await queue.put(), await queue.put()
         await queue.run(f"UPDATE flowactions_outbox SET origin = 'garbage' WHERE id = '{broken}'")  # noqa: S608
@@ -200,7 +200,7 @@ class TestWorker:
             (httpx.ReadError(""), "ReadError"),
         ],
     )
-    async def test_what_a_transport_says_of_the_network_is_an_outcome(
+    async def test_a_transports_network_error_is_an_outcome(
         self, queue: Queue, error: Exception, said: str
     ) -> None:
         """A failure of the network is a failed attempt, in whatever form the transport tells it."""
@@ -223,7 +223,7 @@ class TestWorker:
         assert (row.status, row.attempts, sent) == ("dead", 1, [])
         assert "user name" in row.last_error
 
-    async def test_a_host_that_hangs_holds_up_nobody(
+    async def test_a_signing_secret_that_hangs_delays_its_delivery_only(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A signing secret that never comes lets its delivery wait, and the others go."""
