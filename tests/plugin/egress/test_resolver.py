@@ -194,7 +194,7 @@ class TestCache:
         assert asked == ["a", "b", "c"]
         await cached("b", 80)
         assert asked == ["a", "b", "c", "b"]
-        assert len(cached._known) == 2
+        assert len(cached._cache) == 2
 
 
 @contextmanager
