@@ -21,8 +21,9 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
 from tests.loopback import listening
-from tests.queueing import Queue, a_schedule, claimed
+from tests.queueing import Queue, a_schedule
 from tests.recorder import recorder
+from tests.sending import Message
 
 FORBIDDEN_EVERYWHERE = [
     "0.0.0.0",  # noqa: S104
@@ -538,7 +539,7 @@ async def test_an_international_name_is_dialled_in_a_labels() -> None:
         ours = OutboundTransport(guarding, 1)
         for transport in (ours, HostTransport(httpx.MockTransport(answer))):
             sender = Sender(transport, guarding.validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(claimed(url=url), None)
+            outcome = await sender.send(Message(url=url), None)
             assert isinstance(outcome, Outcome)
             assert (outcome.status_code, outcome.error) == (200, None)
         await ours.aclose()
@@ -569,7 +570,7 @@ async def test_path_and_query_are_sent_as_authored(url: str, target: str) -> Non
         transport = OutboundTransport(guard(development=True), 5)
         try:
             sender = Sender(transport, guard(development=True).validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(claimed(url=here), None)
+            outcome = await sender.send(Message(url=here), None)
         finally:
             await transport.aclose()
         assert isinstance(outcome, Outcome)

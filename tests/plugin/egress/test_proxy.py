@@ -34,8 +34,9 @@ from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
-from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed
+from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule
 from tests.recorder import OK, Recorder, recorder, status
+from tests.sending import Message
 from tests.support import SmallHost, until
 
 
@@ -402,7 +403,7 @@ class TestAuthorities:
                 transport = OutboundTransport(guarding, 1, proxy, authorities)
                 try:
                     sender = Sender(transport, guarding.resolve, lambda: 0.0, lambda: 0.0)
-                    outcome = await sender.send(claimed(url=url), None)
+                    outcome = await sender.send(Message(url=url), None)
                 finally:
                     await transport.aclose()
             assert isinstance(outcome, Outcome)

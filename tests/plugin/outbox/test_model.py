@@ -28,7 +28,8 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
-from tests.queueing import as_transport, no_secret, nobody_listens, validate
+from tests.queueing import no_secret, nobody_listens
+from tests.sending import as_transport, validate
 
 T = TypeVar("T")
 

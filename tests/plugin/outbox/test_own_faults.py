@@ -9,8 +9,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -18,21 +18,17 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.egress.attempt import Aborted
-from flowactions_plugin.egress.deadline import GRACE_SECONDS, Deadline, StallMonitor
-from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.resources import SHORTAGES, shortage
-from flowactions_plugin.egress.sender import Sender
-from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
-from tests.queueing import Queue, a_schedule, an_executor, claimed, validate
+from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import OK, recorder
+from tests.sending import own_transport
 from tests.support import SmallHost, a_walk, development, until
 
 TIMING = Timing(lease_seconds=4.0, deadline_seconds=0.6)
@@ -61,15 +57,6 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
         server.shutdown(socket.SHUT_RDWR)
         thread.join(30)
-
-
-@asynccontextmanager
-async def own_transport() -> AsyncIterator[OutboundTransport]:
-    made = OutboundTransport(EgressGuard(development=True, resolve=Resolver(8)), 1000)
-    try:
-        yield made
-    finally:
-        await made.aclose()
 
 
 class TestLostTime:
@@ -179,54 +166,6 @@ class TestLostTime:
         monkeypatch.setattr(queue.database, "at_once", slow)
         (row,) = await queue.store.claim(1)
         assert row.lease_end <= lease_clock() + 30 - 0.3
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def test_a_deadline_is_extended_by_lost_time_within_the_lease() -> None:
-    """The monitor counts stalls, not the loop's ordinary work; without a stall nothing moves."""
-    clock = FakeClock()
-    monitor = StallMonitor(clock)
-    with monitor:
-        clock.now += 0.3  # 0.05 late
-        assert monitor.lost() == 0
-        clock.now += 5
-        assert monitor.lost() == pytest.approx(5.05)
-        assert monitor.lost() == pytest.approx(5.05)
-        assert monitor.ended() == clock.now
-    clock.now += 100
-    assert monitor.lost() == pytest.approx(5.05)
-
-
-async def test_a_deadline_interrupts_its_own_block_only() -> None:
-    """Expired, it raises TimeoutError once; a cancellation from outside stays one."""
-    ended: list[int] = []
-    monitor = StallMonitor(time.monotonic)
-    with pytest.raises(TimeoutError):
-        async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(1)):
-            await asyncio.sleep(10)
-    assert ended == [1]
-    async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(2)) as unused:
-        pass
-    await asyncio.sleep(GRACE_SECONDS / 10)
-    assert not unused.expired
-
-    async def block() -> None:
-        async with Deadline(monitor, 10, float("inf"), lambda: ended.append(3)):
-            await asyncio.sleep(10)
-
-    task = asyncio.create_task(block())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended == [1]
 
 
 class TestShortages:
@@ -348,25 +287,6 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
             await until(all_ended, 60)
         assert arrived == count
         assert len(host.finished) == count
-
-
-async def test_a_request_cut_by_closing_the_transport_is_no_attempt() -> None:
-    """A request under way when the transport is closed comes to nothing that counts."""
-    arrived = asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        arrived.set()
-        await reader.read()
-
-    async with listening(serve) as port, own_transport() as transport:
-        sender = Sender(transport, validate, time.time, time.monotonic)
-        sending = asyncio.create_task(sender.send(claimed(url=f"http://127.0.0.1:{port}/"), None))
-        await arrived.wait()
-        await sender.aclose()
-        outcome = await sending
-    assert isinstance(outcome, Aborted)
-    assert (outcome.cause, outcome.waits) == ("stopped", False)
 
 
 async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(queue: Queue) -> None:
