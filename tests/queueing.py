@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import httpx
 from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.egress.attempt import Outcome, Transport
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.deadline import StallMonitor
-from flowactions_plugin.egress.guard import Destination, parse_destination
-from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.outbox.completer import Completer
@@ -24,6 +21,7 @@ from flowactions_plugin.outbox.scheduled import ScheduledClaims
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
+from tests.sending import as_transport, validate
 
 ORIGIN = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
 
@@ -81,16 +79,6 @@ class Queue:
         found = await self.queries.detail(row_id, "acme")
         assert found is not None
         return found[0]
-
-
-async def validate(url: str) -> Destination:
-    """Parse a URL, as for the plugin's own transport, which checks addresses when it dials them."""
-    return parse_destination(url)
-
-
-def as_transport(answer: Any) -> Transport:
-    """Make a transport of what answers in place of one; a transport is one already."""
-    return answer if hasattr(answer, "send") else HostTransport(httpx.MockTransport(answer))
 
 
 def an_executor(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final, Literal, NamedTuple, Protocol
 
-from flowactions_plugin.egress.guard import Destination
+from flowactions_plugin.egress.destination import Destination
 
 DEADLINE_SECONDS: Final = 10.0
 """The total time of one attempt: resolve, connect, TLS, send, status and the kept part of the body (§8)."""

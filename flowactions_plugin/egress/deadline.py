@@ -1,7 +1,7 @@
-"""The deadline of an attempt, which does not run while this process stands still.
+"""The deadline of an attempt, extended by the time in which this process stood still.
 
-A blocked event loop, a stopped process or a suspended machine makes the answer late, not the receiver. So a monitor
-measures how late its own timer is, and a deadline moves by as much.
+A response may be late because of a blocked event loop, a stopped process or a suspended machine, and not because of the
+receiver. So a monitor measures how late its own timer is, and a deadline is extended by as much.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final, Self
 
 TICK_SECONDS: Final = 0.25
 LEAST_SECONDS: Final = 0.1
-"""A timer that is this late stands for a stall; less is the loop's ordinary work."""
+"""A timer that is this late means a stall; less is ordinary work of the event loop."""
 
 GRACE_SECONDS: Final = 0.5
-"""How long an attempt whose time was up at the end of a stall goes on: what has arrived meanwhile is read."""
+"""The extension of an attempt whose time was up at the end of a stall: what has arrived meanwhile is read."""
 
 
 class StallMonitor:
-    """Adds up for how long the event loop stood still; a context manager, to be entered in the loop.
+    """Adds up how long the event loop stood still; a context manager, to be entered in the loop.
 
-    Outside the context nothing is lost.
+    Outside the context it measures nothing.
 
     Args:
-        clock: seconds that pass also while the process is stopped.
+        clock: seconds, which also pass while the process is stopped.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -47,11 +47,11 @@ class StallMonitor:
         self._due = math.inf
 
     def now(self) -> float:
-        """Give the time by the monitor's clock."""
+        """Return the time by the monitor's clock."""
         return self._clock()
 
     def lost(self) -> float:
-        """Give the seconds that were lost so far, those of a stall that has just ended among them."""
+        """Return the seconds that were lost so far, including those of a stall that has just ended."""
         now = self._clock()
         if now - self._due >= LEAST_SECONDS:
             self._lost += now - self._due
@@ -59,14 +59,14 @@ class StallMonitor:
             self._due = self._ended = now
         return self._lost
 
-    def take_longest(self) -> float:
-        """Give the seconds of the longest stall since this was asked last."""
+    def pop_longest(self) -> float:
+        """Return the seconds of the longest stall since the last call."""
         self.lost()
         longest, self._longest = self._longest, 0.0
         return longest
 
     def ended(self) -> float:
-        """Tell when the last stall was over."""
+        """Return when the last stall ended."""
         self.lost()
         return self._ended
 
@@ -77,12 +77,12 @@ class StallMonitor:
 
 
 class Deadline:
-    """Ends its block with ``TimeoutError``, as `asyncio.timeout` does, when the time is up; time that was lost is added.
+    """Ends its block with ``TimeoutError`` when the time is up, as `asyncio.timeout` does; lost time is added.
 
     Args:
-        monitor: knows what was lost.
+        monitor: measures the time that is lost.
         seconds: how long the block may take.
-        latest: a time of the monitor's clock that it does not go beyond, whatever was lost.
+        latest: when the block ends at the latest, by the monitor's clock, whatever was lost.
         at_end: called when the time is up, before the block is interrupted.
 
     Attributes:
@@ -101,12 +101,12 @@ class Deadline:
 
     @property
     def lost(self) -> float:
-        """The seconds that were lost since the block began."""
+        """Seconds that were lost since the block began."""
         return self._monitor.lost() - self._lost_before
 
     @property
     def elapsed(self) -> float:
-        """The seconds since the block began, without those that were lost."""
+        """Seconds since the block began, without those that were lost."""
         return self._monitor.now() - self._started - self.lost
 
     async def __aenter__(self) -> Self:
@@ -131,7 +131,7 @@ class Deadline:
     def _check(self) -> None:
         left = min(self._started + self._seconds + self.lost, self._latest) - self._monitor.now()
         if left <= 0 and not self._graced and self._monitor.now() - self._monitor.ended() < GRACE_SECONDS:
-            # In the loop's turn after a stall, timers come before the readers of what has arrived meanwhile.
+            # After a stall, the event loop runs timers before it reads what has arrived meanwhile.
             self._graced, left = True, GRACE_SECONDS
         if left > 0:
             self._arm(left)

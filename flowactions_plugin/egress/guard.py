@@ -1,41 +1,32 @@
-"""The egress guard: where a request made on a customer's word may go (§2.4).
+"""The egress guard: where a request to a URL of a customer may go (§2.4).
 
 It checks twice. At enqueue it parses the URL and checks the addresses that its name has now, so that an author
-learns of a mistake at once. At delivery every address really dialled is checked, which stops DNS rebinding. Where
-somebody else dials (a host's own transport, a proxy), the name is resolved and checked just before, and a name that
-has no address fails the attempt.
+learns of a mistake at once. At delivery every address that is dialled is checked, which prevents DNS rebinding. Where a
+host's own transport or a proxy dials, the name is resolved and checked just before, and a name that has no address
+fails the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
-from urllib.parse import quote
+from typing import Final, TypeAlias
 
+from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.errors import EgressRefused, SendFailed
-from flowactions_plugin.hostnames import to_a_labels
 from flowactions_plugin.settings_readers import Network
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Gives the addresses of a host name and port; raises ``OSError`` when there are none."""
+"""Returns the addresses of a host name and port; raises ``OSError`` when there are none."""
 
-_WAYS_OUT: Final = (
+_HOW_TO_ALLOW: Final = (
     " They are with FLOWACTIONS_ENVIRONMENT=development, and to the networks in FLOWACTIONS_EGRESS_ALLOW."
 )
 
 RESOLVE_SECONDS: Final = 1.0
-"""How long an enqueue waits for a name. A name that has no answer by then is not blocked: delivery retries."""
-
-MAX_URL_LENGTH: Final = 2048
-
-_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
-_NOT_IN_URL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")
-_FORBIDDEN_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
+"""How long an enqueue waits for a lookup. A name without an answer by then is not refused: delivery retries."""
 
 
 def _networks(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:
@@ -51,7 +42,7 @@ METADATA: Final = _networks(
     ("fd00:ec2::/32", "metadata"),
     ("fd20:ce::/32", "metadata"),
 )
-"""Where clouds give credentials to whoever asks. Only a network that is no wider than the one here allows them."""
+"""Where clouds return credentials without authentication. To allow one, a network must be no wider than it is here."""
 
 NEVER: Final = _networks(
     ("0.0.0.0/8", "this host"),
@@ -89,96 +80,6 @@ GLOBAL_V6: Final = ipaddress.ip_network("2000::/3")
 """The only IPv6 addresses that are routed globally."""
 
 
-class Destination(NamedTuple):
-    """A URL that was parsed once, and is dialled as it was parsed.
-
-    Attributes:
-        url: as authored, but with an international host name in A-labels.
-        scheme: ``http`` or ``https``.
-        host: in lower case, without brackets.
-        port: the port that is dialled.
-        target: path and query as they are sent: as authored, except that characters that no URL may hold are
-            percent-encoded; without the fragment.
-        key: scheme, host and port, the unit of per-destination limits.
-    """
-
-    url: str
-    scheme: str
-    host: str
-    port: int
-    target: str
-    key: str
-
-
-@lru_cache(maxsize=4096)
-def parse_destination(url: str) -> Destination:
-    """Read a webhook URL.
-
-    Raises:
-        EgressRefused: it is no URL that the service sends to; the message says why.
-    """
-    if not url:
-        raise EgressRefused("The URL is missing.")
-    if len(url) > MAX_URL_LENGTH:
-        raise EgressRefused(f"The URL is longer than {MAX_URL_LENGTH} characters.")
-    if _FORBIDDEN_IN_URL.search(url):
-        raise EgressRefused("The URL holds a space, a control character or a backslash.")
-    scheme, separator, rest = url.partition("://")
-    scheme = scheme.lower()
-    if not separator or scheme not in {"http", "https"}:
-        raise EgressRefused("The URL must start with http:// or https://.")
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" in authority:
-        raise EgressRefused("The URL may not hold a user name or password.")
-    host, port = _host_and_port(authority)
-    bracketed = f"[{host}]" if ":" in host else host
-    tail = rest[len(authority) :]
-    if not authority.isascii():
-        url = f"{scheme}://{bracketed}{'' if port is None else f':{port}'}{tail}"
-    if port is None:
-        port = 443 if scheme == "https" else 80
-    return Destination(url, scheme, host, port, _target(tail), f"{scheme}://{bracketed}:{port}")
-
-
-def _target(text: str) -> str:
-    text = text.partition("#")[0]
-    return _NOT_IN_URL.sub(lambda found: quote(found[0]), text if text.startswith("/") else f"/{text}")
-
-
-def _host_and_port(authority: str) -> tuple[str, int | None]:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", authority, re.ASCII)
-    if match is None:
-        raise EgressRefused("The URL's host or port is not well formed.")
-    host, port = match.group(1), match.group(2)
-    if port is not None and not 1 <= int(port) <= 65535:
-        raise EgressRefused("The URL's port must be from 1 to 65535.")
-    if host.startswith("["):
-        try:
-            host = str(ipaddress.IPv6Address(host[1:-1]))
-        except ValueError:
-            raise EgressRefused("The URL's host is not an IPv6 address.") from None
-    else:
-        host = _host_name(host)
-    return host, None if port is None else int(port)
-
-
-def _host_name(host: str) -> str:
-    """Give a host name or dotted IPv4 address in lower case; odd spellings of numbers are refused."""
-    try:
-        host = to_a_labels(host).lower()
-    except ValueError:
-        raise EgressRefused("The URL's host is not an international name that can be looked up.") from None
-    labels = host.removesuffix(".").split(".")
-    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise EgressRefused("The URL's host is not a host name.")
-    if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
-        try:
-            return str(ipaddress.IPv4Address(host))
-        except ValueError:
-            raise EgressRefused("The URL's host is not an IPv4 address in its usual spelling.") from None
-    return host
-
-
 class EgressGuard:
     """The rules on addresses, for one host.
 
@@ -186,8 +87,8 @@ class EgressGuard:
         development: whether loopback and private networks are allowed.
         allow: networks allowed whatever the rules say. What is metadata needs a network that is as narrow as the
             rule's own.
-        resolve: asked for a name's addresses; ``None`` where only a proxy can look names up: then the form of
-            URLs and literal addresses are all that is checked.
+        resolve: looks up a name's addresses; ``None`` where only a proxy can: then only the form of URLs and
+            literal addresses are checked.
     """
 
     def __init__(self, *, development: bool, resolve: Resolve | None, allow: Sequence[Network] = ()) -> None:
@@ -196,12 +97,12 @@ class EgressGuard:
         self._resolve = resolve
 
     def refusal(self, address: Address) -> str | None:
-        """Give the rule that forbids an address, ``None`` when none does."""
+        """Return the rule that forbids an address; ``None`` when none does."""
         return self._rule(address, development=self._development)
 
     def _rule(self, address: Address, *, development: bool) -> str | None:
         embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
-        # Before what is allowed: a wide network, of private addresses say, does not open the metadata in it.
+        # Checked before the allowed networks: a wide one, of private addresses say, does not allow the metadata in it.
         for each in (address, *embedded):
             if rule := self._metadata_rule(each):
                 return rule if each is address else f"{rule}, as {each} in IPv6"
@@ -222,7 +123,7 @@ class EgressGuard:
         return None
 
     def check_address(self, text: str) -> None:
-        """Check an address as it is about to be dialled.
+        """Check an address before it is dialled.
 
         Raises:
             EgressRefused: a rule forbids it; the message names both.
@@ -236,11 +137,11 @@ class EgressGuard:
             return
         message = f"Requests to {address} are not allowed ({rule})."
         if not self._development and self._rule(address, development=True) is None:
-            message += _WAYS_OUT
+            message += _HOW_TO_ALLOW
         raise EgressRefused(message)
 
     async def validate(self, url: str) -> Destination:
-        """Parse a URL, and leave its addresses to what dials them.
+        """Parse a URL for a transport that checks the addresses that it dials.
 
         Raises:
             EgressRefused: the URL is not allowed; the message says why.
@@ -250,7 +151,7 @@ class EgressGuard:
     async def check(self, url: str) -> Destination:
         """Parse a URL at enqueue, and check every address that its host has now.
 
-        A name that has no address within a second is let through: delivery looks again, and retries.
+        A name that has no address within a second passes: delivery looks it up again, and retries.
 
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
@@ -268,8 +169,8 @@ class EgressGuard:
     async def resolve(self, url: str) -> Destination:
         """Parse a URL at delivery, for a transport that does not check what it dials.
 
-        The caller bounds the time. A name that cannot be looked up is no destination: what it leads to by the time
-        the transport looks, nobody has checked.
+        The caller bounds the time. A name that has no address is refused: the addresses that the transport finds
+        later would be unchecked.
 
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
@@ -285,14 +186,14 @@ class EgressGuard:
         return destination
 
     def _literal_or_unresolved(self, host: str) -> bool:
-        """Check a host that is an address; tell whether there is nothing else to check."""
+        """Check a host that is an address; return whether there is nothing else to check."""
         if not _is_address(host):
             return self._resolve is None
         self.check_address(host)
         return True
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Give the addresses of a name, all of them checked.
+        """Return the addresses of a name, all of them checked.
 
         Raises:
             EgressRefused: one of them is not allowed.
@@ -334,14 +235,14 @@ def _within(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def _embedded_v4(address: ipaddress.IPv6Address) -> Sequence[ipaddress.IPv4Address]:
-    """Give the IPv4 addresses that an IPv6 address may stand for: mapped, compatible, NAT64, 6to4, Teredo."""
+    """Return the IPv4 addresses that an IPv6 address may embed: mapped, compatible, NAT64, 6to4, Teredo."""
     number = int(address)
     high = number >> 32
     found: tuple[int, ...] = ()
     if 1 < number <= 0xFFFFFFFF or high in {0xFFFF, 0xFFFF0000} or high == 0x0064FF9B << 64:
         found = (number,)
     elif number >> 80 == 0x0064FF9B0001:
-        # A network's own prefix for NAT64 may be of any length: at its end, or around the eight bits that are zero.
+        # A NAT64 prefix of a network's own may have any length: the address is at its end, or around eight zero bits.
         found = (number, (number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF)
     elif number >> 112 == 0x2002:
         found = (number >> 80,)

@@ -1,4 +1,4 @@
-"""`Host.transport`: deliveries leave by a transport of the host's, beneath httpx's interface."""
+"""`Host.transport`: a transport of the host, with the interface of httpx."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flowactions_plugin.errors import HostFailed, SendFailed
 
 
 class HostTransport:
-    """A host's transport as the sender wants it; its life stays the host's.
+    """A host's transport as the sender uses it; the host closes it.
 
-    What it gives is checked here: a transport that is none, or does not answer as one, has the deliveries wait.
+    Its results are checked here: with an object that is no transport, or does not behave as one, deliveries wait.
 
     Args:
         transport: follows no redirects and decompresses nothing, as httpx's own.
@@ -29,8 +29,8 @@ class HostTransport:
         """Send a request.
 
         Raises:
-            HostFailed: the transport is none, or does not do what one has to; the message names it.
-            SendFailed: there is no answer; the message says why.
+            HostFailed: the object is no transport, or does not behave as one; the message names it.
+            SendFailed: there is no response; the message says why.
         """
         if not isinstance(self._transport, httpx.AsyncBaseTransport):
             raise HostFailed(f"{self._name} is not an httpx.AsyncBaseTransport")
@@ -40,11 +40,11 @@ class HostTransport:
             request.progress.response = Response(response.status_code, response.headers, b"")
             request.progress.phase = "reading the body"
             try:
-                start = await self._first_bytes(response)
+                body_prefix = await self._body_prefix(response)
             finally:
                 await response.aclose()
         except (httpx.RequestError, OSError) as exc:
-            # The network's and the receiver's, whether the transport has translated it or not.
+            # Failures of the network and the receiver, whether the transport has translated them or not.
             raise SendFailed(str(exc) or type(exc).__name__) from exc
         except HostFailed:
             raise
@@ -55,7 +55,7 @@ class HostTransport:
             raise HostFailed(f"{self._name} was cancelled from within") from exc
         except Exception as exc:
             raise HostFailed(f"{self._name} raised {type(exc).__name__}, not an httpx.TransportError") from exc
-        return Response(response.status_code, response.headers, start)
+        return Response(response.status_code, response.headers, body_prefix)
 
     def _checked(self, response: Any) -> httpx.Response:
         if not isinstance(response, httpx.Response):
@@ -67,23 +67,23 @@ class HostTransport:
             raise HostFailed(f"{self._name} answered with a body that cannot be read asynchronously")
         return response
 
-    async def _first_bytes(self, response: httpx.Response) -> bytes:
+    async def _body_prefix(self, response: httpx.Response) -> bytes:
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101  checked before
-        start = bytearray()
+        prefix = bytearray()
         async for chunk in response.stream:
             if not isinstance(chunk, bytes):
                 raise HostFailed(f"{self._name} answered with a body that is not bytes")
-            start += chunk
-            if len(start) >= RESPONSE_KEPT_BYTES:
+            prefix += chunk
+            if len(prefix) >= RESPONSE_KEPT_BYTES:
                 break
-        return bytes(start[:RESPONSE_KEPT_BYTES])
+        return bytes(prefix[:RESPONSE_KEPT_BYTES])
 
     async def aclose(self) -> None:
-        """Leave it to the host."""
+        """Do nothing: the host closes its transport."""
 
 
 class _Body(httpx.ByteStream):
-    """A request's body that tells when it has been read to its end."""
+    """A request's body that reports when it has been read to its end."""
 
     def __init__(self, content: bytes, progress: Progress) -> None:
         super().__init__(content)
@@ -99,11 +99,11 @@ class _Body(httpx.ByteStream):
 def _translated(request: Request) -> httpx.Request:
     destination = request.destination
     target = destination.target.encode("ascii")
-    # Until it reads the body, nobody but the transport knows how far it is.
+    # Until the transport reads the body, its progress is unknown here.
     request.progress.phase = "sending the request or waiting for the answer"
     translated = httpx.Request(
         request.method,
-        # Made of what was checked, not read a second time by another parser's rules.
+        # Built from the parts that were checked, not parsed again by another parser's rules.
         httpx.URL(scheme=destination.scheme, host=destination.host, port=destination.port, raw_path=target),
         headers=[(name.encode(), value.encode()) for name, value in request.headers],
         content=request.body or b"",

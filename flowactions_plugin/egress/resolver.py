@@ -1,7 +1,7 @@
-"""Looking names up without holding anybody up: threads of its own, and one lookup a name.
+"""Name lookups in threads of their own, coalesced by name.
 
-`getaddrinfo` cannot be cancelled, and a name whose servers are silent holds its thread for half a minute. So lookups
-do not use the event loop's own threads, and enqueue and delivery have a `Resolver` each: names that hang at enqueue
+`getaddrinfo` cannot be cancelled, and a name whose servers do not answer occupies its thread for half a minute. So lookups
+do not use the event loop's own threads, and enqueue and delivery have a `Resolver` each: lookups that hang at enqueue
 take no thread from deliveries.
 """
 
@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
-"""Gives the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
+"""Returns the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
 
 IDLE_SECONDS: Final = 10.0
 """How long a thread waits for the next lookup before it ends."""
@@ -28,13 +28,13 @@ CACHED_NAMES: Final = 4096
 
 
 def system_lookup(host: str, port: int) -> Sequence[str]:
-    """Ask the operating system."""
+    """Return the addresses that the operating system finds."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
 class _Lookup:
-    """A lookup that is waiting for a thread or running, and how many wait for its answer."""
+    """A lookup that waits for a thread or runs, and how many callers wait for its result."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -44,12 +44,12 @@ class _Lookup:
 
 
 class Resolver:
-    """Looks names up in at most so many threads, which do not keep the process from ending.
+    """Looks names up in a limited number of daemon threads.
 
-    Lookups for one name are coalesced. One that nobody waits for any more before it has a thread is dropped.
+    Lookups for one name are coalesced. A lookup that nobody waits for before it has a thread is dropped.
 
     Args:
-        threads: lookups at once.
+        threads: concurrent lookups.
         lookup: what a thread calls.
     """
 
@@ -63,7 +63,7 @@ class Resolver:
         self._idle = 0
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Give the addresses of a name.
+        """Return the addresses of a name.
 
         Raises:
             OSError: there are none.
@@ -72,19 +72,19 @@ class Resolver:
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
         def settle() -> None:
-            if not answer.done():  # the caller may have given up
+            if not answer.done():  # the caller may have been cancelled
                 error = lookup.answer.exception()
                 if error is None:
                     answer.set_result(lookup.answer.result())
                 else:
                     answer.set_exception(error)
 
-        def hand_over(_: object) -> None:
+        def deliver(_: object) -> None:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(settle)
 
         lookup = self._join(host, port)
-        lookup.answer.add_done_callback(hand_over)
+        lookup.answer.add_done_callback(deliver)
         try:
             return await answer
         finally:
@@ -114,7 +114,7 @@ class Resolver:
         while (lookup := self._next()) is not None:
             try:
                 found = self._lookup(lookup.host, lookup.port)
-            except Exception as exc:  # noqa: BLE001  handed to whoever asked
+            except Exception as exc:  # noqa: BLE001  raised where the result is awaited
                 self._forget(lookup)
                 lookup.answer.set_exception(exc)
             else:
@@ -122,7 +122,7 @@ class Resolver:
                 lookup.answer.set_result(found)
 
     def _next(self) -> _Lookup | None:
-        """Wait for a lookup; ``None`` ends the thread."""
+        """Wait for the next lookup; ``None`` ends the thread."""
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._queue, IDLE_SECONDS)
@@ -138,7 +138,7 @@ class Resolver:
 
 
 class _Cached(NamedTuple):
-    """What a lookup gave, and until when that holds."""
+    """The result of a lookup, and until when it is valid."""
 
     until: float
     addresses: Sequence[str]
@@ -146,12 +146,12 @@ class _Cached(NamedTuple):
 
 
 class CachingResolver:
-    """Keeps answers for a while, also that a name has no address. For enqueue only: delivery looks anew.
+    """Caches lookups, also of names without an address. For enqueue only: delivery looks up again.
 
     Args:
-        resolve: asked for what is not known.
-        seconds: how long an answer holds.
-        size: how many names are kept, those used last.
+        resolve: looks up what is not cached.
+        seconds: how long a result is valid.
+        size: how many names are kept, the most recently used ones.
         timer: monotonic seconds.
     """
 
@@ -167,30 +167,30 @@ class CachingResolver:
         self._seconds = seconds
         self._size = size
         self._timer = timer
-        self._known: OrderedDict[str, _Cached] = OrderedDict()
+        self._cache: OrderedDict[str, _Cached] = OrderedDict()
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Give the addresses of a name.
+        """Return the addresses of a name.
 
         Raises:
             OSError: there are none.
         """
-        known = self._known.get(host)
-        if known is None or known.until <= self._timer():
-            known = await self._ask(host, port)
-        self._known.move_to_end(host)
-        if known.error is not None:
-            raise OSError(known.error)
-        return known.addresses
+        cached = self._cache.get(host)
+        if cached is None or cached.until <= self._timer():
+            cached = await self._look_up(host, port)
+        self._cache.move_to_end(host)
+        if cached.error is not None:
+            raise OSError(cached.error)
+        return cached.addresses
 
-    async def _ask(self, host: str, port: int) -> _Cached:
+    async def _look_up(self, host: str, port: int) -> _Cached:
         addresses: Sequence[str] = ()
         error = None
         try:
             addresses = await self._resolve(host, port)
         except OSError as exc:
             error = str(exc)
-        known = self._known[host] = _Cached(self._timer() + self._seconds, addresses, error)
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
-        return known
+        cached = self._cache[host] = _Cached(self._timer() + self._seconds, addresses, error)
+        while len(self._cache) > self._size:
+            self._cache.popitem(last=False)
+        return cached

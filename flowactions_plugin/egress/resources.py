@@ -1,4 +1,4 @@
-"""What this process or machine has run out of: such a failure says nothing about a destination."""
+"""Failures for lack of descriptors, memory or threads here: they say nothing about a destination."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SHORTAGES: Final = frozenset(
 )
 
 LOOKUP_DESCRIPTORS: Final = 4
-"""How many descriptors a lookup of a name may need at once."""
+"""How many descriptors a name lookup may need at once."""
 
 
 def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = None) -> str | None:
-    """Tell what was lacking here when an attempt failed; ``None`` when the failure came from outside.
+    """Return which resource was lacking here when an attempt failed; ``None`` when the failure came from outside.
 
     Args:
-        error: why it failed, with everything that it was caused by.
-        probe: tries whether there are descriptors; `descriptors_lack` when ``None``.
+        error: why it failed, with its causes.
+        probe: tests whether there are descriptors; ``None``: `descriptor_shortage`.
     """
     lookup_failed = False
     for each in _chain(error):
@@ -30,18 +30,18 @@ def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = 
         if isinstance(each, RuntimeError) and "can't start new thread" in str(each):
             return "threads"
         if isinstance(each, socket.gaierror):
-            # Without descriptors, lookups fail as if there were no such name or no name server.
+            # Without descriptors, a lookup fails as if there were no such name or no name server.
             lookup_failed = True
         elif isinstance(each, OSError) and each.errno in SHORTAGES:
             return os.strerror(each.errno)
     if lookup_failed:
-        lack = (probe or descriptors_lack)()
+        lack = (probe or descriptor_shortage)()
         return None if lack is None else os.strerror(lack.errno or 0)
     return None
 
 
-def descriptors_lack() -> OSError | None:
-    """Try whether there are descriptors enough for a lookup; give the error when there are not."""
+def descriptor_shortage() -> OSError | None:
+    """Return the error of opening as many descriptors as a lookup needs; ``None`` when they can be opened."""
     opened: list[socket.socket] = []
     try:
         opened.extend(socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(LOOKUP_DESCRIPTORS))
@@ -54,7 +54,7 @@ def descriptors_lack() -> OSError | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Walk over an error, what caused it, and what libraries have put inside it."""
+    """Yield an error, its causes, and the errors that libraries have put inside it."""
     waiting, seen = [error], set[int]()
     while waiting:
         each = waiting.pop()

@@ -19,7 +19,7 @@ from flowactions_plugin.egress.attempt import (
     retry_after,
 )
 from flowactions_plugin.egress.deadline import Deadline, StallMonitor
-from flowactions_plugin.egress.guard import Destination
+from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.resources import shortage
 from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed

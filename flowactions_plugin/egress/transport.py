@@ -1,7 +1,7 @@
-"""How deliveries leave: through aiohttp, with the egress guard where it dials.
+"""The plugin's own transport: aiohttp, with the egress guard where it dials.
 
 It keeps no cookies, follows no redirects, decompresses nothing, reads no environment, and sends path and query
-byte for byte. What goes wrong is said in words for people.
+byte for byte.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import io
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -21,9 +21,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Request, Response
-from flowactions_plugin.egress.guard import Destination, EgressGuard
+from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.resources import SHORTAGES
+from flowactions_plugin.egress.transport_errors import error_message
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.settings_urls import parse_url
 
@@ -32,18 +34,14 @@ READ_BUFFER_BYTES: Final = 4096
 LARGE_BODY_BYTES: Final = 1 << 20
 
 _AIOHTTPS_OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
-"""Headers that say how a message is framed; no stored row has a say in that."""
-
-_PROXY_FAILED: Final = "the egress proxy did not connect"
-_PROXY_UNRESOLVED: Final = f"{_PROXY_FAILED}: its host name has no address now"
-"""Without the name: tenants read the reasons of their deliveries, and the proxy is the operator's."""
+"""Headers that frame a message; a stored row cannot set them."""
 
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-"""The whole attempt has one deadline, outside."""
+"""The sender sets one deadline for the whole attempt."""
 
 
 class _Attempt:
-    """What the connector tells of the connection that a request got, and what the request asks of it."""
+    """What the connector reports of a request's connection, and what the request demands of it."""
 
     reused = False
     fresh = False
@@ -58,7 +56,7 @@ class _Attempt:
         request.progress.refine = self.phase
 
     def phase(self) -> str:
-        """Tell exactly how far the request has got; the steps in between are not told one by one."""
+        """Return exactly how far the request has got; the steps in between are not reported one by one."""
         if self.progress.response is not None:
             return "reading the body"
         if self.connection is not None:
@@ -74,7 +72,7 @@ _attempt: ContextVar[_Attempt] = ContextVar("_attempt")
 
 
 class OutboundTransport:
-    """The transport of deliveries. Make it in the event loop that it is used in.
+    """The transport of deliveries. It has to be created in the event loop that it is used in.
 
     Args:
         guard: the rules on every address that is dialled.
@@ -104,18 +102,18 @@ class OutboundTransport:
             max_field_size=MAX_HEADER_BYTES,
             read_bufsize=READ_BUFFER_BYTES,
         )
-        # One attempt is one request: what is sent again, and when, is decided here and not by the session.
+        # One attempt is one request: `send` decides what is sent again, and not the session.
         self._session._retry_connection = False  # noqa: SLF001
 
     async def send(self, request: Request) -> Response:
         """Send a request.
 
         A connection that the receiver closed while it was idle is replaced by a fresh one within the same attempt,
-        as long as not one byte of an answer has come.
+        as long as no byte of a response has come.
 
         Raises:
             EgressRefused: the guard forbids an address.
-            SendFailed: there is no answer; the message says why.
+            SendFailed: there is no response; the message says why.
         """
         attempt = _Attempt(request)
         _attempt.set(attempt)
@@ -129,17 +127,17 @@ class OutboundTransport:
                 response = await self._send(request)
             request.progress.response = Response(response.status, response.headers, b"")
             try:
-                start = await _first_bytes(response.content)
+                body_prefix = await _body_prefix(response.content)
             finally:
                 # A connection that was read to the end is back in the pool by now; any other is closed.
                 response.close()
         except (aiohttp.ClientError, OSError) as exc:
-            # aiohttp tells several failures to connect in one text, without their cause.
-            raise SendFailed(_in_words(exc, request.destination)) from (attempt.lack or exc)
+            # aiohttp reports several failures to connect in one message, without their cause.
+            raise SendFailed(error_message(exc, request.destination)) from (attempt.lack or exc)
         finally:
-            # Otherwise the two hold each other, and the body with them, until the collector runs.
+            # Otherwise the two refer to each other, and keep the body until the garbage collector runs.
             request.progress.refine = None
-        return Response(response.status, response.headers, start)
+        return Response(response.status, response.headers, body_prefix)
 
     async def _send(self, request: Request) -> aiohttp.ClientResponse:
         headers = [pair for pair in request.headers if pair[0].lower() not in _AIOHTTPS_OWN]
@@ -165,7 +163,7 @@ class OutboundTransport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives out no idle connection on which something has come unasked: it would be taken for the answer."""
+    """Reuses no idle connection on which bytes have arrived unasked: they would be taken for the response."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -187,26 +185,26 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Addresses(Protocol):
-    """Gives the addresses of a name that may be dialled."""
+    """Looks up the addresses of a name that may be dialled."""
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Give them; raise ``OSError`` when there are none."""
+        """Return them; raises ``OSError`` when there are none."""
         ...
 
 
 class _ProxyAddresses:
-    """Looks up the egress proxy, the only name that is dialled then; it may be anywhere."""
+    """Looks up the egress proxy, the only name that is dialled then; it may have any address."""
 
     def __init__(self) -> None:
         self._resolve = Resolver(threads=1)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Give the proxy's addresses."""
+        """Return the proxy's addresses."""
         return await self._resolve(host, port)
 
 
 class _GuardedResolver(AbstractResolver):
-    """Refuses a name when any of its addresses is forbidden; literals do not pass here."""
+    """Refuses a name when any of its addresses is forbidden; literal addresses are not resolved."""
 
     def __init__(self, guard: _Addresses) -> None:
         self._guard = guard
@@ -254,9 +252,9 @@ def _guarded_socket(guard: EgressGuard) -> Any:
 
 
 def _parsed_proxy(proxy: str | None) -> tuple[str | None, str | None]:
-    """Give the URL of a proxy and the header that authorizes there.
+    """Return the URL of a proxy and the header that authorizes there.
 
-    aiohttp is given the URL without user name and password, so that none of its errors can show them.
+    The URL for aiohttp is without user name and password, so that none of its errors can show them.
     """
     if proxy is None:
         return None, None
@@ -277,22 +275,22 @@ def _trusting(authorities: str) -> ssl.SSLContext:
 @lru_cache(maxsize=1024)
 def _dialled(destination: Destination) -> URL:
     host = f"[{destination.host}]" if ":" in destination.host else destination.host
-    # All of the target as the path: then nothing of it is taken apart and written anew.
+    # The whole target is passed as the path, so that nothing of it is parsed and written again.
     return URL.build(
         scheme=destination.scheme, host=host, port=destination.port, path=destination.target, encoded=True
     )
 
 
 def _body(content: bytes | None) -> bytes | io.BytesIO | None:
-    """Give a body as aiohttp wants it: a large one is written piece by piece, so that others get their turn."""
+    """Return a body as aiohttp takes it: a large one is written in pieces, so that other requests proceed."""
     return io.BytesIO(content) if content and len(content) > LARGE_BODY_BYTES else content or None
 
 
-async def _first_bytes(content: aiohttp.StreamReader) -> bytes:
-    start = b""
-    while len(start) < RESPONSE_KEPT_BYTES and (chunk := await content.readany()):
-        start += chunk
-    return start[:RESPONSE_KEPT_BYTES]
+async def _body_prefix(content: aiohttp.StreamReader) -> bytes:
+    prefix = b""
+    while len(prefix) < RESPONSE_KEPT_BYTES and (chunk := await content.readany()):
+        prefix += chunk
+    return prefix[:RESPONSE_KEPT_BYTES]
 
 
 def _is_connected(connection: socket.socket | None) -> bool:
@@ -304,50 +302,3 @@ def _is_connected(connection: socket.socket | None) -> bool:
 
 def _has_begun(exc: Exception) -> bool:
     return isinstance(exc, aiohttp.ServerDisconnectedError) and not isinstance(exc.message, str)
-
-
-def _in_words(exc: Exception, destination: Destination) -> str:
-    where = f"{destination.host}:{destination.port}"
-    if isinstance(exc, aiohttp.ClientConnectorError) and (exc.host, exc.port) != (
-        destination.host,
-        destination.port,
-    ):
-        return _PROXY_UNRESOLVED if isinstance(exc, aiohttp.ClientConnectorDNSError) else _PROXY_FAILED
-    if isinstance(exc, aiohttp.ClientResponseError) and exc.request_info.method == "CONNECT":
-        return _PROXY_FAILED
-    for kinds, words in _WORDS:
-        if isinstance(exc, kinds):
-            return words(exc, destination.host, where)
-    return f"the connection to {where} broke: {exc}"
-
-
-_WORDS: Final[Sequence[tuple[Any, Callable[[Any, str, str], str]]]] = (
-    (
-        aiohttp.ClientConnectorDNSError,
-        lambda exc, host, _: f"{host} has no address now: {exc.os_error}",
-    ),
-    (
-        aiohttp.ClientConnectorCertificateError,
-        lambda exc, _, where: f"the TLS certificate of {where} is not accepted: {exc.certificate_error}",
-    ),
-    (
-        aiohttp.ClientProxyConnectionError,
-        lambda *_: _PROXY_FAILED,
-    ),
-    (
-        aiohttp.ClientConnectorError,
-        lambda exc, _, where: f"cannot connect to {where}: {exc.os_error}",
-    ),
-    (
-        aiohttp.ServerDisconnectedError,
-        lambda _, __, where: f"{where} closed the connection without an answer",
-    ),
-    (
-        aiohttp.ClientResponseError,
-        lambda exc, _, where: (
-            f"what {where} answered is not HTTP: {exc.message.partition(chr(10))[0].rstrip(':')}"
-        ),
-    ),
-    (aiohttp.ClientPayloadError, lambda _, __, where: f"{where} broke its answer off"),
-)
-"""What aiohttp's errors mean, the special ones first."""

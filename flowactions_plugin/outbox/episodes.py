@@ -1,4 +1,4 @@
-"""What is wrong for a while is said once, and not for each delivery that meets it."""
+"""Conditions that last are logged once, when they begin, and not for each delivery."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ REMEMBERED: Final = 1000
 
 
 class Episodes:
-    """Remembers what is going on."""
+    """Remembers which conditions have begun and not ended."""
 
     def __init__(self) -> None:
         self._open: set[Hashable] = set()
 
     def begin(self, key: Hashable) -> bool:
-        """Take note that something is going on.
+        """Record that a condition holds.
 
         Returns:
-            Whether that is new, and so worth a line.
+            Whether that is new, and so to be logged.
         """
         if key in self._open:
             return False
@@ -28,10 +28,10 @@ class Episodes:
         return True
 
     def end(self, key: Hashable) -> bool:
-        """Take note that something is over.
+        """Record that a condition has ended.
 
         Returns:
-            Whether it had been going on.
+            Whether it was recorded.
         """
         if key not in self._open:
             return False

@@ -58,7 +58,9 @@ class Executor:
         self._store = store
         self._sender = sender
         self._source = SecretSource(signing_secret)
-        self._timing = timing
+        self._stall_seconds = timing.lease_seconds / 4
+        self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
+        self._end_margin = timing.margin_seconds / 2
         self._episodes = Episodes()
         self.completer = completer
         self.stopping = False
@@ -71,7 +73,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        if self._sender.monitor.take_longest() >= self._timing.lease_seconds / 4:
+        if self._sender.monitor.pop_longest() >= self._stall_seconds:
             await asyncio.sleep(2 * GRACE_SECONDS)
             await self.completer.flush()
 
@@ -151,11 +153,10 @@ class Executor:
 
     def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
         """Return whether the rest of a lease is too short for an attempt."""
-        needed = self._timing.deadline_seconds + self._timing.margin_seconds
-        return self._sender.monitor.now() + needed > delivery.lease_end
+        return self._sender.monitor.now() + self._attempt_seconds > delivery.lease_end
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
-        latest = delivery.lease_end - self._timing.margin_seconds / 2
+        latest = delivery.lease_end - self._end_margin
         try:
             outcome = await self._sender.send(delivery, secret.value, latest)
         except BaseException as exc:

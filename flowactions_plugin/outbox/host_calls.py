@@ -1,4 +1,4 @@
-"""What the delivery task asks of the host and tells it; every answer is checked where it enters."""
+"""Calls of the host's methods from the delivery task; what they return is checked here."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flowactions_plugin.outbox.episodes import Episodes
 log = logging.getLogger("flowactions.outbox")
 
 HOST_SECONDS: Final = 5.0
-"""How long the host may take over a signing secret, or over being notified; within the lease's margin."""
+"""How long the host may take to return a signing secret or to be notified; within the lease's margin."""
 
 MAX_PENDING_CALLBACKS: Final = 10
-"""How many batches the host may be behind with being notified before the next is written."""
+"""How many batches of notifications may be pending before the next batch of outcomes is written."""
 
 SigningSecret: TypeAlias = Callable[[Origin], Awaitable[str | None]]
 DeliveryFinished: TypeAlias = Callable[[Delivery], Awaitable[None]]
 
 
 class Secret(NamedTuple):
-    """What the host said of an origin's secret: the value, why it has none, or why it could not say."""
+    """An origin's signing secret: its value, why the origin has none any more, or why the host could not return it."""
 
     value: str | None = None
     gone: str | None = None
@@ -38,10 +38,10 @@ class Secret(NamedTuple):
 
 
 async def call_host(method: Callable[[Any], Any], argument: object) -> Any:
-    """Call a host's method, and give what it answers.
+    """Call a method of the host, and return its result.
 
     Raises:
-        HostFailed: it took too long, did not answer asynchronously, or was cancelled from within; the message names it.
+        HostFailed: it took too long, is not async, or was cancelled from within; the message names it.
         Exception: what the method raised.
     """
     scope = asyncio.timeout(HOST_SECONDS)
@@ -63,7 +63,7 @@ async def call_host(method: Callable[[Any], Any], argument: object) -> Any:
 
 
 def name_of(method: Callable[[Any], Any]) -> str:
-    """Name a host's method for people: as the contract calls it, and whose it is."""
+    """Return the name of a host's method for people, with the host's class."""
     owner = getattr(method, "__self__", None)
     name = f"Host.{getattr(method, '__name__', 'method')}"
     return name if owner is None else f"{name} of {type(owner).__name__}"
@@ -81,7 +81,7 @@ class SecretSource:
         self._episodes = Episodes()
 
     async def secrets(self, claimed: Iterable[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
-        """Ask for the secrets of claimed deliveries, once for each origin."""
+        """Return the secrets of claimed deliveries; the host is asked once for each origin."""
         origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
         answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
         return dict(zip(origins, answers, strict=True))
@@ -109,7 +109,7 @@ class SecretSource:
         try:
             (answer or "").encode()
         except UnicodeEncodeError:
-            # Not told further: the error holds the secret.
+            # Not chained: the error holds the secret.
             raise HostFailed(
                 f"{name_of(self._signing_secret)} returned text that is not valid Unicode"
             ) from None
@@ -125,7 +125,7 @@ class SecretSource:
 
 
 class HostNotifier:
-    """Tells the host which deliveries have ended; never waits for it, and never fails because of it.
+    """Notifies the host of deliveries that have ended, concurrently with other work; best effort.
 
     Args:
         delivery_finished: the host's method; ``None`` when it does not want to know.
@@ -136,26 +136,26 @@ class HostNotifier:
         self._pending: set[asyncio.Task[None]] = set()
 
     async def notify(self, ended: Sequence[Completion]) -> None:
-        """Tell of deliveries that have ended, beside what goes on; wait only while too many batches are pending."""
+        """Start to notify the host of deliveries that have ended; wait only while too many batches are pending."""
         if self._delivery_finished is None or not ended:
             return
         while len(self._pending) >= MAX_PENDING_CALLBACKS:
             await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(self._notify_of(self._delivery_finished, ended))
+        task = asyncio.create_task(self._notify_host(self._delivery_finished, ended))
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
     async def drain(self) -> None:
-        """Wait until the host has taken note of everything."""
+        """Wait until the host was notified of everything."""
         if self._pending:
             await asyncio.wait(self._pending)
 
     @staticmethod
-    async def _notify_of(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
-        await asyncio.gather(*(_notify(method, each) for each in ended))
+    async def _notify_host(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
+        await asyncio.gather(*(_call(method, each) for each in ended))
 
 
-async def _notify(method: DeliveryFinished, completion: Completion) -> None:
+async def _call(method: DeliveryFinished, completion: Completion) -> None:
     delivery, outcome, change, attempted = completion
     if delivery.origin is None:
         return  # an unreadable origin is nothing that a host could find it by

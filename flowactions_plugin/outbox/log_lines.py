@@ -1,4 +1,4 @@
-"""The log line that operators search for: a delivery that is dead (§6.3)."""
+"""The log line that operators search for: a delivery is dead (§3.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox for operators: list, look at, retry (§4.3). An organization sees its own rows only."""
+"""The routes of the outbox: list, show, retry, cancel (§4.3). An organization sees its own rows only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowactions_plugin.outbox.views import DeliveryDetail, DeliverySummary, det
 
 PAGE_LIMIT: Final = 100
 REPLAY_LIMIT: Final = 10_000
-"""How many deliveries one bulk retry takes at the most, so that nobody waits for its transaction."""
+"""How many deliveries one bulk retry changes at the most, which keeps its transaction short."""
 
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
@@ -141,7 +141,7 @@ async def list_deliveries(
         principal.organization_id, status=status, wanted=wanted, before=cursor, limit=limit + 1
     )
     shown = [summary(row) for row in rows[:limit]]
-    # An id that is corrupt leads nowhere.
+    # A corrupt id cannot be a cursor.
     last = next((row.id for row in reversed(shown) if is_id(row.id)), None)
     return DeliveryPage(shown, last if len(rows) > limit else None)
 
@@ -242,7 +242,7 @@ async def replay_deliveries(
 
 
 def outbox_router(guard: RouteGuard, queries: OutboxQueries) -> Router:
-    """Make the router of the outbox.
+    """Build the router of the outbox.
 
     Args:
         guard: decides who may call.
@@ -265,7 +265,7 @@ def outbox_router(guard: RouteGuard, queries: OutboxQueries) -> Router:
 
 
 def _check_filter(data: Replay) -> None:
-    """Refuse a bulk retry that does not say what it means.
+    """Check that a bulk retry names a filter or says ``all``.
 
     Raises:
         Problem: it has no filter and does not say ``all``, or it has both.

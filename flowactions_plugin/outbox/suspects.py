@@ -1,7 +1,7 @@
-"""How deliveries are sent that were in the hands of workers that ended: in ever smaller groups. Pure, no I/O.
+"""Limits on deliveries that were reclaimed from workers that ended: they are sent in ever smaller groups. Pure, no I/O.
 
-Whatever kills a worker is among what it had claimed. The others are told apart from it by sending fewer of them at once,
-until each is alone; so what is innocent is delivered, and only what is alone with a worker when that ends can be to blame.
+A delivery that ends its worker is among those that the worker had claimed. The groups become smaller until each delivery
+is alone; so the others are delivered, and only a delivery that was alone in its worker can be what ended it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from flowactions_plugin.outbox.claimed import ClaimedDelivery
 
 GROUPS: Final = {2: 16, 3: 4, 4: 1}
-"""Reclaims of a delivery, and how many such deliveries a process has claimed at once; with fewer reclaims any number,
-with more none: they are sent in quarantine."""
+"""By the reclaims of a delivery: how many such deliveries a process sends at once. With fewer reclaims any number, with
+more none: they are sent in quarantine."""
 
 QUARANTINE_ROUNDS: Final = 3
-"""How many rounds in quarantine may begin and not finish before a delivery is dead."""
+"""How many rounds in quarantine may begin and not end before a delivery is dead."""
 
 
 class Suspects:

@@ -1,4 +1,4 @@
-"""How rows of the outbox are shown to their organization: as far as they can be read, and without credentials."""
+"""Rows of the outbox as their organization sees them: as far as they can be read, and without credentials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowactions_plugin.outbox.rules import FINISHED
 T = TypeVar("T")
 
 SAFE_INTEGER: Final = 2**53
-"""Larger ones are read differently by different programs (RFC 7493 §2.2)."""
+"""Programs read larger ones differently (RFC 7493 §2.2)."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -55,7 +55,7 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
-    """A row of the outbox with what it sends and what came of it."""
+    """A row of the outbox with what it sends and its attempts."""
 
     origin: Origin | None
     headers: list[Header]
@@ -64,13 +64,13 @@ class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
 
 
 def summary(row: Any) -> DeliverySummary:
-    """Show a row of the list, whatever it holds."""
+    """Return a row of the list, whatever it holds."""
     reader = _Reader(row)
     return DeliverySummary(**_summary(reader), defect=reader.defect())
 
 
 def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
-    """Show a row with its attempts, whatever they hold."""
+    """Return a row with its attempts, whatever they hold."""
     reader = _Reader(row)
     values = _summary(reader)
     origin = reader.decoded("origin", Origin)
@@ -101,11 +101,11 @@ def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
 
 
 class _Reader:
-    """Reads the columns of one row, and notes those that hold what they should not.
+    """Reads the columns of one row, and records those that do not hold their type.
 
     Args:
         row: the row.
-        label: what the columns are called together in the note; empty: by their own names.
+        label: one name for all columns in the record; empty: their own names.
     """
 
     def __init__(self, row: Any, label: str = "") -> None:
@@ -114,49 +114,49 @@ class _Reader:
         self.unreadable: list[str] = []
 
     def defect(self) -> str | msgspec.UnsetType:
-        """Say what could not be read."""
+        """Return which columns could not be read."""
         names = ", ".join(dict.fromkeys(self.unreadable))
         return f"stored values that cannot be read: {names}" if names else msgspec.UNSET
 
     def text(self, name: str, *, optional: bool = False) -> str | None:
-        """Give a text; what is none is shown as far as it can be."""
+        """Return a text; what is not text is shown as far as possible."""
         value = getattr(self._row, name)
         if value is None and optional:
             return None
         shown = _shown(value)
         if shown != value:
-            self._note(name)
+            self._record(name)
         return shown
 
     def number(self, name: str, *, optional: bool = False) -> int | None:
-        """Give a whole number; ``None`` for anything else."""
+        """Return a whole number; ``None`` for anything else."""
         value = getattr(self._row, name)
         if type(value) is int and -SAFE_INTEGER < value < SAFE_INTEGER:
             return value
         if value is not None or not optional:
-            self._note(name)
+            self._record(name)
         return None
 
     def moment(self, name: str, *, optional: bool = False) -> str | None:
-        """Give a time as ISO 8601; ``None`` for what is none, or lies outside the calendar."""
+        """Return a time as ISO 8601; ``None`` for what is not a time, or lies outside the calendar."""
         value = self.number(name, optional=optional)
         try:
             return None if value is None else to_iso(value)
         except (ValueError, OverflowError, OSError):
-            self._note(name)
+            self._record(name)
             return None
 
     def decoded(self, name: str, kind: Any) -> Any:
-        """Give what a column holds as JSON; ``None`` for what is not of this kind."""
+        """Return what a column holds as JSON; ``None`` for what is not of this kind."""
         try:
             found = msgspec.json.decode(getattr(self._row, name), type=kind)
             msgspec.json.encode(found)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            self._note(name)
+            self._record(name)
             return None
         return found
 
-    def _note(self, name: str) -> None:
+    def _record(self, name: str) -> None:
         self.unreadable.append(self._label or name)
 
 
@@ -184,7 +184,7 @@ def _summary(reader: _Reader) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    """Write any stored value as text that JSON can hold."""
+    """Return any stored value as text that JSON can hold."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "replace")
     return _SURROGATE.sub("\ufffd", "" if value is None else str(value))

@@ -15,7 +15,8 @@ import msgspec
 from sqlalchemy import select
 
 from flowactions_plugin.egress.attempt import Progress, Request
-from flowactions_plugin.egress.guard import EgressGuard, parse_destination
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.egress.transport import OutboundTransport

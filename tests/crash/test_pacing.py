@@ -179,7 +179,7 @@ async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) 
     assert await field.query("SELECT * FROM flowactions_deferred") == []
 
 
-async def test_killed_at_a_halt_nobody_walks_past_it(field: Field) -> None:
+async def test_killed_at_a_halt_no_later_node_runs(field: Field) -> None:
     """Killed between any two statements of a step that halts: whoever asks afterwards is told running, then halted."""
     kinds = ("webhook", "webhook_halt", "webhook")
     async with actors(field.settings, 1) as (actor,):

@@ -64,7 +64,7 @@ async def until_drained(field: Field, timing: str, seconds: float, **environment
     ],
     indirect=["database_url"],
 )
-async def test_what_kills_its_worker_ends_and_its_neighbours_are_delivered(
+async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
     field: Field, delivery: str, timing: str
 ) -> None:
     """One row in 150 kills the worker that sends it, each time: it is dead in the end, and 149 are delivered (§3.1)."""

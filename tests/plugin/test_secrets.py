@@ -21,8 +21,8 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings import READERS, Settings, read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import claimed
 from tests.recorder import recorder, status
+from tests.sending import Message
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 
 MARKER = "MaRkEr7"
@@ -174,7 +174,7 @@ async def test_a_delivery_shows_nothing_of_the_proxy(
                 try:
                     sender = Sender(transport, guard.resolve, lambda: 0.0, lambda: 0.0)
                     for url in ("http://example.com/", "https://example.com/"):
-                        outcome = await sender.send(claimed(url=url), None)
+                        outcome = await sender.send(Message(url=url), None)
                         assert isinstance(outcome, Outcome)
                         assert not seen(repr(outcome), watch.text()), (what, outcome)
                         if host != "answering" or url.startswith("https"):

@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.egress.guard import EgressGuard, Resolve, parse_destination
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.guard import EgressGuard, Resolve
 from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
 from tests.loopback import listening
-from tests.queueing import Queue, a_schedule, claimed
+from tests.queueing import Queue, a_schedule
 from tests.recorder import recorder
+from tests.sending import Message
 
 FORBIDDEN_EVERYWHERE = [
     "0.0.0.0",  # noqa: S104
@@ -397,7 +399,7 @@ async def test_global_addresses_are_allowed(address: str) -> None:
         await guard(development=development).check(url_of(address))
 
 
-async def test_an_allowed_network_overrules() -> None:
+async def test_an_allowed_network_overrules_the_rules() -> None:
     """A self-hoster's network passes; the one beside it does not."""
     allowing = guard(allow=["10.1.0.0/16"])
     await allowing.check("http://10.1.2.3/")
@@ -433,7 +435,7 @@ async def test_a_wide_network_does_not_open_metadata_in_another_form(address: st
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.0.0.1", "::1", "fd12::1", "100.64.0.1", "::ffff:127.0.0.1"]
 )
-async def test_a_refusal_names_the_ways_out(address: str) -> None:
+async def test_a_refusal_names_the_settings_that_allow_the_address(address: str) -> None:
     """What development allows is refused in production with the names of the two settings."""
     with pytest.raises(EgressRefused) as refused:
         await guard().check(url_of(address))
@@ -442,7 +444,7 @@ async def test_a_refusal_names_the_ways_out(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", FORBIDDEN_EVERYWHERE)
-async def test_a_refusal_names_no_way_out_where_there_is_none(address: str) -> None:
+async def test_a_refusal_without_exception_names_no_setting(address: str) -> None:
     """What development refuses as well says nothing of development."""
     with pytest.raises(EgressRefused) as refused:
         await guard().check(url_of(address))
@@ -471,7 +473,7 @@ async def test_a_name_without_an_address_is_not_refused() -> None:
         (f"http://example.com/{'a' * 2048}", "longer than 2048 characters"),
     ],
 )
-def test_a_refusal_says_what_is_wrong_with_the_url(url: str, said: str) -> None:
+def test_a_refusal_names_the_error_in_the_url(url: str, said: str) -> None:
     """An author can mend the URL from the message alone."""
     with pytest.raises(EgressRefused, match=said):
         parse_destination(url)
@@ -537,7 +539,7 @@ async def test_an_international_name_is_dialled_in_a_labels() -> None:
         ours = OutboundTransport(guarding, 1)
         for transport in (ours, HostTransport(httpx.MockTransport(answer))):
             sender = Sender(transport, guarding.validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(claimed(url=url), None)
+            outcome = await sender.send(Message(url=url), None)
             assert isinstance(outcome, Outcome)
             assert (outcome.status_code, outcome.error) == (200, None)
         await ours.aclose()
@@ -568,7 +570,7 @@ async def test_path_and_query_are_sent_as_authored(url: str, target: str) -> Non
         transport = OutboundTransport(guard(development=True), 5)
         try:
             sender = Sender(transport, guard(development=True).validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(claimed(url=here), None)
+            outcome = await sender.send(Message(url=here), None)
         finally:
             await transport.aclose()
         assert isinstance(outcome, Outcome)
@@ -632,7 +634,7 @@ class TestDelivery:
             await asyncio.sleep(0.1)
             assert listener.connections == 0
 
-    async def test_the_listener_would_have_heard(self, queue: Queue) -> None:
+    async def test_the_listener_counts_connections(self, queue: Queue) -> None:
         """The same listener does hear what development allows, on both of its addresses and by name."""
         async with a_listener() as listener:
             urls = [f"http://{host}:{listener.port}/" for host in ("127.0.0.1", "[::1]", "localhost")]
@@ -640,7 +642,7 @@ class TestDelivery:
             assert {row.status for row in rows.values()} == {"retrying"}
             assert listener.connections >= 3
 
-    async def test_a_name_that_changes_its_mind_is_refused(self, queue: Queue) -> None:
+    async def test_dns_rebinding_is_refused(self, queue: Queue) -> None:
         """Public when it is enqueued, loopback when it is dialled: refused, dead, said why, nothing dialled."""
         answers = [["8.8.8.8"], ["127.0.0.1"]]
 
@@ -662,7 +664,7 @@ class TestDelivery:
             rows = await self.delivered(queue, [receiver.url], guard(allow=["127.0.0.0/8"]))
             assert [row.status for row in rows.values()] == ["delivered"]
 
-    async def test_what_the_environment_says_of_proxies_and_passwords_does_not_matter(
+    async def test_proxies_and_passwords_of_the_environment_are_ignored(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """Neither proxy variables nor a netrc file lead deliveries elsewhere or add to them."""

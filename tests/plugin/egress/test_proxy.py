@@ -33,8 +33,9 @@ from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
-from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed
+from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule
 from tests.recorder import OK, Recorder, recorder, status
+from tests.sending import Message
 from tests.support import SmallHost, services_of
 from tests.waiting import until
 
@@ -101,7 +102,7 @@ class TestProxy:
                 yield host, planted, asked
 
     @pytest.mark.parametrize("how", ["proxy", "transport"])
-    async def test_a_name_is_judged_before_it_is_asked_for(
+    async def test_a_name_is_checked_before_it_is_requested(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         """A name without an address fails the attempt, one with a forbidden address is dead; neither is asked for."""
@@ -122,7 +123,7 @@ class TestProxy:
                 assert asked == ["http://outside.example/"]
 
     @pytest.mark.parametrize("how", ["proxy", "transport"])
-    async def test_a_name_that_is_slow_to_resolve_is_judged_all_the_same(
+    async def test_a_name_that_resolves_slowly_is_checked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         """Enqueue lets it through; delivery waits for its address, which is forbidden, and asks for nothing."""
@@ -183,7 +184,7 @@ class TestProxy:
             assert names.asked == []
 
     @pytest.mark.parametrize("how", ["proxy", "transport"])
-    async def test_forbidden_addresses_are_refused_before_they_are_asked_for(
+    async def test_forbidden_addresses_are_refused_before_they_are_requested(
         self, tmp_path: Path, how: str
     ) -> None:
         """Whoever dials, the guard's rules on literal and resolved addresses hold."""
@@ -255,7 +256,7 @@ class TestProxy:
             assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
 
     @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])
-    async def test_a_proxy_whose_name_has_no_address_is_named_as_such(
+    async def test_a_proxy_without_an_address_is_reported_as_the_proxy(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, url: str
     ) -> None:
         """The reason speaks of the proxy and not of the destination, and does not tell tenants its name."""
@@ -402,7 +403,7 @@ class TestAuthorities:
                 transport = OutboundTransport(guarding, 1, proxy, authorities)
                 try:
                     sender = Sender(transport, guarding.resolve, lambda: 0.0, lambda: 0.0)
-                    outcome = await sender.send(claimed(url=url), None)
+                    outcome = await sender.send(Message(url=url), None)
                 finally:
                     await transport.aclose()
             assert isinstance(outcome, Outcome)

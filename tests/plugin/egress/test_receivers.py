@@ -258,7 +258,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(queue: Queue, code: i
         assert (row.status, row.last_status_code, elsewhere.requests) == ("dead", code, [])
 
 
-async def test_a_receiver_that_does_not_read_is_given_up_in_time(queue: Queue) -> None:
+async def test_a_receiver_that_does_not_read_ends_at_the_deadline(queue: Queue) -> None:
     """More than fits into the sockets between: the attempt ends while it is still sending."""
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -311,9 +311,7 @@ async def memory() -> AsyncIterator[Memory]:
 
 
 @pytest.mark.parametrize("expired", [False, True])
-async def test_a_certificate_that_nobody_vouches_for_is_not_accepted(
-    queue: Queue, tmp_path: Path, expired: bool
-) -> None:
+async def test_an_untrusted_certificate_is_refused(queue: Queue, tmp_path: Path, expired: bool) -> None:
     """Self-signed and expired: the attempt fails and says why; the receiver sees no request."""
     seen: list[bytes] = []
 
@@ -393,7 +391,7 @@ class TestIdleConnections:
             await a_schedule(queue, sender).tick()
             assert ((await queue.row(row_id)).status, count) == ("dead", 1)
 
-    async def test_an_answer_that_has_begun_is_not_asked_for_again(self, queue: Queue) -> None:
+    async def test_a_response_that_has_begun_is_not_requested_again(self, queue: Queue) -> None:
         """Broken off in its first line, it is a failed attempt: the receiver may have done its work."""
         count = 0
 

@@ -22,7 +22,7 @@ from tests.waiting import until
 
 
 class TestResolver:
-    async def test_a_name_that_hangs_holds_up_nobody(self) -> None:
+    async def test_a_lookup_that_hangs_delays_no_other(self) -> None:
         """Twenty hanging names leave room for the one that answers; each is asked for once."""
         hang, asked = threading.Event(), []
 
@@ -43,7 +43,7 @@ class TestResolver:
             hang.set()
         assert await asyncio.gather(*hanging) == [["8.8.8.8"]] * 60
 
-    async def test_who_gives_up_leaves_the_question_to_the_others(self) -> None:
+    async def test_lookups_for_one_name_are_coalesced(self) -> None:
         """One of two that wait is cancelled; the other has its answer."""
         go = threading.Event()
 
@@ -70,7 +70,7 @@ class TestResolver:
             answers = await asyncio.gather(*(resolver("x", 80) for _ in range(3)), return_exceptions=True)
             assert [type(answer) for answer in answers] == [socket.gaierror] * 3
 
-    async def test_the_system_is_asked(self) -> None:
+    async def test_names_are_looked_up_by_the_system(self) -> None:
         """Without another lookup, localhost is this machine."""
         assert "127.0.0.1" in await Resolver(1)("localhost", 80)
 
@@ -108,7 +108,7 @@ class TestResolver:
         await until(lambda: resolver._threads == 0)
         assert await resolver("again", 80) == ["again"]
 
-    async def test_a_lookup_that_nobody_waits_for_is_dropped(self) -> None:
+    async def test_a_lookup_without_waiting_callers_is_dropped(self) -> None:
         """What has no thread yet when the last caller gives up is never looked up."""
         go, asked = threading.Event(), []
 
@@ -168,7 +168,7 @@ class TestCache:
 
         return resolve, asked
 
-    async def test_answers_hold_for_a_while_and_so_does_their_lack(self) -> None:
+    async def test_results_and_failures_are_cached_for_a_while(self) -> None:
         """Within thirty seconds nothing is asked twice; after that, it is."""
         now = 0.0
         resolve, asked = self.counting({"there": ["8.8.8.8"]})
@@ -194,7 +194,7 @@ class TestCache:
         assert asked == ["a", "b", "c"]
         await cached("b", 80)
         assert asked == ["a", "b", "c", "b"]
-        assert len(cached._known) == 2
+        assert len(cached._cache) == 2
 
 
 @contextmanager
@@ -227,7 +227,7 @@ class TestEnqueue:
             await asyncio.gather(*map(guard.check, urls))
         assert asked == ["example.com"]
 
-    async def test_names_that_hang_at_enqueue_take_no_thread_from_deliveries(
+    async def test_lookups_that_hang_at_enqueue_take_no_thread_from_deliveries(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """More hanging names than enqueue has threads are let through, and a delivery resolves its name meanwhile."""
@@ -265,7 +265,9 @@ class TestEnqueue:
         finally:
             go.set()
 
-    async def test_delivery_looks_anew(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_delivery_does_not_use_the_cache_of_enqueue(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What enqueue has cached is not what delivery goes by: a name that changed is refused there."""
         addresses = ["8.8.8.8"]
         with lookups(monkeypatch, lambda host: addresses) as asked:

@@ -85,7 +85,9 @@ async def test_text_that_is_no_utf_8_ends_its_row_and_no_other(
 @pytest.mark.parametrize(
     "column", ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds", "body", "id"]
 )
-async def test_any_value_in_any_column_of_sqlite_is_survived(embedded: Queue, column: str, value: str) -> None:
+async def test_any_value_in_any_column_of_sqlite_ends_its_row_only(
+    embedded: Queue, column: str, value: str
+) -> None:
     """SQLite stores any type anywhere: a row that has the wrong one never keeps the others from being delivered."""
     broken = await embedded.put()
     others = [await embedded.put() for _ in range(2)]
@@ -106,9 +108,7 @@ async def test_any_value_in_any_column_of_sqlite_is_survived(embedded: Queue, co
     "column", ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds"]
 )
 @pytest.mark.parametrize("value", [INT_MAX, -5])
-async def test_a_counter_out_of_all_bounds_ends_its_row_and_no_other(
-    queue: Queue, column: str, value: int
-) -> None:
+async def test_a_counter_out_of_bounds_ends_its_row_only(queue: Queue, column: str, value: int) -> None:
     """A counter at the database's limit: no statement fails for the rows beside it."""
     broken = await queue.put()
     others = [await queue.put() for _ in range(3)]
@@ -145,7 +145,7 @@ async def test_a_counter_out_of_all_bounds_ends_its_row_and_no_other(
         ("method", "GET / HTTP/1.1", "method"),
     ],
 )
-async def test_a_spoilt_row_ends_with_its_defect(queue: Queue, column: str, value: str, said: str) -> None:
+async def test_a_corrupt_row_ends_with_its_defect(queue: Queue, column: str, value: str, said: str) -> None:
     """What cannot be read or sent is dead at once, without an attempt, and says what is wrong."""
     broken, healthy = await queue.put(), await queue.put()
     sent: list[httpx.Request] = []
@@ -272,7 +272,7 @@ async def test_a_hosts_connection_reads_text_as_before(embedded: Queue) -> None:
     assert set(seen) == {str}
 
 
-def test_known_and_unknown_origins_are_told_apart() -> None:
+def test_known_and_unknown_origins_are_distinguished() -> None:
     """What is read, what waits and what is a defect."""
     known = msgspec.json.encode(ORIGIN).decode().replace("}", ',"more":1}')
     assert read_origin(known)[0] is not None
@@ -282,9 +282,9 @@ def test_known_and_unknown_origins_are_told_apart() -> None:
     assert read_headers('[["a","b"]]') == ([("a", "b")], None)
 
 
-async def test_dead_rows_leave_nothing_of_what_went_wrong_here(queue: Queue) -> None:
+async def test_a_dead_row_has_no_counters_of_faults_here(queue: Queue) -> None:
     """However a row ends, its counts of reclaims and quarantine and its wait are cleared: a retry begins anew."""
-    spoil = "takeovers = 4, quarantine_rounds = 2, waiting_since = 5"
+    fault = "takeovers = 4, quarantine_rounds = 2, waiting_since = 5"
     ways: dict[str, Any] = {
         "marked dead": lambda claim: queue.mark_dead(claim, "no"),
         "used up": lambda claim: queue.complete(claim, Outcome(0, 0, status_code=500), Transition("dead")),
@@ -297,7 +297,7 @@ async def test_dead_rows_leave_nothing_of_what_went_wrong_here(queue: Queue) -> 
     for name, end in ways.items():
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
-        await queue.run(f"UPDATE flowactions_outbox SET {spoil} WHERE id = '{row_id}'")  # noqa: S608
+        await queue.run(f"UPDATE flowactions_outbox SET {fault} WHERE id = '{row_id}'")  # noqa: S608
         assert await end(claim), name
         row = await queue.row(row_id)
         assert (row.takeovers, row.quarantine_rounds, row.waiting_since) == (0, 0, None), name

@@ -68,7 +68,7 @@ async def silent() -> AsyncIterator[Silent]:
         yield made
 
 
-async def test_a_dead_destination_with_ten_thousand_rows_holds_up_nobody(database_url: str) -> None:
+async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(database_url: str) -> None:
     """Its backlog is older, and yet a row to another destination is there within a second of its enqueue."""
     settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")
     host = SmallHost(settings)
@@ -97,7 +97,7 @@ async def test_a_dead_destination_with_ten_thousand_rows_holds_up_nobody(databas
                 assert tried.scalar_one() <= 10 + dead.ended
 
 
-async def test_within_a_tick_a_dead_destination_has_its_share_only(queue: Queue) -> None:
+async def test_a_tick_claims_within_the_limit_of_a_destination(queue: Queue) -> None:
     """In scheduled mode with a limit, a tick takes what is due elsewhere, too, though it is younger."""
     slow = await queue.put(url="http://dead.example.com/", destination="http://dead.example.com:80")
     await copy(queue.database, slow, 10_000)
@@ -120,8 +120,8 @@ async def test_without_a_limit_a_tick_takes_the_oldest(queue: Queue) -> None:
     assert await a_schedule(queue, lambda request: httpx.Response(200), limit=50).tick() == 50
 
 
-async def test_every_destination_has_its_turn(queue: Queue) -> None:
-    """More destinations than a claim asks, each with more rows than its share: all is delivered, within the limits."""
+async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
+    """More destinations than a claim asks, each with more rows than its limit: all is delivered, within the limits."""
     for number in range(130):
         url = f"http://r{number}.example.com/"
         first = await queue.put(url=url, destination=url)
@@ -148,7 +148,7 @@ async def test_every_destination_has_its_turn(queue: Queue) -> None:
     assert max(most.values()) <= 2
 
 
-async def test_more_dead_destinations_than_a_claim_asks_hold_up_nobody(queue: Queue) -> None:
+async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Queue) -> None:
     """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
     for number in range(70):
         url = f"http://dead{number:02}.example.com/"
@@ -180,7 +180,7 @@ async def test_more_dead_destinations_than_a_claim_asks_hold_up_nobody(queue: Qu
 async def test_what_is_enqueued_here_is_sent_at_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for the next look at the queue: neither in a transaction of ours, nor in one of the host's."""
+    """A commit wakes the worker: one of the plugin's own transactions, and one of the host's."""
     monkeypatch.setattr(continuous, "POLL_SECONDS", 3600)
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
     host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"), database=engine)
@@ -229,7 +229,7 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     assert await queue.store.claim(10) != []
 
 
-async def test_a_delivery_that_fails_unexpectedly_costs_the_others_nothing(
+async def test_an_unexpected_failure_affects_its_delivery_only(
     queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect in one is logged; its slot is free again, and the rest is delivered."""
@@ -259,9 +259,7 @@ async def _is(queue: Queue, row_id: str, status: str) -> bool:
     return bool((await queue.row(row_id)).status == status)
 
 
-async def test_a_row_that_is_due_since_long_is_found_within_a_second(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_row_is_found_by_the_next_full_scan(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
     monkeypatch.setattr("flowactions_plugin.outbox.store.FULL_SCAN_INTERVAL", 0.3)
     first = await queue.put()
@@ -279,7 +277,7 @@ async def test_a_row_that_is_due_since_long_is_found_within_a_second(
 
 
 async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue) -> None:
-    """Rows that were claimed ahead are due at once for others, without an attempt or a takeover."""
+    """Rows that were claimed ahead are due at once for others, without an attempt or a reclaim."""
     hold, sent = asyncio.Event(), 0
 
     async def answer(request: httpx.Request) -> httpx.Response:

@@ -58,7 +58,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG)
-async def test_a_signing_secret_that_is_none_has_its_rows_wait(
+async def test_rows_wait_while_their_signing_secret_fails(
     queue: Queue, answer: Any, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason names host and method and never the value; one line for all rows, and delivered once it is mended."""
@@ -85,7 +85,7 @@ async def test_a_signing_secret_that_is_none_has_its_rows_wait(
         assert (row.status, row.waiting_since, row.last_error) == ("delivered", None, None)
 
 
-async def test_a_method_that_is_not_async_is_said_so(queue: Queue) -> None:
+async def test_a_method_that_is_not_async_is_named(queue: Queue) -> None:
     """What is not awaitable names the method."""
     row_id = await queue.put()
     await a_schedule(queue, ok, signing_secret=SyncHost().signing_secret).tick()
@@ -138,7 +138,7 @@ async def test_a_wait_is_over_when_the_host_has_answered(queue: Queue) -> None:
     assert (row.status, row.waiting_since) == ("retrying", None)
 
 
-async def test_origins_are_said_one_by_one(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_origin_is_logged_once(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """Each origin that waits is one line, and the traceback is shown once."""
     host = ShopHost()
     host.answer = RuntimeError("down")
@@ -189,7 +189,7 @@ class Sync(httpx.SyncByteStream):
         (Answers(httpx.Response("200")), "a status that is none"),  # type: ignore[arg-type]
     ],
 )
-async def test_a_transport_that_is_none_has_its_rows_wait(
+async def test_rows_wait_while_the_hosts_transport_is_invalid(
     database_url: str, delivery: str, transport: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is checked where it enters: the log names Host.transport once, and no attempt is used up."""
@@ -227,7 +227,7 @@ class Listener(SmallHost):
 
 
 @pytest.mark.parametrize("answer", [None, 7, RuntimeError("no"), asyncio.CancelledError()])
-async def test_what_a_host_does_on_being_told_harms_nobody(
+async def test_a_host_that_fails_on_notification_affects_no_delivery(
     queue: Queue, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged; the delivery has ended."""

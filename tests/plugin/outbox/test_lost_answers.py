@@ -172,7 +172,7 @@ async def test_an_outcome_that_was_written_is_found_again(
     assert [attempt.number for attempt in found[1]] == [1]
 
 
-async def test_an_end_without_an_attempt_is_written_and_told_once(
+async def test_an_end_without_an_attempt_is_written_and_notified_once(
     cut: Cut, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Marked dead by a write whose answer was lost: one line and one call for each, and no attempt in the log."""
@@ -227,7 +227,7 @@ async def test_what_was_given_back_is_not_given_back_twice(cut: Cut, caplog: pyt
     assert {(row.claim_token, row.takeovers) for row in rows} == {(None, 0)}
 
 
-async def test_a_claim_whose_answer_is_lost_kills_nothing(cut: Cut) -> None:
+async def test_a_claim_whose_answer_is_lost_ends_no_delivery(cut: Cut) -> None:
     """Eight claims in a row commit and are never heard of: the rows are sent in quarantine, and all are delivered."""
     timing = Timing(lease_seconds=0.2, deadline_seconds=0.05, quarantine_seconds=0.01)
     cut.queue.store = type(cut.queue.store)(cut.queue.database, timing.lease_seconds)

@@ -28,7 +28,8 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
-from tests.queueing import as_transport, no_secret, nobody_listens, validate
+from tests.queueing import no_secret, nobody_listens
+from tests.sending import as_transport, validate
 
 T = TypeVar("T")
 
@@ -218,7 +219,7 @@ class Outbox(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4), answers=st.lists(st.sampled_from([200, 500, 503]), min_size=4, max_size=4))
     def tick(self, limit: int, answers: list[int]) -> None:
-        """A whole tick of the claims; what each receiver answers is drawn."""
+        """A whole tick; what each receiver answers is drawn."""
         given = iter(answers)
         answered: list[int] = []
 

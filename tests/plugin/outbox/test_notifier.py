@@ -41,7 +41,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_rings_are_few_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first goes out at once; those of a moment go together; the last is never swallowed."""
     pauses, notified = Pauses(monkeypatch), 0
 
@@ -66,7 +66,7 @@ async def test_many_rings_are_few_notifications(monkeypatch: pytest.MonkeyPatch)
         await until(lambda: notified == 5)
 
 
-async def test_a_notification_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is sent all the same."""
     pauses, tried = Pauses(monkeypatch), 0
 
@@ -104,7 +104,7 @@ async def test_after_its_end_it_does_not_notify() -> None:
         await until(lambda: notified)
 
 
-async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a lost connection the worker looks once, for it may have missed something, and listens again."""
     monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.01)
     listened, notified = 0, 0
@@ -125,7 +125,9 @@ async def test_listening_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listened >= 3
 
 
-async def test_a_worker_elsewhere_is_woken(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_of_another_process_is_notified(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On PostgreSQL, a row of one host is delivered by another at once, and again after its connection was cut."""
     monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
     monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.2)

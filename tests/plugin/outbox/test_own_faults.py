@@ -9,8 +9,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -18,20 +18,16 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.egress.attempt import Aborted
-from flowactions_plugin.egress.deadline import GRACE_SECONDS, Deadline, StallMonitor
-from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.resources import SHORTAGES, shortage
-from flowactions_plugin.egress.sender import Sender
-from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
-from tests.queueing import Queue, a_schedule, an_executor, claimed, validate
+from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import OK, recorder
+from tests.sending import own_transport
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -61,15 +57,6 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
         server.shutdown(socket.SHUT_RDWR)
         thread.join(30)
-
-
-@asynccontextmanager
-async def own_transport() -> AsyncIterator[OutboundTransport]:
-    made = OutboundTransport(EgressGuard(development=True, resolve=Resolver(8)), 1000)
-    try:
-        yield made
-    finally:
-        await made.aclose()
 
 
 class TestLostTime:
@@ -116,7 +103,7 @@ class TestLostTime:
                     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
         assert caplog.text.count("this process stood still") == 1
 
-    async def test_a_receiver_that_had_its_time_has_failed(self, queue: Queue) -> None:
+    async def test_a_receiver_that_used_the_whole_deadline_has_failed(self, queue: Queue) -> None:
         """What was lost is added to the deadline; when the receiver is silent all the same, that is its failure."""
         loop = asyncio.get_running_loop()
         end = threading.Event()
@@ -136,7 +123,7 @@ class TestLostTime:
         assert row.last_error == "timed out after 0.6 s while waiting for the answer"
         assert attempt.duration_ms >= 1400
 
-    async def test_a_claims_that_wakes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
+    async def test_a_worker_that_resumes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
         """What is left of the lease does not cover an attempt: the rows are given back, and sent with the next claim."""
         queue.store = type(queue.store)(queue.database, 1.5)
         block = True
@@ -181,57 +168,9 @@ class TestLostTime:
         assert row.lease_end <= lease_clock() + 30 - 0.3
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def test_a_deadline_moves_by_what_was_lost_and_not_beyond_the_lease() -> None:
-    """The monitor counts stalls, not the loop's ordinary work; without a stall nothing moves."""
-    clock = FakeClock()
-    monitor = StallMonitor(clock)
-    with monitor:
-        clock.now += 0.3  # 0.05 late
-        assert monitor.lost() == 0
-        clock.now += 5
-        assert monitor.lost() == pytest.approx(5.05)
-        assert monitor.lost() == pytest.approx(5.05)
-        assert monitor.ended() == clock.now
-    clock.now += 100
-    assert monitor.lost() == pytest.approx(5.05)
-
-
-async def test_a_deadline_interrupts_its_own_block_only() -> None:
-    """Expired, it raises TimeoutError once; a cancellation from outside stays one."""
-    ended: list[int] = []
-    monitor = StallMonitor(time.monotonic)
-    with pytest.raises(TimeoutError):
-        async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(1)):
-            await asyncio.sleep(10)
-    assert ended == [1]
-    async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(2)) as unused:
-        pass
-    await asyncio.sleep(GRACE_SECONDS / 10)
-    assert not unused.expired
-
-    async def block() -> None:
-        async with Deadline(monitor, 10, float("inf"), lambda: ended.append(3)):
-            await asyncio.sleep(10)
-
-    task = asyncio.create_task(block())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended == [1]
-
-
 class TestShortages:
     @pytest.mark.parametrize("number", sorted(SHORTAGES))
-    async def test_a_lack_of_anything_here_is_found_wherever_it_is_told(self, number: int) -> None:
+    async def test_a_shortage_is_found_anywhere_in_the_chain_of_causes(self, number: int) -> None:
         """As the error itself, as a cause, a context, an argument, an attribute, in a group."""
         lack = OSError(number, os.strerror(number))
         wrapped = RuntimeError("outer")
@@ -245,7 +184,7 @@ class TestShortages:
         assert shortage(MemoryError()) == "memory"
         assert shortage(RuntimeError("can't start new thread")) == "threads"
 
-    def test_a_lookup_that_fails_for_want_of_descriptors_is_told_apart(self) -> None:
+    def test_a_lookup_that_fails_without_descriptors_is_a_shortage(self) -> None:
         """Without descriptors a lookup fails as if there were no such name."""
         failed = OSError()
         failed.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -257,11 +196,11 @@ class TestShortages:
     @pytest.mark.parametrize(
         "number", [errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL]
     )
-    def test_what_the_network_says_is_an_attempt(self, number: int) -> None:
+    def test_a_network_error_is_an_attempt(self, number: int) -> None:
         """Only this side's lacks are meant."""
         assert shortage(OSError(number, os.strerror(number))) is None
 
-    async def test_a_row_is_given_back_and_said_once(
+    async def test_a_shortage_gives_rows_back_and_is_logged_once(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         """No attempt is used up, and when it is over that is said as well."""
@@ -348,25 +287,6 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
             await until(all_ended, 60)
         assert arrived == count
         assert len(host.finished) == count
-
-
-async def test_what_we_cut_ourselves_is_no_attempt() -> None:
-    """A request under way when the transport is closed comes to nothing that counts."""
-    arrived = asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        arrived.set()
-        await reader.read()
-
-    async with listening(serve) as port, own_transport() as transport:
-        sender = Sender(transport, validate, time.time, time.monotonic)
-        sending = asyncio.create_task(sender.send(claimed(url=f"http://127.0.0.1:{port}/"), None))
-        await arrived.wait()
-        await sender.aclose()
-        outcome = await sending
-    assert isinstance(outcome, Aborted)
-    assert (outcome.cause, outcome.waits) == ("stopped", False)
 
 
 async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(queue: Queue) -> None:

@@ -60,7 +60,7 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "claim within limits": lambda store: store.claim(50, per_destination=2),
     "complete": complete_one,
     "give back": give_back_one,
-    "look for quarantined rows": lambda store: store.any_quarantined(),
+    "search for quarantined rows": lambda store: store.any_quarantined(),
     "claim of a quarantined row": lambda store: store.claim_quarantined(),
     "rescue": lambda store: store.rescue(),
     "retry": lambda store: queries(store).retry(ROW, "acme"),
@@ -196,7 +196,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
             assert "SCAN flowactions" not in plan, (name, plan)
     for plan in (*found["claim"][:1], *found["rescue"][:1]):
         assert "ix_flowactions_outbox_due" in plan
-    for name in ("look for quarantined rows", "claim of a quarantined row"):
+    for name in ("search for quarantined rows", "claim of a quarantined row"):
         assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
     # By type and time: a process comes by no record that it cannot run.
     assert "ix_flowactions_deferred_held" in found["abandoned steps"][0]
@@ -214,7 +214,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
     assert sorted(work)[2] <= 2 * sorted(compared)[2], (work, compared)
 
 
-async def test_a_claim_does_not_pay_for_somebody_elses_backlog(database_url: str) -> None:
+async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backlog(database_url: str) -> None:
     """With all its slots taken, a destination's hundred thousand due rows cost a claim what its thousand do."""
     url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
     async with Database(url, statement_seconds=None) as database:

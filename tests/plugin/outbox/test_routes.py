@@ -275,10 +275,10 @@ CORRUPT = {
 }
 
 
-async def test_a_corrupt_row_is_shown_and_hides_no_other(run: Running) -> None:
+async def test_a_corrupt_row_is_shown_beside_the_others(run: Running) -> None:
     """Each column alone and all at once: 200, with a note where origin or headers cannot be read."""
-    spoilt, sound = await run.enqueue(), await run.enqueue()
-    await until(lambda: _ended(run, spoilt, "delivered"))
+    corrupt, sound = await run.enqueue(), await run.enqueue()
+    await until(lambda: _ended(run, corrupt, "delivered"))
     await until(lambda: _ended(run, sound, "delivered"))
     database = services_of(run.host)._database
     for columns in ([name] for name in CORRUPT), [list(CORRUPT)]:
@@ -287,14 +287,14 @@ async def test_a_corrupt_row_is_shown_and_hides_no_other(run: Running) -> None:
             async with database.write() as connection:
                 await connection.execute(
                     text(f"UPDATE flowactions_outbox SET {changes} WHERE id = :id"),  # noqa: S608  our own words
-                    {"id": spoilt},
+                    {"id": corrupt},
                 )
-            answer = await run.client.get(f"/v1/webhooks/outbox/{spoilt}")
-            assert (answer.status_code, answer.json()["data"]["id"]) == (200, spoilt), names
+            answer = await run.client.get(f"/v1/webhooks/outbox/{corrupt}")
+            assert (answer.status_code, answer.json()["data"]["id"]) == (200, corrupt), names
             for name in {"origin", "headers"}.intersection(names):
                 assert name in answer.json()["data"]["defect"]
             listed = await run.rows()
-            assert [row["id"] for row in listed] == sorted([spoilt, sound], reverse=True), names
+            assert [row["id"] for row in listed] == sorted([corrupt, sound], reverse=True), names
 
 
 @pytest.mark.parametrize(
@@ -312,13 +312,13 @@ async def test_text_that_is_not_utf8_is_shown(tmp_path: Path, column: str) -> No
     actions = FlowActions.load(host)
     async with actions.lifespan(), recorder() as receiver:
         running = Running(host, actions, receiver)
-        spoilt, sound = await running.enqueue(), await running.enqueue()
+        corrupt, sound = await running.enqueue(), await running.enqueue()
         async with engine.begin() as connection:
             update = f"UPDATE flowactions_outbox SET {column} = CAST(X'22FF41' AS TEXT) WHERE id = :id"  # noqa: S608
-            await connection.execute(text(update), {"id": spoilt})
-        answer = await running.client.get(f"/v1/webhooks/outbox/{spoilt}")
-        assert (answer.status_code, answer.json()["data"]["id"]) == (200, spoilt)
-        assert [row["id"] for row in await running.rows()] == sorted([spoilt, sound], reverse=True)
+            await connection.execute(text(update), {"id": corrupt})
+        answer = await running.client.get(f"/v1/webhooks/outbox/{corrupt}")
+        assert (answer.status_code, answer.json()["data"]["id"]) == (200, corrupt)
+        assert [row["id"] for row in await running.rows()] == sorted([corrupt, sound], reverse=True)
     await engine.dispose()
 
 

@@ -158,7 +158,7 @@ class TestOutbox:
             organization_id="acme", agent_id="a", origin=ORIGIN, event_type="t", entity="e", url=url, **values
         )
 
-    async def test_whatever_is_enqueued_is_measured(self, database_url: str) -> None:
+    async def test_every_enqueue_checks_sizes(self, database_url: str) -> None:
         """The one way into the outbox refuses what is too large, by a typed error, before it looks a name up."""
         async with running(database_url) as (host, _, receiver):
             outbox = services_of(host)._outbox
@@ -182,7 +182,7 @@ class TestOutbox:
             assert line.endswith(" and more")
 
 
-def frozen(headers: Sequence[Header]) -> tuple[list[str], tuple[str, ...]]:
+def sent_headers(headers: Sequence[Header]) -> tuple[list[str], tuple[str, ...]]:
     kept, dropped = delivery_headers(headers, event_id="e", event_type="t", has_body=False)
     return [name for name, _ in kept if name.startswith("x-n")], dropped
 
@@ -190,16 +190,19 @@ def frozen(headers: Sequence[Header]) -> tuple[list[str], tuple[str, ...]]:
 def test_a_header_name_has_256_bytes_at_the_most() -> None:
     """A longer one is dropped as an invalid one is."""
     fits, too_long = "x-n" + "a" * 253, "x-n" + "b" * 254
-    assert frozen([Header(key=fits, value=""), Header(key=too_long, value="")]) == ([fits], (too_long[:80],))
+    assert sent_headers([Header(key=fits, value=""), Header(key=too_long, value="")]) == (
+        [fits],
+        (too_long[:80],),
+    )
 
 
 @pytest.mark.parametrize("character", ["x", "é", "😀"])
 def test_a_header_value_is_measured_as_it_is_sent(character: str) -> None:
     """In bytes of UTF-8, without the space around it that is not sent."""
     fits = character * (MAX_HEADER_VALUE_BYTES // len(character.encode()))
-    assert frozen([Header(key="x-n", value=f"  {fits} ")]) == (["x-n"], ())
+    assert sent_headers([Header(key="x-n", value=f"  {fits} ")]) == (["x-n"], ())
     with pytest.raises(HeadersTooLarge):
-        frozen([Header(key="x-n", value=fits + character)])
+        sent_headers([Header(key="x-n", value=fits + character)])
 
 
 def test_all_headers_together_are_measured() -> None:
@@ -208,6 +211,6 @@ def test_all_headers_together_are_measured() -> None:
     headers = [
         Header(key=f"x-n{number:04}", value="x" * (each - 7)) for number in range(MAX_HEADERS_BYTES // each)
     ]
-    frozen([*headers, Header(key="not valid", value="x" * 8192)])
+    sent_headers([*headers, Header(key="not valid", value="x" * 8192)])
     with pytest.raises(HeadersTooLarge, match="in all"):
-        frozen([*headers, Header(key="x", value="")])
+        sent_headers([*headers, Header(key="x", value="")])

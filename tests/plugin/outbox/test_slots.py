@@ -19,7 +19,7 @@ def test_an_idle_worker_claims_for_its_slots_only() -> None:
     assert Slots[str](10, 5).demand() == (10, {})
 
 
-def test_a_destination_has_its_share_and_the_rest_waits() -> None:
+def test_rows_beyond_the_limit_of_their_destination_wait() -> None:
     """What waits starts when one to the same destination is over."""
     slots: Slots[str] = Slots(10, 2)
     slots.add(slots.demand(), claimed("a", "a", "a", "b"))
@@ -43,8 +43,8 @@ def test_what_finished_since_the_last_claim_is_claimed_ahead() -> None:
     assert slots.demand() == (10, {})  # counted once
 
 
-def test_a_share_that_was_used_up_asks_for_a_claim_when_one_is_over() -> None:
-    """Where a claim stopped at a share, more may be due; where it did not, nothing was left."""
+def test_a_destination_at_its_limit_demands_a_claim_when_a_delivery_ends() -> None:
+    """Where a claim stopped at the limit of a destination, more rows may be due; elsewhere nothing was left."""
     slots: Slots[str] = Slots(10, 2)
     slots.add(slots.demand(), claimed("a", "a", "b"))
     list(slots.start())
@@ -52,8 +52,8 @@ def test_a_share_that_was_used_up_asks_for_a_claim_when_one_is_over() -> None:
     assert not slots.finish("b")
 
 
-def test_a_claim_that_brought_little_makes_the_next_small() -> None:
-    """Shares keep it small, and looking at many rows would be in vain; one that brings all doubles it."""
+def test_a_small_claim_makes_the_next_small() -> None:
+    """The limits keep it small, and more rows would be examined in vain; a claim that returns all doubles it."""
     slots: Slots[str] = Slots(1000, 10)
     assert slots.demand().limit == LEAST_DEMAND
     slots.add(slots.demand(), claimed(*"a" * LEAST_DEMAND))
@@ -75,9 +75,11 @@ def test_what_waits_can_be_given_back() -> None:
     st.integers(1, 4),
     st.lists(st.one_of(st.lists(st.sampled_from(PLACES)), st.integers(0, 9))),
 )
-def test_the_limits_hold_and_nothing_is_lost(limit: int, share: int, steps: list[list[str] | int]) -> None:
+def test_the_limits_hold_and_nothing_is_lost(
+    limit: int, per_destination: int, steps: list[list[str] | int]
+) -> None:
     """Whatever claims bring and whatever ends: in flight within both limits, and every row starts once."""
-    slots: Slots[str] = Slots(limit, share)
+    slots: Slots[str] = Slots(limit, per_destination)
     flying: list[str] = []
     brought, begun = Counter[str](), Counter[str]()
     for step in steps:
@@ -90,10 +92,10 @@ def test_the_limits_hold_and_nothing_is_lost(limit: int, share: int, steps: list
         flying += started
         begun.update(started)
         assert len(flying) <= limit
-        assert all(count <= share for count in Counter(flying).values())
+        assert all(count <= per_destination for count in Counter(flying).values())
         # A slot is idle only when nothing may use it.
         assert len(flying) == limit or all(
-            Counter(flying)[place] == share for place in PLACES if brought[place] > begun[place]
+            Counter(flying)[place] == per_destination for place in PLACES if brought[place] > begun[place]
         )
     while flying:
         slots.finish(flying.pop())

@@ -10,7 +10,7 @@ from tests.queueing import claimed
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=60), max_size=6))
-def test_no_more_than_a_group_of_each_is_in_hand(claims: list[list[int]]) -> None:
+def test_no_more_than_a_group_of_each_is_admitted(claims: list[list[int]]) -> None:
     """Whatever claims bring: everything is admitted or given back, and of suspects never more than a group at once."""
     suspects = Suspects()
     in_hand: Counter[int] = Counter()

@@ -42,7 +42,7 @@ class TestMasking:
             " X-Token ",
         ],
     )
-    def test_a_credentials_name_is_known(self, name: str) -> None:
+    def test_a_header_name_that_means_a_credential_is_recognized(self, name: str) -> None:
         """By what it holds, whatever its spelling."""
         assert is_credential_name(name)
         assert masked_header(name, "the value") == MASK

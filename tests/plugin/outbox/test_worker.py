@@ -83,7 +83,9 @@ async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
     assert [claimed.id for claimed in await queue.store.claim(1)] == [row_id]
 
 
-async def test_a_clock_that_was_set_back_strands_nobody(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rows_that_a_clock_change_left_in_the_future_are_rescued(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     """A row that is due later than any rule would have it is due after a claim's length at the most."""
     row_id = await queue.put()
     far = int((queue.database.clock() + 10**6) * 1000)
@@ -236,7 +238,7 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
     assert sum("reachable again" in message for message in said) == 1
 
 
-async def test_what_could_not_be_written_at_a_stop_is_said(
+async def test_outcomes_that_could_not_be_written_at_a_stop_are_logged(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker that stops during an outage tells how many will be sent again."""

@@ -1,0 +1,108 @@
+"""Webhook URLs, parsed strictly: what was checked is what is dialled (§2.4)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.hostnames import to_a_labels
+
+MAX_URL_LENGTH: Final = 2048
+
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
+_NOT_IN_URL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")
+_FORBIDDEN_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
+
+
+class Destination(NamedTuple):
+    """A URL that was parsed once, and is dialled as it was parsed.
+
+    Attributes:
+        url: as authored, but with an international host name in A-labels.
+        scheme: ``http`` or ``https``.
+        host: in lower case, without brackets.
+        port: the port that is dialled.
+        target: path and query as they are sent: as authored, except that characters that no URL may hold are
+            percent-encoded; without the fragment.
+        key: scheme, host and port, the unit of per-destination limits.
+    """
+
+    url: str
+    scheme: str
+    host: str
+    port: int
+    target: str
+    key: str
+
+
+@lru_cache(maxsize=4096)
+def parse_destination(url: str) -> Destination:
+    """Parse a webhook URL.
+
+    Raises:
+        EgressRefused: it is not a URL that the service sends to; the message says why.
+    """
+    if not url:
+        raise EgressRefused("The URL is missing.")
+    if len(url) > MAX_URL_LENGTH:
+        raise EgressRefused(f"The URL is longer than {MAX_URL_LENGTH} characters.")
+    if _FORBIDDEN_IN_URL.search(url):
+        raise EgressRefused("The URL holds a space, a control character or a backslash.")
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in {"http", "https"}:
+        raise EgressRefused("The URL must start with http:// or https://.")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in authority:
+        raise EgressRefused("The URL may not hold a user name or password.")
+    host, port = _host_and_port(authority)
+    bracketed = f"[{host}]" if ":" in host else host
+    tail = rest[len(authority) :]
+    if not authority.isascii():
+        url = f"{scheme}://{bracketed}{'' if port is None else f':{port}'}{tail}"
+    if port is None:
+        port = 443 if scheme == "https" else 80
+    return Destination(url, scheme, host, port, _target(tail), f"{scheme}://{bracketed}:{port}")
+
+
+def _target(text: str) -> str:
+    text = text.partition("#")[0]
+    return _NOT_IN_URL.sub(lambda found: quote(found[0]), text if text.startswith("/") else f"/{text}")
+
+
+def _host_and_port(authority: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", authority, re.ASCII)
+    if match is None:
+        raise EgressRefused("The URL's host or port is not well formed.")
+    host, port = match.group(1), match.group(2)
+    if port is not None and not 1 <= int(port) <= 65535:
+        raise EgressRefused("The URL's port must be from 1 to 65535.")
+    if host.startswith("["):
+        try:
+            host = str(ipaddress.IPv6Address(host[1:-1]))
+        except ValueError:
+            raise EgressRefused("The URL's host is not an IPv6 address.") from None
+    else:
+        host = _host_name(host)
+    return host, None if port is None else int(port)
+
+
+def _host_name(host: str) -> str:
+    """Return a host name or dotted IPv4 address in lower case; unusual spellings of numbers are refused."""
+    try:
+        host = to_a_labels(host).lower()
+    except ValueError:
+        raise EgressRefused("The URL's host is not an international name that can be looked up.") from None
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise EgressRefused("The URL's host is not a host name.")
+    if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            raise EgressRefused("The URL's host is not an IPv4 address in its usual spelling.") from None
+    return host

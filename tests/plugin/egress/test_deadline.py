@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from flowactions_plugin.egress.deadline import GRACE_SECONDS, Deadline, StallMonitor
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_the_monitor_counts_stalls_only() -> None:
+    """The monitor counts stalls, not the loop's ordinary work; without a stall nothing moves."""
+    clock = FakeClock()
+    monitor = StallMonitor(clock)
+    with monitor:
+        clock.now += 0.3  # 0.05 late
+        assert monitor.lost() == 0
+        clock.now += 5
+        assert monitor.lost() == pytest.approx(5.05)
+        assert monitor.lost() == pytest.approx(5.05)
+        assert monitor.ended() == clock.now
+    clock.now += 100
+    assert monitor.lost() == pytest.approx(5.05)
+
+
+async def test_a_deadline_interrupts_its_own_block_only() -> None:
+    """Expired, it raises TimeoutError once; a cancellation from outside stays one."""
+    ended: list[int] = []
+    monitor = StallMonitor(time.monotonic)
+    with pytest.raises(TimeoutError):
+        async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(1)):
+            await asyncio.sleep(10)
+    assert ended == [1]
+    async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(2)) as unused:
+        pass
+    await asyncio.sleep(GRACE_SECONDS / 10)
+    assert not unused.expired
+
+    async def block() -> None:
+        async with Deadline(monitor, 10, float("inf"), lambda: ended.append(3)):
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(block())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1]

@@ -1,0 +1,45 @@
+"""Attempts by themselves, for tests that need no queue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import httpx
+
+from flowactions_plugin.egress.attempt import Transport
+from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.transport import OutboundTransport
+
+
+class Message(NamedTuple):
+    """What is sent."""
+
+    url: str = "http://127.0.0.1/"
+    method: str = "POST"
+    headers: tuple[tuple[str, str], ...] = (("x", "1"),)
+    body: bytes | None = b"{}"
+
+
+async def validate(url: str) -> Destination:
+    """Parse a URL, as for the plugin's own transport, which checks addresses when it dials them."""
+    return parse_destination(url)
+
+
+def as_transport(answer: Any) -> Transport:
+    """Make a transport of what answers in place of one; a transport is one already."""
+    return answer if hasattr(answer, "send") else HostTransport(httpx.MockTransport(answer))
+
+
+@asynccontextmanager
+async def own_transport() -> AsyncIterator[OutboundTransport]:
+    """Run the plugin's own transport, in development."""
+    made = OutboundTransport(EgressGuard(development=True, resolve=Resolver(8)), 1000)
+    try:
+        yield made
+    finally:
+        await made.aclose()
