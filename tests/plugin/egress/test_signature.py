@@ -13,5 +13,5 @@ from flowactions_plugin.egress.signature import sign
     ],
 )
 def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: bytes, mac: str) -> None:
-    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3)."""
+    """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3, §5.3.2, §5.3.3)."""
     assert sign(secret, 1_700_000_000, body) == f"v1,{mac}"

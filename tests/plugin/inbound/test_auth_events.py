@@ -201,7 +201,7 @@ class TestVerifying:
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
     async def test_without_a_secret_the_setting_is_named(self, database_url: str) -> None:
-        """Nothing else is needed for it, and nothing else breaks."""
+        """Nothing else is needed for it, and nothing else breaks (§5.5)."""
         actions = FlowActions.load(SmallHost(development(database_url)))
         async with actions.lifespan():
             answer = await Running(SmallHost(), actions).send()

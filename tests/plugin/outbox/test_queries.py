@@ -27,7 +27,7 @@ class TestRetryOfADeadRow:
         assert (row.status, row.attempts) == ("dead", 2)
 
     async def test_only_a_dead_row_of_the_organization(self, queue: Queue) -> None:
-        """A live row, another tenant's row and a missing one are all the same: there is none."""
+        """A live row, another tenant's row and a missing one are all the same: there is none (§4.3)."""
         live = await queue.put()
         dead = await queue.put(organization_id="globex")
         await queue.run(f"UPDATE flowactions_outbox SET status = 'dead' WHERE id = '{dead}'")  # noqa: S608
