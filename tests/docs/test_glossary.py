@@ -76,52 +76,6 @@ RETIRED = {
 }
 """Identifiers that were given up, with where that holds. Only definitions count; words in sentences are free."""
 
-STILL_TO_COME: frozenset[str] = frozenset(
-    {
-        "a_courier",
-        "any_chat",
-        "at_once",
-        "BEHIND_MS",
-        "Bell",
-        "bell",
-        "busy",
-        "Courier",
-        "courier",
-        "delivery.py",
-        "described",
-        "documented",
-        "heard",
-        "HELD_ENOUGH_SECONDS",
-        "hold",
-        "in_words",
-        "Install",
-        "keep_listening",
-        "Look",
-        "look",
-        "means",
-        "post",
-        "prepare",
-        "queue.py",
-        "recall",
-        "recall_at",
-        "RECALL_SECONDS",
-        "recalled",
-        "ring",
-        "Seen",
-        "share",
-        "table_of",
-        "take",
-        "tell",
-        "to_the_end",
-        "Told",
-        "told",
-        "WHOLE_SECONDS",
-        "Wish",
-        "wish",
-    }
-)
-"""Of these, those that are still defined. Empty when all are renamed."""
-
 
 def terms() -> list[str]:
     """Give the words of the glossary, in its order."""
@@ -185,15 +139,5 @@ def retired() -> dict[str, list[str]]:
 
 def test_no_retired_identifier_comes_back() -> None:
     """What was renamed to the field's term is not defined again under its old name."""
-    found = {
-        f"{name} (now: {RETIRED[name][1]})": places
-        for name, places in retired().items()
-        if name not in STILL_TO_COME
-    }
+    found = {f"{name} (now: {RETIRED[name][1]})": places for name, places in retired().items()}
     assert not found
-
-
-def test_what_is_still_to_come_is_still_there() -> None:
-    """An identifier that has been renamed is taken off the list of those that are to be."""
-    assert sorted(STILL_TO_COME - retired().keys()) == []
-    assert RETIRED.keys() >= STILL_TO_COME
