@@ -110,7 +110,7 @@ class ProviderCalls:
         except Exception as exc:  # noqa: BLE001  it runs in the background
             reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
             log.warning(
-                "what the provider says of team %s could not be noted: %s", printable(stored.team_id), reason
+                "the state of team %s could not be stored: %s", printable(stored.team_id), reason
             )
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:

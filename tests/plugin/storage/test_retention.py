@@ -141,6 +141,6 @@ async def test_an_outage_is_waited_out(
 
     running = asyncio.create_task(keep_pruning([prune]))
     await until(lambda: "3 old rows removed" in caplog.text)
-    assert "waits for its next turn" in caplog.text
+    assert "the next run tries again" in caplog.text
     running.cancel()
     await asyncio.wait({running})
