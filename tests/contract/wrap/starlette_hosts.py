@@ -135,7 +135,12 @@ ROUTES = [
 
 
 def make(
-    kind: type[Any], wrap: Wrap | None, events: list[str] | None = None, fails: str = "", *, stamped: bool = True
+    kind: type[Any],
+    wrap: Wrap | None,
+    events: list[str] | None = None,
+    fails: str = "",
+    *,
+    stamped: bool = True,
 ) -> Any:
     """Make the host in one of the two frameworks.
 
