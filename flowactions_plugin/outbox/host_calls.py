@@ -113,7 +113,7 @@ class SecretSource:
             raise HostFailed(
                 f"{name_of(self._signing_secret)} returned text that is not valid Unicode"
             ) from None
-        # An empty secret counts as none: a signature with it would protect nothing.
+        # An empty secret is none (§5.3.7): signing with it would only look safe.
         return answer or None
 
     def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
