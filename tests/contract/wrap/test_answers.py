@@ -22,7 +22,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import ORIGIN, fastapi, make, starlette
-from tests.support import until
+from tests.waiting import until
 
 HOSTS: dict[str, Callable[..., Any]] = {
     "fastapi": fastapi,

@@ -21,7 +21,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import Probe, loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import fastapi, starlette
-from tests.support import until
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 WITH_LIFESPAN: dict[str, Callable[..., Any]] = {

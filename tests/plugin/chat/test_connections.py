@@ -8,7 +8,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -23,7 +23,7 @@ from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
 
@@ -648,3 +648,14 @@ class TestTestSend:
         (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
         assert token.dead == "token_revoked"
         assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+
+
+@pytest.mark.parametrize("public_url", ["https://host.example", "https://host.example/flows"])
+def test_the_prefix_is_in_the_callback_once(public_url: str, tmp_path: Path) -> None:
+    """Whether BACKEND_PUBLIC_URL names the prefix of the routes or not, the provider sends browsers to the same place."""
+    settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", "http://127.0.0.1:9")
+    actions = FlowActions.load(SmallHost({**settings, "BACKEND_PUBLIC_URL": public_url}), prefix="/flows")
+    installer = cast("Chat", services_of(actions.host)._chat).installer
+    assert installer._redirect_uri == "https://host.example/flows/integrations/chat/callback"
+    pickers = actions.node_types["chat_message"].pickers
+    assert pickers["chatChannelId"] == "/flows/integrations/chat/channels"

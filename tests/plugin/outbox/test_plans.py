@@ -38,7 +38,7 @@ async def complete_one(store: OutboxStore) -> None:
 
 
 def deferred(store: OutboxStore) -> DeferredStore:
-    return DeferredStore(store._database, ("webhook", "chat_message"))
+    return DeferredStore(store._database, lambda: ("webhook", "chat_message"))
 
 
 async def give_back_one(store: OutboxStore) -> None:
