@@ -18,6 +18,7 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
