@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,8 +34,6 @@ from tests.crash.forking import fork
 from tests.recorder import Recorder, Request, recorder
 from tests.support import SmallHost, a_walk, development, until
 from tests.upgrades.released import Rows, every_row, load, run
-
-ROOT = Path(__file__).parents[2]
 
 # As in the script that filled the databases.
 ENCRYPTION_KEY = base64.b64encode(b"0.1.0 seals with these 32 bytes.").decode()
