@@ -29,6 +29,7 @@ from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
@@ -45,6 +46,8 @@ from flowactions_plugin.outbox.deadline import StallMonitor
 from flowactions_plugin.outbox.delivery import Timing
 from flowactions_plugin.outbox.egress import EgressGuard, Resolve
 from flowactions_plugin.outbox.host_transport import HostTransport
+from flowactions_plugin.outbox.keys import IdempotencyKeys
+from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
 from flowactions_plugin.outbox.queue import Outbox
 from flowactions_plugin.outbox.resolver import CachingResolver, Resolver
 from flowactions_plugin.outbox.routes import outbox_router
@@ -53,7 +56,6 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.transport import OutboundTransport
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.runtime import PluginRuntime
-from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
@@ -87,14 +89,16 @@ class Services:
 
     def __init__(self, host: Host, actions: FlowActions) -> None:
         self._host = host
+        self._actions = actions
         # Tests give their hosts other times.
         self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
-        self._settings = read_settings(host.settings)
+        self._settings = settings_of(host)
         self._database = Database(self._settings.database_url, lambda: host.database)
         self._chat = build_chat(self._settings, self._database)
         self._guard = self._egress_guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
         self._store = OutboxStore(self._database, timing.lease_seconds)
         self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
+        self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._bell: Bell | None = None
         connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
         self._nodes = (
@@ -108,9 +112,9 @@ class Services:
         # Those of all plugins are known when all are loaded.
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host)
-        self.runtime: Runtime = PluginRuntime(self._pacing, self._outbox)
+        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys))
         self._dispatcher = Dispatcher(host, self._outbox)
-        self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
+        self._calls = CallStore(self._database, self._keys)
         self._open = AsyncExitStack()
         self._is_running = False
 
@@ -188,7 +192,7 @@ class Services:
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
             partial(inbound.prune, self._database, kept),
-            self._calls.prune_keys,
+            self._keys.prune,
             self._calls.prune_rates,
         ]
 
@@ -214,6 +218,7 @@ class Services:
             sender,
             self._host.signing_secret,
             self._host.delivery_finished if listens else None,
+            self._actions.signing_secrets,
         )
         listening: asyncio.Task[None] | None = None
         worker: Worker

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from flowactions_hookspecs import AuthEvent, FlowActionsError, Host
 from flowactions_plugin.auth_events.verify import Told
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.storage import inbound
 from flowactions_plugin.storage.database import Connection, Database
 
@@ -69,7 +70,7 @@ class AuthEvents:
             )
             try:
                 async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(connection):
-                    await self._host.auth_event(event)
+                    await ask(self._host, "auth_event", Any, event)
             except Exception as exc:
                 raise HandlerFailed from exc
         if afterwards is not None:

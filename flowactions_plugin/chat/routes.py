@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -14,7 +14,7 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from litestar.response import Redirect
 from msgspec import Meta
 
-from flowactions_hookspecs import Agent, DashboardPrincipal, Host
+from flowactions_hookspecs import Agent, DashboardPrincipal, Host, ScopeRequest
 from flowactions_plugin.chat.connection import (
     Connections,
     NoDefaultChannel,
@@ -29,7 +29,7 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.watch import missing_scopes
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, described, documented
 from flowactions_plugin.http.problems import HANDLERS, Problem
@@ -174,8 +174,11 @@ async def callback(
             state=signed_state,
             error=error,
             cookies=request.cookies,
-            principal=checked(
-                host, "dashboard_principal", DashboardPrincipal | None, await host.dashboard_principal(request)
+            principal=await ask(
+                host,
+                "dashboard_principal",
+                DashboardPrincipal | None,
+                ScopeRequest(cast("dict[str, Any]", request.scope)),
             ),
         )
     except OAuthFailed as exc:
@@ -310,8 +313,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
     stored = await connections.get(organization_id)
     if stored is None:
         return CardAnswer(None)
-    agents = await host.agents_using(organization_id, NODE_TYPE)
-    agents = checked(host, "agents_using", Sequence[Agent], agents)
+    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, NODE_TYPE)
     missing = list(missing_scopes(stored))
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)

@@ -17,8 +17,8 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
-from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.errors import EgressRefused, HostAnswerInvalid, HostFailed, StorageUnavailable, TooLarge
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
 from flowactions_plugin.outbox.delivery import NewDelivery
 from flowactions_plugin.outbox.queue import Outbox, Webhook
@@ -95,14 +95,16 @@ class Dispatcher:
 
     async def _action(self, ref: LogicActionRef) -> LogicAction | None:
         try:
-            action = await self._host.logic_action(ref)
+            found: LogicAction | None = await ask(self._host, "logic_action", LogicAction | None, ref)
         except QuestionRequired as exc:
             raise ActionUnusable("question_required", str(exc)) from None
+        except HostAnswerInvalid:
+            raise
         except Exception as exc:
             method = f"{type(self._host).__name__}.logic_action"
             log.exception("%s failed", method)
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return checked(self._host, "logic_action", LogicAction | None, action)
+        return found
 
 
 def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:

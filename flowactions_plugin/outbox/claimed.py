@@ -61,7 +61,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     token: str
     organization_id: str
-    agent_id: str
+    agent_id: str | None
     origin: Origin | None
     event_id: str
     event_type: str
@@ -130,7 +130,9 @@ def read_row(row: Any, lease_end: float = math.inf) -> ClaimedDelivery:
     if defect is not None:
         origin, waits_for, defect = None, None, f"the stored row cannot be read: {defect}"
         _make_presentable(values)
-    values.update(origin=origin, headers=headers, token=values.pop("claim_token"))
+    values.update(
+        agent_id=values["agent_id"] or None, origin=origin, headers=headers, token=values.pop("claim_token")
+    )
     return ClaimedDelivery(**values, defect=defect, waits_for=waits_for, lease_end=lease_end, size=size)
 
 

@@ -39,6 +39,7 @@ from sqlalchemy.types import NullType
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.outbox.claimed import COLUMNS, ClaimedDelivery, read_row
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, QUARANTINE_AFTER, QUARANTINED, outbox
 from flowactions_plugin.storage.text import raw_bytes, read_all, stored
 
@@ -72,9 +73,8 @@ class Claims:
         self._last_destination = ""
         self._since = 0
         self._whole_at = 0.0
-        # Built once: building a statement costs more than running it.
-        self._statements: dict[tuple[int, int | None], Executable] = {}
-        self._quarantined = _quarantined(database)
+        # Built once for each dialect: building a statement costs more than running it.
+        self._statements: dict[tuple[str, int, int | None], Executable] = {}
 
     async def claim(
         self, limit: int, per_destination: int | None, busy: Mapping[str, int]
@@ -100,13 +100,14 @@ class Claims:
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
 
     async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
-        if kind not in self._statements:
+        name = (self._database.dialect, *kind)
+        if name not in self._statements:
             eligible = _eligible(self._database, *kind)
-            self._statements[kind] = _taken(self._database, eligible, self._lease_seconds)
+            self._statements[name] = _taken(self._database, eligible, self._lease_seconds)
         now = time.monotonic()
         if now > self._whole_at:
             self._since, self._whole_at = 0, now + WHOLE_SECONDS
-        statement, parameters = self._statements[kind], {**given, "since": self._since}
+        statement, parameters = self._statements[name], {**given, "since": self._since}
         rows = await self._database.at_once(lambda connection: read_all(connection, statement, parameters))
         if rows and self._database.dialect == "postgresql":
             self._since = min(row.due_at for row in rows) - BEHIND_MS
@@ -168,13 +169,13 @@ class Claims:
     async def any_quarantined(self) -> bool:
         """Tell whether a row is due that may be sent in quarantine only."""
         async with self._database.read() as connection:
-            return bool(await connection.run_sync(read_all, self._quarantined))
+            return bool(await connection.run_sync(read_all, self._database.built(_quarantined)))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
         lease_end = lease_clock() + self._lease_seconds
         # It is not counted how often such a row is reclaimed: how often it was begun is.
-        chosen = self._quarantined
+        chosen = self._database.built(_quarantined)
         if self._database.dialect == "postgresql":
             chosen = chosen.with_for_update(skip_locked=True)
         statement = _taken(self._database, chosen, self._lease_seconds, count=False)
@@ -261,7 +262,7 @@ def _size(database: Database) -> ColumnElement[int]:
     return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")
 
 
-def _quarantined(database: Database) -> Any:
+def _quarantined(database: Dialect) -> Any:
     """Choose the oldest row that is due and may be sent in quarantine only."""
     if database.dialect == "sqlite":
         # Left to itself, SQLite searches the index of all rows that are due.

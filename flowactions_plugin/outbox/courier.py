@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -27,6 +28,7 @@ from flowactions_plugin.outbox.episodes import Episodes
 from flowactions_plugin.outbox.host_calls import (
     DeliveryFinished,
     HostNotifier,
+    PluginSecrets,
     Secret,
     SecretSource,
     SigningSecret,
@@ -63,6 +65,7 @@ class Courier:
         sender: makes the attempts.
         signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
         delivery_finished: tells the host what has ended; ``None`` when it does not want to know.
+        plugin_secrets: asks plugins for the secrets of their own origins.
 
     Attributes:
         stopping: set when what has not begun is to be given back.
@@ -74,10 +77,11 @@ class Courier:
         sender: Sender,
         signing_secret: SigningSecret,
         delivery_finished: DeliveryFinished | None,
+        plugin_secrets: PluginSecrets = MappingProxyType({}),
     ) -> None:
         self._store = store
         self._sender = sender
-        self._source = SecretSource(signing_secret)
+        self._source = SecretSource(signing_secret, plugin_secrets)
         self._notifier = HostNotifier(delivery_finished)
         self._suspects = Suspects()
         self._episodes = Episodes()

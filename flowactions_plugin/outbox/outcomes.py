@@ -36,6 +36,7 @@ from flowactions_plugin.outbox.delivery import (
     storable,
 )
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from flowactions_plugin.storage.text import is_text, stored
 
@@ -51,8 +52,6 @@ class Outcomes:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._completed = _completed(database)
-        self._returned = _returned(database)
 
     async def complete(self, completions: Sequence[Completion]) -> set[str]:
         """Write outcomes; see `OutboxStore.complete`."""
@@ -61,10 +60,11 @@ class Outcomes:
         named = [each for each in completions if is_text(each.delivery.id)]
         if not named:
             return held
+        completed = self._database.built(_completed)
         given = {"done": self._database.rows([_written(each) for each in named])}
 
         def write(connection: Connection) -> set[str]:
-            updated = set(connection.execute(self._completed, given).scalars())
+            updated = set(connection.execute(completed, given).scalars())
             if self._database.dialect == "sqlite":
                 log = [_logged(each) for each in named if each.attempted and each.delivery.id in updated]
                 if log:
@@ -91,9 +91,10 @@ class Outcomes:
         rows = [_given_back(each) for each in returns if is_text(each.delivery.id)]
         if not rows:
             return {}
+        returned = self._database.built(_returned)
         given = {"given": self._database.rows(rows)}
         found: list[Any] = await self._database.at_once(
-            lambda connection: list(connection.execute(self._returned, given).all())
+            lambda connection: list(connection.execute(returned, given).all())
         )
         if len(found) < len(rows):
             found += [*await self._settled([each.delivery for each in returns])]
@@ -133,7 +134,7 @@ class Outcomes:
         return await self._database.at_once(write)
 
 
-def _completed(database: Database) -> Executable:
+def _completed(database: Dialect) -> Executable:
     """Write the outcomes in the parameter ``done``, each if its claim still holds, and give the ids of those."""
     now = database.now()
     done: FromClause = database.table_of(
@@ -189,7 +190,7 @@ def _completed(database: Database) -> Executable:
     return select(held.c.id).add_cte(logged.cte("logged"))
 
 
-def _returned(database: Database) -> Executable:
+def _returned(database: Dialect) -> Executable:
     """Give back the claims in the parameter ``given``, each if it still holds, and give the rows' ids and states."""
     now = database.now()
     given = database.table_of(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Executable, Row, case, delete, insert, select, type_coerce, update
+from sqlalchemy import ColumnElement, Executable, Row, case, delete, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
@@ -27,7 +27,8 @@ from flowactions_plugin.outbox.delivery import (
 )
 from flowactions_plugin.outbox.outcomes import CLEARED, Outcomes
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import LIVE, NO_AGENT, attempts, outbox
 from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 log = logging.getLogger("flowactions.outbox")
@@ -76,19 +77,27 @@ class OutboxStore:
         self._lease_seconds = lease_seconds
         self._claims = Claims(database, lease_seconds)
         self._outcomes = Outcomes(database)
-        # Built once: building a statement costs more than running it.
-        self._enqueued = _enqueued(database)
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
         row = msgspec.structs.asdict(delivery)
+        row["agent_id"] = delivery.agent_id or NO_AGENT
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
+        statement = self._database.built(_enqueued)
         if connection is None:
-            await self._database.at_once(lambda own: own.execute(self._enqueued, row))
+            await self._database.at_once(lambda own: own.execute(statement, row))
         else:
             async with self._database.write(connection) as joined:
-                await joined.execute(self._enqueued, row)
+                await joined.execute(statement, row)
+
+    def transaction(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Open a transaction, or join the caller's."""
+        return self._database.write(connection)
+
+    def reading(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Open a connection for reading, or read in the caller's transaction."""
+        return self._database.read(connection)
 
     def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
         """Keep a host's transaction for one call."""
@@ -346,9 +355,10 @@ def _raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
     return [type_coerce(column, NullType()).label(column.name) for column in columns]
 
 
-def _enqueued(database: Database) -> Executable:
+def _enqueued(database: Dialect) -> Executable:
     now = database.now()
-    return insert(outbox).values(
+    # A row that is written again is the same row.
+    return database.insert_unless_there(outbox).values(
         status="pending",
         attempts=0,
         earlier_attempts=0,
