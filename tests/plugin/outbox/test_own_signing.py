@@ -202,16 +202,15 @@ async def test_a_kind_of_origin_of_later_contracts_waits(
     database_url: str, receiver: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """JSON with a kind that is unknown waits, logged once; what is no origin at all ends dead."""
-    async with owning(database_url, **WORKS) as (actions, host):
+    async with owning(database_url) as (actions, host):
         for _ in range(3):
-            await actions.enqueue(own_webhook(url="http://127.0.0.1:9/later"))
+            await actions.enqueue(own_webhook(url=receiver.url))
         async with host.engine.begin() as connection:
             await connection.execute(
-                text(
-                    "UPDATE flowactions_outbox SET origin = :origin, next_attempt_at = 0, attempts = 0, status = 'pending'"
-                ),
+                text("UPDATE flowactions_outbox SET origin = :origin"),
                 {"origin": '{"kind": "planet", "organizationId": "acme"}'},
             )
+    async with owning(database_url, **WORKS) as (_, host):
 
         async def wait() -> Any:
             rows = (await keys_and_rows(host))[1]
@@ -229,6 +228,7 @@ async def test_a_kind_of_origin_of_later_contracts_waits(
                 {"origin": '{"kind": "host"}'},
             )
         await until(dead_rows(host))
+    assert receiver.requests == []
 
 
 def dead_rows(host: OwningHost) -> Callable[[], Any]:
