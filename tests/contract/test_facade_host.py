@@ -34,7 +34,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import HostAnswerInvalid
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import RouteRules
-from tests.chatting import adopt, adopting_settings
+from tests.chatting import adopting_settings
 from tests.owning import own_webhook
 from tests.support import SmallHost, a_walk, development, until
 
@@ -72,12 +72,29 @@ class MinimalHost(Host):
 
 @asynccontextmanager
 async def served(actions: FlowActions, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=Litestar(route_handlers=list(actions.route_handlers)))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(
+        app=Litestar(route_handlers=list(actions.route_handlers), logging_config=None)
+    )  # type: ignore[arg-type]
     async with (
         actions.lifespan(**options),
         httpx.AsyncClient(transport=transport, base_url="http://host") as client,
     ):
         yield client
+
+
+@asynccontextmanager
+async def chat_settings(database_url: str) -> AsyncIterator[dict[str, str]]:
+    """Run a chat provider; give the settings of a host that adopts a static token of it."""
+    provider = FakeChatProvider()
+    token = provider.state.add_token(provider.state.workspaces[0])
+    async with serve(provider.app) as url:
+        yield adopting_settings(database_url, url, token.value)
+
+
+async def adopt(client: httpx.AsyncClient) -> None:
+    started = await client.get("/integrations/chat/install")
+    ended = await client.get(started.headers["location"])
+    assert ended.headers["location"].endswith("chat=connected")
 
 
 def code(answer: httpx.Response) -> tuple[int, str]:
@@ -140,12 +157,12 @@ class TestOptionalMembers:
 
     async def test_a_connection_is_shown_without_agents(self, database_url: str) -> None:
         """Without agents_using, the card names none (§2.2)."""
-        provider = FakeChatProvider()
-        async with serve(provider.app) as url:
-            host = MinimalHost(adopting_settings(database_url, url))
-            async with served(FlowActions.load(host)) as client:
-                await adopt(client)
-                card = (await client.get("/integrations/chat/connection")).json()["data"]
+        async with (
+            chat_settings(database_url) as settings,
+            served(FlowActions.load(MinimalHost(settings))) as client,
+        ):
+            await adopt(client)
+            card = (await client.get("/integrations/chat/connection")).json()["data"]
         assert card["agents"] == []
 
     def test_a_secret_without_the_method_is_an_error_at_load(self, tmp_path: Any) -> None:
@@ -333,7 +350,7 @@ class TestAnswers:
 
 def dashboard_routes(actions: FlowActions) -> Iterator[tuple[str, str, RouteRules]]:
     """Walk the routes that a dashboard principal may call."""
-    app = Litestar(route_handlers=list(actions.route_handlers))
+    app = Litestar(route_handlers=list(actions.route_handlers), logging_config=None)
     for route in app.routes:
         assert isinstance(route, HTTPRoute)
         for handler in route.route_handlers:
@@ -345,9 +362,8 @@ def dashboard_routes(actions: FlowActions) -> Iterator[tuple[str, str, RouteRule
 
 async def test_without_may_change_all_is_read_and_nothing_changed(database_url: str) -> None:
     """Every changing dashboard route answers 403 `forbidden`, whatever is sent; every reading one answers as before."""
-    provider = FakeChatProvider()
-    async with serve(provider.app) as url:
-        host = SmallHost(adopting_settings(database_url, url))
+    async with chat_settings(database_url) as settings:
+        host = SmallHost(settings)
         actions = FlowActions.load(host)
         async with served(actions) as client:
             await adopt(client)

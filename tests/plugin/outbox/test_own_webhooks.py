@@ -111,7 +111,7 @@ class TestWhatIsWritten:
         """List and detail show the agent, null for a webhook of no agent."""
         actions, _ = shared
         receipt = await actions.enqueue(own_webhook(agent_id=agent))
-        app = Litestar(route_handlers=list(actions.route_handlers))
+        app = Litestar(route_handlers=list(actions.route_handlers), logging_config=None)
         transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             (listed,) = (await client.get("/v1/webhooks/outbox")).json()["data"]
