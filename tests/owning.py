@@ -73,7 +73,7 @@ def engine_of(database_url: str) -> AsyncEngine:
 
 @asynccontextmanager
 async def owning(
-    database_url: str, *plugins: object, tasks: bool = True, **settings: str
+    database_url: str, *plugins: object, tasks: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[FlowActions, OwningHost]]:
     """Run a host that has a table of orders beside the plugin's tables."""
     engine = engine_of(database_url)

@@ -76,7 +76,7 @@ def _check_hook_names(name: str, plugin: object, manager: pluggy.PluginManager) 
         if not attribute.startswith(f"{PROJECT}_") or not callable(getattr(plugin, attribute)):
             continue
         options = manager.parse_hookimpl_opts(plugin, attribute)
-        if attribute not in known and not (options or {}).get("optionalhook"):
+        if attribute not in known and (options is None or not options.get("optionalhook")):
             close = difflib.get_close_matches(attribute, known, n=1)
             raise PluginInvalid(
                 f"plugin {name!r} has the unknown hook {attribute!r}"

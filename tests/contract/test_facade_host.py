@@ -72,9 +72,8 @@ class MinimalHost(Host):
 
 @asynccontextmanager
 async def served(actions: FlowActions, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(
-        app=Litestar(route_handlers=list(actions.route_handlers), logging_config=None)
-    )  # type: ignore[arg-type]
+    app: Any = Litestar(route_handlers=list(actions.route_handlers), logging_config=None)
+    transport = httpx.ASGITransport(app=app)
     async with (
         actions.lifespan(**options),
         httpx.AsyncClient(transport=transport, base_url="http://host") as client,
@@ -253,42 +252,47 @@ class TestWhatIsRefusedAtLoad:
             FlowActions.load(own(settings))
 
 
+def made(kind: Any, **fields: Any) -> Any:
+    """Make a struct, of wrong types, too."""
+    return kind(**fields)
+
+
 ANSWERS: dict[str, tuple[Any, tuple[Any, ...], list[Any]]] = {
     "dashboard_principal": (
         DashboardPrincipal | None,
         (None,),
         [
             {"organization_id": "acme"},
-            DashboardPrincipal(organization_id="acme", user_id="a", user_name="A", may_change=1),  # type: ignore[arg-type]
-            DashboardPrincipal(organization_id="", user_id="a", user_name="A", may_change=True),
+            made(DashboardPrincipal, organization_id="acme", user_id="a", user_name="A", may_change=1),
+            made(DashboardPrincipal, organization_id="", user_id="a", user_name="A", may_change=True),
         ],
     ),
     "api_principal": (
         ApiPrincipal | None,
         (None,),
-        ["acme", ApiPrincipal(organization_id="a", agent_ids=["x"])],
-    ),  # type: ignore[arg-type]
-    "agent": (Agent | None, ("a",), [{"id": "a"}, Agent(id="a", name="A", organization_id=None)]),  # type: ignore[arg-type]
+        ["acme", made(ApiPrincipal, organization_id="a", agent_ids=["x"])],
+    ),
+    "agent": (Agent | None, ("a",), [{"id": "a"}, made(Agent, id="a", name="A", organization_id=None)]),
     "operator": (
         Operator | None,
         (None,),
         [
             True,
-            Operator(user_id=1, user_name="A", may_change=True),
-            Operator(user_id="a", user_name="A", may_change="yes"),
-        ],  # type: ignore[arg-type]
+            made(Operator, user_id=1, user_name="A", may_change=True),
+            made(Operator, user_id="a", user_name="A", may_change="yes"),
+        ],
     ),
     "node": (
         Node | None,
         ("acme", "f", "n"),
         [
             {"id": "n"},
-            Node(id="n", type="t", config=[]),
-            Node(id=7, type="t"),
-            Node(id="n", type="t", version="1"),
-        ],  # type: ignore[arg-type]
+            made(Node, id="n", type="t", config=[]),
+            made(Node, id=7, type="t"),
+            made(Node, id="n", type="t", version="1"),
+        ],
     ),
-    "logic_action": (LogicAction | None, (REF,), ["http://x/", LogicAction(url=1)]),  # type: ignore[arg-type]
+    "logic_action": (LogicAction | None, (REF,), ["http://x/", made(LogicAction, url=1)]),
 }
 
 

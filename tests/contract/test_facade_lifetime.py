@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -49,6 +50,10 @@ CALLS: dict[str, Any] = {
 @pytest.fixture
 def quiet(database_url: str) -> SmallHost:
     return SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
+
+
+def _finished(host: SmallHost, number: int) -> bool:
+    return len(host.finished) == number
 
 
 class TestLoops:
@@ -260,7 +265,7 @@ class TestWhatIsReadWhenItOpens:
                 await until(waits)
                 host.secret_error = None
                 await actions.enqueue(own_webhook(max_attempts=1))
-                await until(lambda number=number: len(host.finished) == number)
+                await until(partial(_finished, host, number))
             await host.database.dispose()
 
     async def test_a_database_in_memory_is_refused_when_it_comes_late(self, tmp_path: Any) -> None:

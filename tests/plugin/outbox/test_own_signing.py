@@ -13,7 +13,7 @@ from tests.owning import HOST_ORIGIN, CrmPlugin, OwningHost, keys_and_rows, own_
 from tests.recorder import Recorder, Request, recorder
 from tests.support import until
 
-WORKS = {"FLOWACTIONS_HOST_WORKER": "on", "FLOWACTIONS_TICK_SECONDS": "0.05"}
+WORKS: dict[str, Any] = {"FLOWACTIONS_HOST_WORKER": "on", "FLOWACTIONS_TICK_SECONDS": "0.05"}
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ async def shared(database_url: str) -> AsyncIterator[tuple[FlowActions, OwningHo
 
 @asynccontextmanager
 async def with_crm(
-    database_url: str, **settings: str
+    database_url: str, **settings: Any
 ) -> AsyncIterator[tuple[FlowActions, FlowActions, OwningHost]]:
     """Run a host with a plugin; give the host's facade and the plugin's."""
     crm = CrmPlugin()
