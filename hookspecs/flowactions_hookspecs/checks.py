@@ -220,15 +220,31 @@ def check_webhook(
     if not isinstance(webhook, OutboundWebhook):
         raise TypeError(f"webhook must be an OutboundWebhook, not {type(webhook).__name__}")
     _check_fields(webhook, "webhook", ("organization_id",))
-    for name in ("agent_id", "idempotency_key"):
-        if getattr(webhook, name) is not None:
-            check_id(f"webhook.{name}", getattr(webhook, name))
-    key = webhook.idempotency_key
-    if key is not None and len(key) > MAX_KEY_LENGTH:
+    if webhook.agent_id is not None:
+        check_id("webhook.agent_id", webhook.agent_id)
+    _check_key(webhook.idempotency_key)
+    _check_event_type(webhook.event_type)
+    _check_request(webhook)
+    _check_headers(webhook.headers)
+    attempts: object = webhook.max_attempts
+    if not isinstance(attempts, int) or isinstance(attempts, bool):
+        raise TypeError(f"webhook.max_attempts must be an int, not {type(attempts).__name__}")
+    if not 1 <= attempts <= MAX_ATTEMPTS:
+        raise ValueError(f"webhook.max_attempts must be within 1 and {MAX_ATTEMPTS}")
+    _check_origin(webhook, caller, plugin_origins)
+
+
+def _check_key(key: str | None) -> None:
+    if key is None:
+        return
+    check_id("webhook.idempotency_key", key)
+    if len(key) > MAX_KEY_LENGTH:
         raise ValueError(
             f"webhook.idempotency_key must have at most {MAX_KEY_LENGTH} characters, not {len(key)}"
         )
-    _check_event_type(webhook.event_type)
+
+
+def _check_request(webhook: OutboundWebhook) -> None:
     for name in ("entity", "url", "method"):
         value = getattr(webhook, name)
         if not isinstance(value, str):
@@ -238,15 +254,9 @@ def check_webhook(
             raise ValueError(f"webhook.{name} {fault}")
     if _METHOD.fullmatch(webhook.method) is None or webhook.method.upper() == "CONNECT":
         raise ValueError("webhook.method must be the name of an HTTP method, such as POST")
-    if webhook.body is not None and not isinstance(webhook.body, bytes):
-        raise TypeError(f"webhook.body must be bytes, not {type(webhook.body).__name__}")
-    _check_headers(webhook.headers)
-    attempts: object = webhook.max_attempts
-    if not isinstance(attempts, int) or isinstance(attempts, bool):
-        raise TypeError(f"webhook.max_attempts must be an int, not {type(attempts).__name__}")
-    if not 1 <= attempts <= MAX_ATTEMPTS:
-        raise ValueError(f"webhook.max_attempts must be within 1 and {MAX_ATTEMPTS}")
-    _check_origin(webhook, caller, plugin_origins)
+    body: object = webhook.body
+    if body is not None and not isinstance(body, bytes):
+        raise TypeError(f"webhook.body must be bytes, not {type(body).__name__}")
 
 
 def _check_event_type(value: object) -> None:
@@ -271,9 +281,7 @@ def _check_headers(headers: object) -> None:
             raise ValueError("webhook.headers must not hold a lone surrogate, which UTF-8 cannot write")
 
 
-def _check_origin(
-    webhook: OutboundWebhook, caller: str, plugin_origins: Container[tuple[str, str]]
-) -> None:
+def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Container[tuple[str, str]]) -> None:
     origin = webhook.origin
     if isinstance(origin, FlowNodeOrigin):
         _check_fields(origin, "webhook.origin", ("organization_id", "agent_id", "flow_id", "node_id"))
