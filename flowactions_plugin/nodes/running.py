@@ -20,8 +20,8 @@ from flowactions_hookspecs import (
     provides,
 )
 from flowactions_hookspecs.hooks import returned
-from flowactions_plugin.errors import HostFailed, StorageUnavailable
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, StorageUnavailable
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.records import Record
 from flowactions_plugin.nodes.store import LEASE_SECONDS, DeferredStore
@@ -134,11 +134,12 @@ class NodeRunner:
             return node
         method = f"{type(self._host).__name__}.node"
         try:
-            answer = await self._host.node(walk.organization_id, walk.flow_id, node.id)
+            current = await ask(self._host, "node", Node | None, walk.organization_id, walk.flow_id, node.id)
+        except HostAnswerInvalid:
+            raise
         except Exception as exc:
             log.exception("%s failed", method)
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        current = checked(self._host, "node", Node | None, answer)
         if current is None:
             return node
         secrets = {name: current.config[name] for name in node_type.secret_fields if name in current.config}
