@@ -78,7 +78,7 @@ class Enqueuer:
             StorageUnavailable: the database failed; nothing was written.
         """
         # Looked at first, so that a repeated or throttled call costs the host nothing.
-        seen = await self._calls.seen(ref.organization_id, ref.agent_id, key)
+        seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
         if seen.is_duplicate:
             return None
         if seen.wait_ms:

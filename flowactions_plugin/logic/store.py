@@ -17,8 +17,8 @@ from flowactions_plugin.storage.schema import enqueue_rates
 IDLE_MS: Final = 3600 * 1000
 
 
-class Seen(NamedTuple):
-    """What is known of a call before it is looked into.
+class CallState(NamedTuple):
+    """What is stored about a call, read without a lock.
 
     Attributes:
         is_duplicate: whether its key was used within the window.
@@ -41,15 +41,15 @@ class CallStore:
         self._database = database
         self._keys = keys
 
-    async def seen(self, organization_id: str, agent_id: str, key: str) -> Seen:
-        """Look without a lock; what it says may be different when the call is counted."""
+    async def look_up(self, organization_id: str, agent_id: str, key: str) -> CallState:
+        """Looks a call up without a lock; the answer may be different when the call is counted."""
         rate = select(enqueue_rates.c.times, self._database.now()).where(
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
             first = await self._keys.find(_owner(organization_id, agent_id), key, connection)
             row = (await connection.execute(rate)).first()
-        return Seen(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
+        return CallState(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
 
     async def use_key(self, delivery: NewDelivery, key: str, connection: Connection) -> bool:
         """Use an idempotency key, within the caller's transaction.

@@ -417,7 +417,7 @@ class TestRate:
                 now[0] += (number % 7) * 0.11
                 async with database.write() as connection:
                     wait = await calls.count("acme", "a", connection)
-                seen = await calls.seen("acme", "a", "k")
+                seen = await calls.look_up("acme", "a", "k")
                 if wait == 0:
                     admitted.append(now[0])
                 else:
