@@ -35,8 +35,10 @@ from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
+from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.origins import origin_of
 from flowactions_plugin.outbox.bell import CHANNEL, Bell, keep_listening
 from flowactions_plugin.outbox.continuous import ContinuousWorker
@@ -97,20 +99,29 @@ class Services:
         self._outbox = Outbox(self._store, self._guard, self._database.clock, self._settings.max_body_bytes)
         self._bell: Bell | None = None
         connections = None if isinstance(self._chat, NotConfigured) else self._chat.connections
+        chat_drafts = ChatDrafts(
+            self._chat if isinstance(self._chat, NotConfigured) else self._chat.connections
+        )
+        webhook_drafts = WebhookDrafts(self._outbox, self._guard)
         self._nodes = (
             chat_message.node_type(
                 chat_message.ChatMessageNode(connections),
                 CHAT_PICKERS,
                 self._chat if isinstance(self._chat, NotConfigured) else None,
+                chat_drafts.check,
+                chat_drafts.preview,
             ),
-            webhook.node_type(webhook.WebhookNode(self._outbox)),
+            webhook.node_type(webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview),
         )
         # Those of all plugins are known when all are loaded.
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host)
-        self.runtime: Runtime = PluginRuntime(self._pacing, self._outbox)
-        self._dispatcher = Dispatcher(host, self._outbox)
         self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
+        tests = NodeTests(
+            self._pacing.reach, self._store, partial(self._calls.count_test, limit=TESTS_A_MINUTE), host
+        )
+        self.runtime: Runtime = PluginRuntime(self._pacing, self._outbox, tests)
+        self._dispatcher = Dispatcher(host, self._outbox)
         self._open = AsyncExitStack()
         self._is_running = False
 

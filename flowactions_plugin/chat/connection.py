@@ -11,7 +11,7 @@ from typing import Final
 from uuid import uuid4
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.chat.answers import shown
+from flowactions_plugin.chat.answers import ChannelState, MemberState, shown
 from flowactions_plugin.chat.attempts import (
     SEND_SECONDS,
     Post,
@@ -262,6 +262,18 @@ class Connections:
             lambda token, size: self._provider.members(token, cursor, size),
             ("users:read",),
         )
+
+    async def channel(self, stored: StoredConnection, channel: str) -> ChannelState:
+        """Ask for the state of one channel; nothing is noted of the answer.
+
+        Raises:
+            ChatRefused: the provider refused, or the connection cannot be used.
+        """
+        return await self._provider.channel(self._usable_token(stored), channel)
+
+    async def member(self, stored: StoredConnection, user: str) -> MemberState:
+        """Ask for the state of one member; like `channel` otherwise."""
+        return await self._provider.member(self._usable_token(stored), user)
 
     async def _page(
         self,

@@ -12,7 +12,7 @@ from flowactions_plugin.outbox.deadline import Deadline, StallMonitor
 from flowactions_plugin.outbox.delivery import Aborted, Outcome, Timing, retry_after
 from flowactions_plugin.outbox.egress import Destination
 from flowactions_plugin.outbox.resources import shortage
-from flowactions_plugin.outbox.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from flowactions_plugin.outbox.signature import attempt_headers, sign
 
 ERROR_LENGTH: Final = 500
 
@@ -195,7 +195,5 @@ class Sender:
 
 
 def _signed(delivery: ClaimedDelivery, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
-    headers = [*delivery.headers, (TIMESTAMP_HEADER, str(timestamp))]
-    if secret is not None:
-        headers.append((SIGNATURE_HEADER, sign(secret, timestamp, delivery.body or b"")))
-    return headers
+    signature = None if secret is None else sign(secret, timestamp, delivery.body or b"")
+    return attempt_headers(delivery.headers, str(timestamp), signature)
