@@ -37,6 +37,7 @@ from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
+from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.origins import origin_of
@@ -89,6 +90,7 @@ class Services:
 
     def __init__(self, host: Host, actions: FlowActions) -> None:
         self._host = host
+        self._actions = actions
         # Tests give their hosts other times.
         self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
         self._settings = read_settings(host.settings)
@@ -151,6 +153,7 @@ class Services:
         guard = RouteGuard(self._host, origins, lambda: self._is_running)
         return [
             outbox_router(guard, self._store),
+            nodes_router(guard, self._actions),
             chat_router(self._host, guard, self._chat, dashboard_url),
             logic_router(
                 self._host, guard, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)

@@ -68,6 +68,8 @@ class RouteRules(NamedTuple):
         caller: whose credential; ``None``: anybody's.
         changes: whether it changes something, so that no foreign page may send it.
         navigable: whether a person may all the same come to it by a link on a foreign page.
+        reads: whether it changes nothing all the same, so that who may only look may call it. It has a body, and is
+            protected like what changes something: what it answers costs something, and is the organization's.
         query: name → what its value has to be, when no other name is taken; ``None``: other names are ignored.
         body: what to send, when a body is needed.
     """
@@ -77,6 +79,7 @@ class RouteRules(NamedTuple):
     navigable: bool = False
     query: Mapping[str, Check] | None = None
     body: str | None = None
+    reads: bool = False
 
     @classmethod
     def of(cls, handler: BaseRouteHandler) -> RouteRules:
@@ -93,6 +96,7 @@ def described(
     navigable: bool = False,
     query: Mapping[str, Check] | None = None,
     body: BodyRule | None = None,
+    reads: bool = False,
 ) -> dict[str, Any]:
     """Make the keyword arguments of a route handler that say what it asks for and what may come back.
 
@@ -104,10 +108,11 @@ def described(
         navigable: as in `RouteRules`.
         query: as in `RouteRules`.
         body: the body that it needs.
+        reads: as in `RouteRules`.
     """
     codes: dict[str, None] = dict.fromkeys(["unauthorized"] if caller else [])
     if changes and caller == "dashboard":
-        codes |= dict.fromkeys(["forbidden", "cross_site"])
+        codes |= dict.fromkeys(["cross_site"] if reads else ["forbidden", "cross_site"])
     if changes and caller in {"dashboard", "api"}:
         codes |= dict.fromkeys(["unsupported_media_type", "too_large", "invalid_request"])
     if query is not None:
@@ -129,7 +134,7 @@ def described(
         status: ResponseSpec(data_container=body, generate_examples=False, description=meaning)
         for status, (body, meaning) in answers.items()
     }
-    rules = RouteRules(caller, changes, navigable, query, body.hint if body else None)
+    rules = RouteRules(caller, changes, navigable, query, body.hint if body else None, reads)
     keywords: dict[str, Any] = {
         "responses": responses,
         "security": [{caller: []}] if caller else [],

@@ -15,7 +15,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from flowactions_hookspecs import (
-    EAGER,
+    Eager,
     Host,
     Node,
     NodeDraft,
@@ -46,9 +46,8 @@ RUN_SECONDS: Final = 30.0
 FIRST_LOOK_SECONDS: Final = 0.05
 LOOK_SECONDS: Final = 0.5
 
-_ADDRESS: Final = re.compile(
-    r"\[?[0-9A-Fa-f:.]*(?:[0-9]+(?:\.[0-9]+){3}|:[0-9A-Fa-f]*:)[0-9A-Fa-f:.]*(?:%\w+)?\]?"
-)
+_NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
+"""What may be an address, with a port perhaps."""
 
 Run = Callable[[Walk, Node], Awaitable[NodeResult]]
 Admit = Callable[[str], Awaitable[int]]
@@ -92,7 +91,7 @@ class NodeTests:
                 f"At most {TESTS_A_MINUTE} tests a minute: try again in {max(1, round(wait_ms / 1000))} s."
             )
             return TestOutcome(status="limited", reason="rate_limited", message=message)
-        walk = replace(walk, agent_id=draft.agent_id, pacing=EAGER, visit=f"test:{uuid4().hex}")
+        walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{uuid4().hex}")
         node, note = draft.node, None
         if node.type == WEBHOOK:
             node = replace(node, config={**node.config, RETRY_FIELD: False})
@@ -196,15 +195,20 @@ def without_addresses(text: str, authored: str) -> str:
     """
 
     def shown(found: re.Match[str]) -> str:
-        candidate = found[0].strip("[].:") if "." in found[0] else found[0].strip("[]")
-        try:
-            ipaddress.ip_address(candidate.partition("%")[0])
-        except ValueError:
-            # An IPv4 address and its port, or no address at all.
-            host = candidate.partition(":")[0]
-            if candidate in authored or re.fullmatch(r"[0-9]+(\.[0-9]+){3}", host) is None or host in authored:
-                return found[0]
-            return "(an address)"
-        return found[0] if candidate in authored else "(an address)"
+        address = _address(found[0])
+        return found[0] if address is None or address in authored else "(an address)"
 
-    return _ADDRESS.sub(shown, text)
+    return _NUMBERS.sub(shown, text)
+
+
+def _address(text: str) -> str | None:
+    text = text.rstrip(".")
+    if "." in text and text.count(":") == 1:
+        text = text.partition(":")[0]
+    for candidate in (text, text.rstrip(":")):
+        try:
+            ipaddress.ip_address(candidate)
+        except ValueError:
+            continue
+        return candidate
+    return None

@@ -34,6 +34,9 @@ LIMIT = 1 << 20
 URL = "http://127.0.0.1:9/hook"
 
 
+MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]
+
+
 def webhook(**config: Any) -> list[ConfigProblem]:
     return list(webhook_problems({"webhookUrl": URL, **config}, LIMIT))
 
@@ -84,10 +87,7 @@ class TestBody:
 
     @given(
         st.lists(
-            st.sampled_from(
-                ["{{userId}}", "{{content}}", '"', "\\", "u", "00", "41", "{", "}", "{{", "}}", "[", "]"]
-                + [":", ",", "a", "1", "\n", " ", '{"', '":', '"a":', "é", "\ud800", "{{x}}", "null"]
-            ),
+            st.sampled_from([*'"\\{}[]:,a1u \n', *MEANINGFUL]),
             max_size=12,
         ).map("".join),
         st.text(max_size=5),
@@ -98,15 +98,14 @@ class TestBody:
         self, text: str, user_id: str, content: str
     ) -> None:
         """The check of a template says what rendering it with any values says, and keeps every position."""
-        text = text.replace("\ud800", "\ufffd")
         same, _ = as_json_of_same_length(text)
         assert len(same) == len(text)
         try:
             interpolate_json(text, Variables(user_id, content))
-        except BodyInvalid as exc:
-            assert json_fault(text) is not None, exc
-        else:
-            assert json_fault(text) is None
+            is_valid = True
+        except BodyInvalid:
+            is_valid = False
+        assert (json_fault(text) is None) == is_valid
 
     @pytest.mark.parametrize(
         ("body", "expected"),
@@ -288,8 +287,11 @@ PIECES = ["{{userId}}", "{{content}}", "{{x}}", '"', "{", "}", ":", '{"a":', "1"
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), TEXTS, st.lists(TEXTS, max_size=2))
 URLS = st.sampled_from(
-    ["http://127.0.0.1:9/a", "https://192.0.2.1/", "http://169.254.169.254/", "http://10.0.0.1/{{userId}}"]
-    + [
+    [
+        "http://127.0.0.1:9/a",
+        "https://192.0.2.1/",
+        "http://169.254.169.254/",
+        "http://10.0.0.1/{{userId}}",
         "",
         "  ",
         "ftp://x",
