@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from flowactions_conformance.chat_provider import Fault
 from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft, config_schema
+from flowactions_plugin.chat.connection import Connections
+from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.errors import BodyInvalid
 from flowactions_plugin.nodes.chat_message import ChatMessageConfig
 from flowactions_plugin.nodes.checks import (
@@ -369,6 +371,12 @@ def test_a_webhook_without_errors_is_queued_and_one_with_an_error_is_not(databas
         loop.close()
 
 
+def connections_of(run: Adopted) -> Connections:
+    chat = services_of(run.actions.host)._chat
+    assert isinstance(chat, Chat)
+    return chat.connections
+
+
 class TestChat:
     @pytest.fixture
     async def run(
@@ -425,10 +433,10 @@ class TestChat:
             Fault(429),
             Fault(200, b"not json"),
             Fault(0),
-            Fault(200, b'{"ok":false,"error":"missing_scope"}', {"content-type": "application/json"}),
-            Fault(200, b'{"ok":false,"error":"unknown_method"}', {"content-type": "application/json"}),
-            Fault(200, b'{"ok":true}', {"content-type": "application/json"}),
-            Fault(200, b'{"ok":true,"channel":{}}', {"content-type": "application/json"}),
+            Fault(200, b'{"ok":false,"error":"missing_scope"}', (("content-type", "application/json"),)),
+            Fault(200, b'{"ok":false,"error":"unknown_method"}', (("content-type", "application/json"),)),
+            Fault(200, b'{"ok":true}', (("content-type", "application/json"),)),
+            Fault(200, b'{"ok":true,"channel":{}}', (("content-type", "application/json"),)),
         ],
     )
     async def test_a_provider_that_fails_is_a_warning(self, run: Adopted, fault: Fault) -> None:
@@ -441,7 +449,7 @@ class TestChat:
     async def test_a_private_channel_that_the_app_cannot_see_may_exist(self, run: Adopted) -> None:
         """Without the scope to list private channels, one that is not found is a warning."""
         token = run.provider.state.tokens_of(run.provider.state.workspaces[0])[0]
-        connections = services_of(run.actions.host)._chat.connections
+        connections = connections_of(run)
         stored = await connections.existing("acme")
         await connections._watch._store.change_missing_scopes(stored, lambda _: ["groups:read"])
         token.scopes = tuple(scope for scope in token.scopes if scope != "groups:read")
@@ -450,7 +458,7 @@ class TestChat:
 
     async def test_a_connection_that_cannot_be_used_is_an_error(self, run: Adopted) -> None:
         """A revoked token is known without asking; another organization has no connection."""
-        connections = services_of(run.actions.host)._chat.connections
+        connections = connections_of(run)
         await connections._watch._store.revoke([await connections.existing("acme")], "token_revoked")
         draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
         assert told(await run.actions.check(draft)) == [("token_revoked", "error")]
@@ -464,7 +472,7 @@ class TestChat:
             token.dead = "token_revoked"
         draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
         assert told(await run.actions.check(draft)) == [("token_revoked", "error")]
-        assert (await services_of(run.actions.host)._chat.connections.existing("acme")).status == "active"
+        assert (await connections_of(run).existing("acme")).status == "active"
 
 
 async def test_without_chat_settings_the_problem_names_them(
@@ -515,8 +523,8 @@ class TestEgress:
         actions = FlowActions.load(SmallHost(settings))
         draft = a_draft("webhook", webhookUrl="http://localhost:9/")
         async with actions.lifespan(tasks=False):
-            answers = [await actions.check(draft), await actions.preview(draft, a_walk())]
-            answers.append(await actions.test(draft, a_walk()))  # type: ignore[arg-type]
+            answers: list[object] = [await actions.check(draft), await actions.preview(draft, a_walk())]
+            answers.append(await actions.test(draft, a_walk()))
         for answer in answers:
             assert "127.0.0.1" not in repr(answer)
             assert "::1" not in repr(answer)
