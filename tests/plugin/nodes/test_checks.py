@@ -109,6 +109,16 @@ class TestBody:
             is_valid = False
         assert (json_fault(text) is None) == is_valid
 
+    @pytest.mark.parametrize("escape", ["\\", "\\u", "\\u0", "\\u00", "\\u004", "\\\\\\u00"])
+    @pytest.mark.parametrize("value", ["n", "0041", "41", "1", ""])
+    def test_a_value_completes_no_escape(self, escape: str, value: str) -> None:
+        """An escape before a variable is wrong whatever the value is, so check and walk agree."""
+        text = f'["{escape}{{{{content}}}}"]'
+        with pytest.raises(BodyInvalid):
+            interpolate_json(text, Variables("", value))
+        assert json_fault(text) is not None
+        assert json_fault(text.replace(escape, "\\\\" + escape[:0])) is None
+
     @pytest.mark.parametrize(
         ("body", "expected"),
         [
