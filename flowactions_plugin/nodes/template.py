@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -132,14 +132,7 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
     return body
 
 
-class TokenOutOfPlace(NamedTuple):
-    """A variable that stands in an object's key, where it is not substituted; ``offset`` in characters."""
-
-    text: str
-    offset: int
-
-
-def as_json_of_same_length(text: str) -> tuple[str, Sequence[TokenOutOfPlace]]:
+def as_json_of_same_length(text: str) -> tuple[str, Mapping[str, int]]:
     """Makes plain JSON of a template, so that a syntax error is found where its author has it.
 
     It is valid exactly when `interpolate_json` gives something valid, whatever the values: bare tokens become strings
@@ -149,22 +142,24 @@ def as_json_of_same_length(text: str) -> tuple[str, Sequence[TokenOutOfPlace]]:
         text: as authored.
 
     Returns:
-        The JSON, and the variables in keys.
+        The JSON; and the variables in keys, where they are not substituted: name → offset of the first, in characters.
     """
+    in_keys: dict[str, int] = {}
+    if "{{" not in text:
+        return text, in_keys
     pieces: list[str] = []
-    in_keys: list[TokenOutOfPlace] = []
     for found in _RUN_THEN_SPECIAL.finditer(text):
         run, token, colon, key = found.groups()
         pieces.append(run)
         if token is not None:
             pieces.append(f'"{"_" * (len(token) + 2)}"')
             if colon:
-                in_keys.append(TokenOutOfPlace(f"{{{{{token}}}}}", found.start(2) - 2))
+                in_keys.setdefault(token, found.start(2) - 2)
         elif key is not None:
             pieces.append(key)
-            in_keys += [
-                TokenOutOfPlace(each[0], found.start(4) + each.start()) for each in _TOKEN.finditer(key)
-            ]
+            if len(in_keys) < len(VARIABLES):
+                for each in _TOKEN.finditer(key):
+                    in_keys.setdefault(each[1], found.start(4) + each.start())
     return "".join(pieces), in_keys
 
 

@@ -75,12 +75,9 @@ def known_tokens(text: str) -> Iterator[Fault]:
 
 def tokens_in_keys(text: str) -> Iterator[Fault]:
     """Finds the variables in keys of a JSON body, where none is substituted; each of them once."""
-    found: set[str] = set()
-    for token, offset in as_json_of_same_length(text)[1]:
-        if token not in found:
-            found.add(token)
-            message = f"{token} is not substituted in a key. It is sent as it stands."
-            yield Fault(message, *place(text[:offset]))
+    for name, offset in as_json_of_same_length(text)[1].items():
+        message = f"{{{{{name}}}}} is not substituted in a key. It is sent as it stands."
+        yield Fault(message, *place(text[:offset]))
 
 
 def _not_a_variable(name: str) -> str:

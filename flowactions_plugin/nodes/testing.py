@@ -25,6 +25,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.host_answers import checked
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.nodes.webhook import RETRY_FIELD, origin
 from flowactions_plugin.outbox.delivery import FINISHED
@@ -99,7 +100,7 @@ class NodeTests:
             if refused is not None:
                 return refused
         outcome = await self._outcome(walk, node)
-        authored = json.dumps(dict(node.config), default=str, ensure_ascii=False)
+        authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
         said = " ".join(each for each in (outcome.message, note) if each)
         return replace(outcome, message=without_addresses(said, authored) or None)
 
@@ -110,7 +111,8 @@ class NodeTests:
             Why there is no test; and what the author should know of the signature.
         """
         try:
-            secret = await call_host(self._host.signing_secret, origin(walk, node))
+            answer = await call_host(self._host.signing_secret, origin(walk, node))
+            secret = checked(self._host, "signing_secret", str | None, answer)
         except OriginGone:
             message = "Save the flow first: a webhook is signed with the secret of the saved node."
             return TestOutcome(status="skipped", reason="not_saved", message=message), None

@@ -132,8 +132,10 @@ class TestOrder:
         assert len(ROUTES) >= 16
         assert [each.path for each in ROUTES if each.rules.caller is None] == ["/integrations/chat/callback"]
         changing = [each for each in routes_of("dashboard", "api") if each.method != "GET"]
-        assert len(changing) == 7, changing
+        assert len(changing) == 10, changing
         assert all(each.rules.changes for each in changing)
+        reading = [each.path for each in ROUTES if each.rules.reads]
+        assert reading == ["/integrations/nodes/check", "/integrations/nodes/preview"]
 
     async def test_a_stranger_is_told_so_whatever_is_sent(self, run: ChatHost) -> None:
         """On every route, 401 before 400, 403, 413 and 415."""

@@ -142,6 +142,8 @@ class TestWebhook:
         run.host.secret_error = RuntimeError("no")
         outcome = await run.test()
         assert (outcome.status, outcome.reason) == ("failed", "host_error")
+        run.host.secret_error, run.host.secret = None, 5  # type: ignore[assignment]
+        assert (await run.test()).reason == "host_error"
         assert await run.count(outbox) == 0
 
     async def test_a_draft_with_another_secret_is_told(self, run: Running) -> None:

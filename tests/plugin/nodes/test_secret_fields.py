@@ -67,14 +67,14 @@ async def test_secret_fields_are_never_stored_or_shown(
     actions = FlowActions.load(host, plugins=[plugin])
     async with recorder() as receiver, actions.lifespan(tasks=False):
         services_of(host).runtime._tests._wait_seconds = 0.1  # type: ignore[attr-defined]
-        config = {
+        configs: dict[str, dict[str, Any]] = {
             "webhook": {"webhookUrl": receiver.url, "webhookSecret": SECRET},
             "crm": {"token": SECRET, "keys": {"a": [SECRET]}, "name": "plain-4711"},
-        }[kind]
-        node = Node(id="n1", type=kind, config=config)
+        }
+        node = Node(id="n1", type=kind, config=configs[kind])
         draft = NodeDraft(organization_id="acme", agent_id="a", node=node)
-        shown = [await actions.check(draft), await actions.preview(draft, a_walk())]
-        shown.append(await actions.test(draft, a_walk()))  # type: ignore[arg-type]
+        shown: list[object] = [await actions.check(draft), await actions.preview(draft, a_walk())]
+        shown.append(await actions.test(draft, a_walk()))
         deferred = a_walk(pacing=Deferred("s1"))
         assert (await actions.reach(deferred, node)).status == "recorded"
         rows = await stored(host)
