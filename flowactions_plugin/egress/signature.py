@@ -29,7 +29,7 @@ def sign(secret: str, timestamp: int, body: bytes) -> str:
 def attempt_headers(
     headers: Sequence[tuple[str, str]], timestamp: str, signature: str | None
 ) -> list[tuple[str, str]]:
-    """Gives the headers of one attempt, in their order (§2.6).
+    """Returns the headers of one attempt, in their order (§2.6).
 
     Args:
         headers: those that every attempt of the delivery sends.

@@ -200,7 +200,7 @@ def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
 
 
 def _ends_in_escape(text: str) -> bool:
-    """Tells whether text within a JSON string ends in an escape that what comes next would complete."""
+    """Returns whether text within a JSON string ends in an escape that what comes next would complete."""
     found = _OPEN_ESCAPE.search(text, max(0, len(text) - 5))
     if found is None:
         return False
@@ -233,7 +233,7 @@ def _check_json(body: bytes) -> None:
 
 
 def _json_error(message: str, body: bytes) -> BodyInvalid:
-    """Gives the decoder's reason with the place as editors count it."""
+    """Returns the decoder's reason with the place as editors count it."""
     found = _JSON_ERROR.fullmatch(message)
     if found is None or found[2] is None:
         ended = message == "Input data was truncated"
@@ -243,7 +243,7 @@ def _json_error(message: str, body: bytes) -> BodyInvalid:
 
 
 def place(before: str) -> tuple[int, int]:
-    """Gives the line and column, both from 1 and in characters, of what follows a text."""
+    """Returns the line and column, both from 1 and in characters, of what follows a text."""
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
@@ -257,7 +257,7 @@ def chat_message(text: str, variables: Variables) -> str:
 
 
 def is_chat_message_cut(text: str, variables: Variables) -> bool:
-    """Tells whether `chat_message` leaves something out of a text because it is too long."""
+    """Returns whether `chat_message` leaves something out of a text because it is too long."""
     return len(_chat_head(text, variables)) > CHAT_MESSAGE_LENGTH
 
 

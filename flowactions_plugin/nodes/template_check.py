@@ -87,7 +87,7 @@ def _not_a_variable(name: str) -> str:
 
 
 def _first_error(text: str) -> tuple[str, int] | None:
-    """Gives the reason and offset of the first error, as the standard library's reader says it.
+    """Returns the reason and offset of the first error, as the standard library's reader says it.
 
     It names the beginning of what is wrong, such as a string that does not end. ``None`` when it takes the text for
     JSON or cannot say.

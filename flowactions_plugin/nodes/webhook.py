@@ -190,12 +190,12 @@ class WebhookNode:
 
 
 def url_refusal(config: WebhookConfig) -> str:
-    """Gives the reason of a URL that the egress guard refuses."""
+    """Returns the reason of a URL that the egress guard refuses."""
     return "blocked_url" if config.webhook_url.strip() else "missing_url"
 
 
 def has_body(config: WebhookConfig) -> bool:
-    """Tells whether the config's method is sent with a body."""
+    """Returns whether the config's method is sent with a body."""
     return (method_name(config.webhook_method) or "POST") not in BODYLESS_METHODS
 
 
