@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ class Probe:
 
         async def writes(walk: Walk, node: Node) -> InTransaction:
             async def write(transaction: Any) -> NodeResult:
-                values = {"organization_id": "probe", "run_id": walk.run_id, "flow_id": "f", "halted_at": 1}
+                now = int(time.time() * 1000)  # what is older, retention removes
+                values = {"organization_id": "probe", "run_id": walk.run_id, "flow_id": "f", "halted_at": now}
                 await transaction.execute(halted_runs.insert().values(**values))
                 if node.config.get("fails"):
                     raise RuntimeError
