@@ -332,8 +332,8 @@ class TestTypesNotOffered:
         await both.reach(walk, Node(id="f", type="fax"))
         assert await both.recover() == 0
 
-    async def test_what_a_killed_process_held_is_taken_over_by_type(self, run: Paced) -> None:
-        """Held by a process that offered all and is gone: the one that does not is not held up, the one that does goes on."""
+    async def test_what_a_killed_process_leased_is_recovered_by_type(self, run: Paced) -> None:
+        """Leased by a process that offered all and is gone: the one that does not is not blocked, the one that does goes on."""
         both = run.offering("webhook", "fax")
         for number in range(30):
             walk = a_walk(run_id=f"mixed-{number}")
@@ -350,7 +350,7 @@ class TestTypesNotOffered:
             await run.pacing.recover()
         assert await run.query("SELECT id FROM flowactions_deferred WHERE run_id = 'plain'") == []
         # It comes by them no more.
-        assert await run.store.expired(100) == []
+        assert await run.store.queries.expired(100) == []
         while await both.recover():
             pass
         assert await run.query("SELECT id FROM flowactions_deferred") == []
