@@ -65,7 +65,7 @@ class Services:
         self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
         self._settings = read_settings(host.settings)
         self._database = Database(self._settings.database_url, lambda: host.database)
-        self._chat = build_chat(self._settings, self._database)
+        self._chat = build_chat(self._settings, self._database, actions.prefix)
         self._delivery = OutboxService(host, self._settings, self._database, timing)
         self._outbox = self._delivery.outbox
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger

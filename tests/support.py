@@ -123,7 +123,7 @@ def app_with_routes(actions: FlowActions) -> Litestar:
 
 def transport_of(actions: FlowActions) -> httpx.ASGITransport:
     """Give a client's way to the plugins' routes, around an app that has none itself."""
-    return httpx.ASGITransport(app=actions.wrap(_nothing_here, lifespan=False))  # type: ignore[arg-type]
+    return httpx.ASGITransport(app=actions.wrap(_nothing_here, lifespan=False))
 
 
 async def _nothing_here(scope: Any, receive: Any, send: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -12,7 +12,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 
-from flowactions_hookspecs import DashboardPrincipal, Host
+from flowactions_hookspecs import DashboardPrincipal, Host, ScopeRequest
 from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.host_answers import checked
@@ -92,7 +92,10 @@ async def callback(
             error=error,
             cookies=request.cookies,
             principal=checked(
-                host, "dashboard_principal", DashboardPrincipal | None, await host.dashboard_principal(request)
+                host,
+                "dashboard_principal",
+                DashboardPrincipal | None,
+                await host.dashboard_principal(ScopeRequest(cast("dict[str, Any]", request.scope))),
             ),
         )
     except OAuthFailed as exc:

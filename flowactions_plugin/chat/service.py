@@ -63,10 +63,16 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
     return key_ring(settings.encryption_keys, development)
 
 
-def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
+def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
     """Returns the chat part, or an error that names the missing or wrong setting (§5.5).
 
     Everything else works without it.
+
+    Args:
+        settings: those of the host.
+        database: holds the connections.
+        prefix: the facade's; the URL to which the provider sends browsers back has it once, whether
+            ``BACKEND_PUBLIC_URL`` names it or not.
     """
     if settings.chat_bot_token is not None and settings.environment != "development":
         return NotConfigured(
@@ -95,7 +101,7 @@ def build_chat(settings: Settings, database: Database) -> Chat | NotConfigured:
         connections=connections,
         provider=provider,
         keys=keys,
-        public_url=settings.public_url,
+        public_url=settings.public_url.removesuffix(prefix) + prefix,
         authorize_url=settings.chat_authorize_url,
         client_id=settings.chat_client_id,
         static_token=settings.chat_bot_token,

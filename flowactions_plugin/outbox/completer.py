@@ -142,7 +142,7 @@ class Completer:
         for each in batch:
             self.suspects.settle(each.delivery)
             if each.delivery.id not in held:
-                log.warning("delivery %s was taken over by another worker", each.delivery.id)
+                log.warning("delivery %s was reclaimed by another worker", each.delivery.id)
             elif each.change.status in FINISHED:
                 ended.append(each)
                 if each.change.status == "dead":

@@ -98,18 +98,30 @@ class OutboxStore:
         if per_destination is None:
             rows = await self._claim((limit, None), {"token": token})
         else:
-            used = Counter(in_flight or {})
-            # A power of two, so that few statements differ, and the database has planned them before.
-            window = 1 << (2 * limit - 1).bit_length()
-            held = [{"destination": place, "number": number} for place, number in used.items()]
-            given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
-            rows = await self._claim((window, per_destination), given)
-            used.update(row.destination for row in rows)
-            if len(rows) <= limit // 2 and any(count >= per_destination for count in used.values()):
-                room = claims.CLAIM_BYTES - sum(claims.size_of(row) for row in rows)
-                if room > 0:
-                    rows += await self._claim_elsewhere(limit - len(rows), per_destination, used, token, room)
+            rows = await self._claim_within_limits(limit, per_destination, in_flight or {}, token)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
+
+    async def _claim_within_limits(
+        self, limit: int, per_destination: int, in_flight: Mapping[str, int], token: str
+    ) -> list[Row[Any]]:
+        """Claim rows within the per-destination limit.
+
+        When few of the oldest rows are within it, destinations at their limit may hold the head of the queue: then rows
+        behind them are claimed too.
+        """
+        # A power of two, so that few statements differ, and the database has planned them before.
+        window = 1 << (2 * limit - 1).bit_length()
+        held = [{"destination": place, "number": number} for place, number in in_flight.items()]
+        given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
+        rows = await self._claim((window, per_destination), given)
+        used = Counter(in_flight)
+        used.update(row.destination for row in rows)
+        at_limit = any(count >= per_destination for count in used.values())
+        if len(rows) <= limit // 2 and at_limit:
+            room = claims.CLAIM_BYTES - sum(claims.size_of(row) for row in rows)
+            if room > 0:
+                rows += await self._claim_elsewhere(limit - len(rows), per_destination, used, token, room)
+        return rows
 
     async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
         if kind not in self._claiming:

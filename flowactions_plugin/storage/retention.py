@@ -50,5 +50,5 @@ async def keep_pruning(prunes: Sequence[Prune]) -> None:
             if removed:
                 log.info("retention: %s old rows removed", removed)
         except StorageUnavailable as exc:
-            log.warning("retention waits for its next turn: %s", exc)
+            log.warning("retention failed, and the next run tries again: %s", exc)
         await asyncio.sleep(PERIOD_SECONDS)

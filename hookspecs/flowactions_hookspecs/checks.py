@@ -248,9 +248,11 @@ def _check_headers(headers: object) -> None:
     if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):
         raise TypeError(f"webhook.headers must be a sequence of Header, not {type(headers).__name__}")
     for header in headers:
-        if not (isinstance(header, Header) and isinstance(header.key, str) and isinstance(header.value, str)):
+        parts: tuple[object, ...] = (header.key, header.value) if isinstance(header, Header) else (None,)
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
             raise TypeError("webhook.headers must hold Headers of text")
-        if text_fault(header.key + header.value) is not None:
+        if text_fault("".join(texts)) is not None:
             raise ValueError("webhook.headers must not hold a lone surrogate, which UTF-8 cannot write")
 
 

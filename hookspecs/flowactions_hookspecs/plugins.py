@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from importlib import metadata
-from typing import cast
+from typing import Any, cast
 
 import pluggy
 
@@ -75,7 +75,7 @@ def _check_hook_names(name: str, plugin: object, manager: pluggy.PluginManager) 
     for attribute in dir(plugin):
         if not attribute.startswith(f"{PROJECT}_") or not callable(getattr(plugin, attribute)):
             continue
-        options = manager.parse_hookimpl_opts(plugin, attribute)
+        options: dict[str, Any] | None = cast("Any", manager.parse_hookimpl_opts(plugin, attribute))
         if attribute not in known and not (options or {}).get("optionalhook"):
             close = difflib.get_close_matches(attribute, known, n=1)
             raise PluginInvalid(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from typing import Any
 
 from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_conformance.serving import serve
@@ -19,7 +20,7 @@ from tests.benchmarks.field import on_each_database, percentile
 from tests.chatting import adopt, adopting_settings
 from tests.support import SmallHost, a_walk
 
-NODES = {
+NODES: dict[str, tuple[Node, dict[str, Any]]] = {
     "webhook": (
         Node(
             id="n",

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.simulate [--plot docs/images/recovery.svg] [--json]
 
 One destination gets webhooks at a steady rate; for an hour it either refuses connections or takes them and never answers.
-The rules of backoff, attempts and states are the plugin's own functions; claims, slots and shares are counted in steps of
+The rules of backoff, attempts and states are the plugin's own functions; claims, slots and per-destination limits are counted in steps of
 a second. Rows that are dead when the receiver is back are replayed then, with all their attempts.
 """
 
@@ -24,7 +24,7 @@ OUTAGE = 3600
 LIMIT = 6 * 3600
 MAX_ATTEMPTS = 4
 ANSWER_SECONDS = 0.05
-SHARE = 10
+PER_DESTINATION = 10
 WORKER_PER_S = 4000
 TICK_SECONDS = 60
 CLAIM_LIMIT = 50
@@ -109,7 +109,7 @@ def _attempts(case: Case, second: int, *, down: bool) -> int:
         return CLAIM_LIMIT if second % TICK_SECONDS == 0 else 0
     if down and case.outage == "refuses":
         return WORKER_PER_S
-    return int(SHARE / (DEADLINE_SECONDS if down else ANSWER_SECONDS))
+    return int(PER_DESTINATION / (DEADLINE_SECONDS if down else ANSWER_SECONDS))
 
 
 def row_of(case: Case, course: Course) -> str:

@@ -24,7 +24,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.support import SmallHost, a_walk, development
 
 ROOT = Path(__file__).parents[2]
-README_STANDS_FOR = "class MyHost(Host): ...  # seven methods: docs/how-to/add-to-your-host.md\n"
+README_STANDS_FOR = "class MyHost(Host): ...  # settings and two methods: docs/how-to/add-to-your-host.md\n"
 
 
 class _Await(CodeBlockParser):

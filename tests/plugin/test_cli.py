@@ -166,7 +166,7 @@ async def test_a_host_that_leaves_delivering_to_workers_delivers_nothing(tmp_pat
     actions = FlowActions.load(
         SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_HOST_WORKER="off"))
     )
-    assert actions._tasks == ()
+    assert actions._core._tasks == ()
 
 
 @pytest.mark.parametrize(

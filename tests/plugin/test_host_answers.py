@@ -167,9 +167,9 @@ async def test_a_backends_principal_of_a_wrong_type_is_named(
         ("ada", "it is a str"),
         (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
         (
-            DashboardPrincipal(organization_id="acme", user_id=1, user_name="U", may_change=True),
+            DashboardPrincipal(organization_id="acme", user_id=1, user_name="U", may_change=True),  # type: ignore[arg-type]
             "user_id is an int",
-        ),  # type: ignore[arg-type]
+        ),
         (
             DashboardPrincipal(organization_id="acme", user_id="u\0", user_name="U", may_change=True),
             "user_id must not hold a NUL",

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,8 +35,6 @@ from tests.recorder import Recorder, Request, recorder
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.upgrades.released import Rows, every_row, load, run
 from tests.waiting import until
-
-ROOT = Path(__file__).parents[2]
 
 # As in the script that filled the databases.
 ENCRYPTION_KEY = base64.b64encode(b"0.1.0 seals with these 32 bytes.").decode()

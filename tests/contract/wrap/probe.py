@@ -28,7 +28,7 @@ class SessionHost(SmallHost):
         name = connection.scope.get("session", {}).get("name") or connection.headers.get("x-user")
         if not name:
             return None
-        return DashboardPrincipal(organization_id="acme", user_id=name, user_name=name)
+        return DashboardPrincipal(organization_id="acme", user_id=name, user_name=name, may_change=True)
 
 
 class Probe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from quart import Quart, Response, current_app, jsonify, request, session, websocket
@@ -20,7 +20,7 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
     app.secret_key = "not a secret"
 
     @app.while_serving
-    async def serving() -> AsyncIterator[None]:
+    async def serving() -> AsyncGenerator[None, None]:
         async with noted(events if events is not None else [], fails):
             yield
 
@@ -49,7 +49,7 @@ def _add_pages(app: Quart) -> None:
 
     @app.post("/login")
     async def login() -> str:
-        session["name"] = (await request.get_data()).decode()
+        session["name"] = str(await request.get_data(as_text=True))
         return "welcome"
 
     @app.get("/who")
@@ -102,4 +102,4 @@ def _add_streams(app: Quart) -> None:
     async def echo() -> None:
         await websocket.accept(subprotocol="echo" if websocket.requested_subprotocols else None)
         while True:
-            await websocket.send(f"the host: {await websocket.receive()}")
+            await websocket.send(f"the host: {await websocket.receive()!s}")

@@ -134,7 +134,14 @@ ROUTES = [
 ]
 
 
-def make(kind: type[Any], wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -> Any:
+def make(
+    kind: type[Any],
+    wrap: Wrap | None,
+    events: list[str] | None = None,
+    fails: str = "",
+    *,
+    stamped: bool = True,
+) -> Any:
     """Make the host in one of the two frameworks.
 
     Args:
@@ -142,6 +149,7 @@ def make(kind: type[Any], wrap: Wrap | None, events: list[str] | None = None, fa
         wrap: added as a middleware.
         events: what its lifespan notes.
         fails: ``start`` or ``stop``.
+        stamped: with a middleware after whose kind routes do not hear of a disconnect, also without plugins.
     """
 
     @asynccontextmanager
@@ -157,7 +165,8 @@ def make(kind: type[Any], wrap: Wrap | None, events: list[str] | None = None, fa
     app.add_exception_handler(Refused, refused)
     if wrap is not None:
         app.add_middleware(wrap)
-    app.add_middleware(BaseHTTPMiddleware, dispatch=stamp)
+    if stamped:
+        app.add_middleware(BaseHTTPMiddleware, dispatch=stamp)
     app.add_middleware(SessionMiddleware, secret_key="not a secret")
     app.add_middleware(CORSMiddleware, allow_origins=[ORIGIN], allow_methods=["*"], allow_credentials=True)
     if kind is FastAPI:

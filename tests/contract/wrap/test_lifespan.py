@@ -21,7 +21,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import Probe, loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import fastapi, starlette
-from tests.support import until
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 WITH_LIFESPAN: dict[str, Callable[..., Any]] = {
@@ -97,7 +97,8 @@ class TestInEveryFramework:
     async def test_a_host_that_fails_to_start_says_it_as_before(self, host: str, tmp_path: Path) -> None:
         """The same message and the same exception as without the plugins, which are not started."""
         told = []
-        for events in ([], None):
+        given: list[list[str] | None] = [[], None]
+        for events in given:
             if events is None:
                 server = Server(WITH_LIFESPAN[host](None, [], "start"))
             else:
@@ -384,7 +385,7 @@ async def test_a_servers_shutdown_ends_both_in_order(host: str, end: signal.Sign
     )
     assert process.stdout is not None
     events = [event for event in IN_ORDER if host != "django" or event.startswith("plugin")]
-    printed = []
+    printed: list[str] = []
     while not printed or not printed[-1].startswith("http"):
         line = await asyncio.wait_for(process.stdout.readline(), 60)
         assert line, "it ended"

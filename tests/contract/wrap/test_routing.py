@@ -91,7 +91,7 @@ def test_litestars_router_decides(path: str, slash: bool, method: str) -> None:
     """For any path and method: served exactly when Litestar routes it to a handler of a plugin's."""
     path = f"/{path}" if slash else path
     try:
-        handler: Any = SHAPES.asgi_router.handle_routing(path=normalize_path(path), method=method)[1]  # type: ignore[arg-type]
+        handler: Any = SHAPES.asgi_router.handle_routing(path=normalize_path(path), method=method)[1]
         served = handler.fn.__name__ != "options_handler"
     except HTTPException:
         served = False

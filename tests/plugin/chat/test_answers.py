@@ -171,8 +171,8 @@ def raw(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
 class TestReading:
     @pytest.mark.parametrize("name", HOSTILE)
     @pytest.mark.parametrize("method", CALLS)
-    async def test_a_hostile_answer_is_a_refusal_or_is_cleaned(self, method: str, name: str) -> None:
-        """No method lets anything else out than a proper value or `ChatRefused`."""
+    async def test_a_hostile_answer_is_refused_or_cleaned(self, method: str, name: str) -> None:
+        """Every method returns a valid value or raises `ChatRefused`."""
         status, headers, body = HOSTILE[name]
 
         async def serve(writer: asyncio.StreamWriter) -> None:
@@ -185,8 +185,8 @@ class TestReading:
         assert outcome == "refused" or (outcome == "given" and method in unread)
 
     @pytest.mark.parametrize("method", CALLS)
-    async def test_a_good_answer_is_read_whatever_its_dress(self, method: str) -> None:
-        """Compressed, with a charset, with another JSON type, and with much that nobody asked for."""
+    async def test_a_valid_answer_is_read_in_every_encoding(self, method: str) -> None:
+        """Compressed, with a charset, with another JSON type, and with unknown fields."""
         body = json.dumps({**GOOD[method], "more": {"deep": [[[{}]]], "ä": 1e9}}).encode()
         dresses: list[tuple[dict[str, str], bytes]] = [
             (JSON, body),
@@ -205,8 +205,8 @@ class TestReading:
             values = [await CALLS[method](provider) for _ in dresses]
         assert all(value == values[0] for value in values)
 
-    async def test_names_of_people_are_cleaned_not_refused(self) -> None:
-        """One odd name does not take the others out of a picker, and fits on one line of a bounded length."""
+    async def test_display_names_are_cleaned_and_not_refused(self) -> None:
+        """One unusual name does not remove others from a picker, and fits on one line of limited length."""
         names = ["\ud800Ada\x00\n\u2028", "x" * 100_000, "", 7, None, {"a": 1}, "Zoë 👩‍💻"]
         members = [{"id": f"U{at}", "name": "n", "real_name": name} for at, name in enumerate(names)]
         ids: tuple[Any, ...] = ("\ud800", "", "U 1", "U\n", 7, None, [], "U" * 256)
@@ -238,8 +238,8 @@ class TestReading:
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     @pytest.mark.parametrize("method", CALLS)
-    def test_any_answer_at_all_is_a_value_or_a_refusal(self, method: str, data: st.DataObject) -> None:
-        """Random bytes, and good answers with something changed in them, for every method."""
+    def test_any_answer_gives_a_value_or_a_refusal(self, method: str, data: st.DataObject) -> None:
+        """Random bytes, and valid answers with a change, for every method."""
         answer: dict[str, Any] = dict(GOOD[method])
         answer |= data.draw(
             st.dictionaries(st.sampled_from([*answer, "error", "needed", "provided"]), self.JSON_VALUES)
@@ -279,8 +279,8 @@ class TestBounds:
     def shorter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("flowactions_plugin.chat.provider.CALL_SECONDS", 1.0)
 
-    async def test_a_body_without_end_is_left_at_a_mebibyte(self) -> None:
-        """Of 300 MiB, little more than what is read leaves the provider, and it is not kept."""
+    async def test_at_most_a_mebibyte_of_a_body_is_read(self) -> None:
+        """Of 300 MiB, little more leaves the provider, and it is not kept in memory."""
         sent = 0
 
         async def serve(writer: asyncio.StreamWriter) -> None:
@@ -302,8 +302,8 @@ class TestBounds:
         assert sent < 32 << 20  # what the buffers of both sides' sockets take
         assert peak < 16 << 20
 
-    async def test_a_bomb_is_not_unpacked(self) -> None:
-        """A body that would become 128 MiB costs as much as one that is too long."""
+    async def test_a_decompression_bomb_is_not_decompressed(self) -> None:
+        """A body that decompresses to 128 MiB costs as much as one that is too large."""
         bomb = gzip.compress(b" " * (128 << 20))
         assert len(bomb) < MAX_BYTES
         tracemalloc.start()
@@ -328,8 +328,8 @@ class TestBounds:
             pytest.param((b"", b"\x16\x03\x01" * 100), id="no HTTP"),
         ],
     )
-    async def test_a_flood_ends_with_the_call(self, flood: tuple[bytes, bytes]) -> None:
-        """Whatever comes without end, the call does, and the memory that it takes is bounded."""
+    async def test_an_endless_answer_ends_with_the_call(self, flood: tuple[bytes, bytes]) -> None:
+        """The time of the call and its memory are limited."""
         first, more = flood
 
         async def serve(writer: asyncio.StreamWriter) -> None:
@@ -347,8 +347,8 @@ class TestBounds:
             tracemalloc.stop()
         assert peak < 64 << 20
 
-    async def test_a_body_that_breaks_off_is_a_refusal(self) -> None:
-        """Also when what has come would be a whole answer."""
+    async def test_an_incomplete_body_is_refused(self) -> None:
+        """Also when the received part would be a complete answer."""
 
         async def serve(writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n")
@@ -379,7 +379,7 @@ class TestEverywhere:
             assert await running.connect() == {"chat": "connected"}
             yield running
 
-    async def test_the_node_ends_in_one_of_its_reasons(
+    async def test_the_node_ends_with_a_specified_reason(
         self, run: ChatHost, caplog: pytest.LogCaptureFixture
     ) -> None:
         """With its line of §6.3, halting as configured, and with as many posts as retry says."""
@@ -402,7 +402,7 @@ class TestEverywhere:
         assert run.provider.messages == []
 
     async def test_a_deferred_message_is_posted_once(self, run: ChatHost) -> None:
-        """Its record goes with the failure, so that nothing is tried again behind the author's back."""
+        """Its record is deleted with the failure, so that it is not retried later."""
         for name, fault in self.FAULTS.items():
             walk = a_walk(pacing=Deferred("s"))
             config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
@@ -415,7 +415,7 @@ class TestEverywhere:
             assert run.provider.calls == ["chat.postMessage"], name
 
     async def test_no_route_answers_500(self, run: ChatHost, caplog: pytest.LogCaptureFixture) -> None:
-        """Test send, pickers, install and disconnect give the refusals that they always give."""
+        """Test send, pickers, install and disconnect answer with their usual problems."""
         channel = {"channelId": "C0GENERAL"}
         for name, fault in self.FAULTS.items():
             faults = run.provider.faults

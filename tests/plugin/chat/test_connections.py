@@ -8,7 +8,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -18,12 +18,13 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
 
@@ -58,15 +59,15 @@ class TestInstall:
         assert (card["status"], card["defaultChannel"]) == ("active", None)
         assert "xoxb" not in str(card)
 
-    async def test_exactly_the_scopes_are_asked_for(self, run: ChatHost) -> None:
-        """The authorize request carries the five scopes, and where to come back to (§2.3, §4.1.1)."""
+    async def test_exactly_the_scopes_are_requested(self, run: ChatHost) -> None:
+        """The authorize request has the five scopes and the redirect URI (§2.3, §4.1.1)."""
         query = parse_qs(urlsplit(await run.start()).query)
         assert query["scope"] == [SCOPES]
         assert query["redirect_uri"] == [CALLBACK]
         assert query["client_id"] == [CLIENT_ID]
 
-    async def test_the_address_is_given_as_json_when_asked_for(self, run: ChatHost) -> None:
-        """A dashboard that fetches gets the URL in a body (§4.1.1)."""
+    async def test_install_answers_with_json_on_request(self, run: ChatHost) -> None:
+        """A dashboard that uses fetch gets the URL in a body (§4.1.1)."""
         answer = await run.browser.get("/integrations/chat/install", headers={"accept": "application/json"})
         assert answer.status_code == 200
         assert answer.json()["data"]["url"].startswith("http://127.0.0.1")
@@ -74,8 +75,8 @@ class TestInstall:
         assert "httponly" in cookie
         assert "samesite=lax" in cookie
 
-    async def test_cancelling_is_told(self, run: ChatHost) -> None:
-        """Cancel at the provider ends in a reason, and nothing is stored (§4.1.2)."""
+    async def test_a_cancelled_install_redirects_with_a_reason(self, run: ChatHost) -> None:
+        """Nothing is stored (§4.1.2)."""
         url = await run.consent(await run.start(), decision="cancel")
         assert await run.end(url) == {"chat": "error", "reason": "cancelled"}
         assert await run.card() is None
@@ -88,27 +89,27 @@ class TestInstall:
         assert await run.end(url) == {"chat": "error", "reason": "already_used"}
         assert run.provider.calls.count("oauth.v2.access") == exchanges
 
-    async def test_racing_callbacks_connect_once(self, run: ChatHost) -> None:
-        """Of simultaneous callbacks, one is exchanged."""
+    async def test_concurrent_callbacks_connect_once(self, run: ChatHost) -> None:
+        """Of concurrent callbacks, one is exchanged."""
         url = await run.consent(await run.start())
         ends = await asyncio.gather(*(run.end(url) for _ in range(5)))
         assert sorted(end["chat"] for end in ends) == ["connected", *["error"] * 4]
 
-    async def test_another_browser_cannot_end_it(self, run: ChatHost) -> None:
-        """A callback without the flow's cookie is refused: nobody can slip a workspace to somebody else (§4.1.1, §5.2)."""
+    async def test_another_browser_cannot_finish_an_install(self, run: ChatHost) -> None:
+        """A callback without the flow's cookie is refused, so that nobody can connect a workspace to another user's organization (§4.1.1, §5.2)."""
         url = await run.consent(await run.start())
         run.browser = run.new_browser()
         assert await run.end(url) == {"chat": "error", "reason": "wrong_browser"}
 
     @pytest.mark.parametrize("state", ["", "x", "a.b", "é.ü", "%00", "e30.e30", "a" * 5000])
     async def test_a_forged_state_is_refused(self, run: ChatHost, state: str) -> None:
-        """Whatever the state, a callback that was not started here ends in a reason (§5.2)."""
+        """Whatever the state, a callback of a flow that was not started ends with a reason (§5.2)."""
         answer = await run.browser.get(CALLBACK, params={"code": "c", "state": state})
         assert answer.status_code == 303
         assert "reason=invalid_state" in answer.headers["location"]
 
-    async def test_another_organizations_member_cannot_end_it(self, run: ChatHost) -> None:
-        """Who has signed in elsewhere since the start is told, and the workspace is given to neither."""
+    async def test_a_member_of_another_organization_cannot_finish_an_install(self, run: ChatHost) -> None:
+        """When another organization's user has signed in meanwhile, neither gets the workspace."""
         url = await run.consent(await run.start())
         run.sign_in("globex")
         assert await run.end(url) == {"chat": "error", "reason": "wrong_organization"}
@@ -116,16 +117,16 @@ class TestInstall:
         run.sign_in("acme")
         assert await run.card() is None
 
-    async def test_a_browser_without_a_session_can_end_it(self, run: ChatHost) -> None:
-        """A dashboard that works with bearer tokens has none on the way back: the flow's cookie is enough."""
+    async def test_a_browser_without_a_session_can_finish_an_install(self, run: ChatHost) -> None:
+        """A dashboard with bearer tokens sends none after a redirect: the flow's cookie is enough."""
         url = await run.consent(await run.start())
         run.host.principal = None
         assert await run.end(url) == {"chat": "connected"}
         run.sign_in("acme")
         assert (await run.card())["installedBy"]["name"] == "Ada"
 
-    async def test_an_expired_link_is_told(self, run: ChatHost, database_url: str) -> None:
-        """Ten minutes is what a person has; who comes later is told so, even after others have started (§5.2)."""
+    async def test_an_expired_flow_redirects_with_its_reason(self, run: ChatHost, database_url: str) -> None:
+        """After ten minutes, and also after others have started flows (§5.2)."""
         early, late = await run.start(), await run.start()
         await age_flows(database_url, 580)
         assert await run.end(await run.consent(early)) == {"chat": "connected"}
@@ -137,8 +138,8 @@ class TestInstall:
         assert await run.end(callback) == {"chat": "error", "reason": "already_used"}
         assert run.provider.calls.count("oauth.v2.access") == exchanges
 
-    async def test_the_state_names_nobody(self, run: ChatHost, database_url: str) -> None:
-        """What passes through the provider and the browser's history tells neither tenant nor person, in any coding."""
+    async def test_the_state_holds_neither_tenant_nor_user(self, run: ChatHost, database_url: str) -> None:
+        """In no encoding."""
         principal = DashboardPrincipal(
             organization_id="org-marker", user_id="user-marker", user_name="Name Marker", may_change=True
         )
@@ -155,8 +156,8 @@ class TestInstall:
         card = await run.card()
         assert card["installedBy"] == {"id": "user-marker", "name": "Name Marker"}
 
-    async def test_a_state_whose_parts_are_changed_is_refused(self, run: ChatHost) -> None:
-        """Neither part can be exchanged for another flow's."""
+    async def test_a_changed_part_of_the_state_is_refused(self, run: ChatHost) -> None:
+        """Neither part can be replaced with that of another flow."""
         first, second = [
             parse_qs(urlsplit(await run.start()).query)["state"][0].partition(".") for _ in range(2)
         ]
@@ -166,8 +167,8 @@ class TestInstall:
                 "reason": "invalid_state",
             }
 
-    async def test_an_install_for_a_whole_enterprise_is_refused(self, run: ChatHost) -> None:
-        """Its token is of no workspace: it is revoked, and the person is told to choose one."""
+    async def test_an_enterprise_install_is_refused(self, run: ChatHost) -> None:
+        """Its token belongs to no workspace: it is revoked, and the advice is to choose one."""
         workspace = run.provider.state.workspaces[0]
         token = run.provider.state.add_token(workspace)
         body = {"ok": True, "access_token": token.value, "team": None, "is_enterprise_install": True}
@@ -181,36 +182,38 @@ class TestInstall:
         ("code", "said"),
         [("bad_redirect_uri", "bad_redirect_uri"), ("x" * 500, "x" * 100), ("", "unreachable")],
     )
-    async def test_a_refused_exchange_is_told(self, run: ChatHost, code: str, said: str) -> None:
-        """The provider's code is the reason, whatever it is."""
+    async def test_a_refused_exchange_redirects_with_the_providers_code(
+        self, run: ChatHost, code: str, said: str
+    ) -> None:
+        """Whatever the code is."""
         headers = (("content-type", "application/json;charset=utf-8"),)
         body = json.dumps({"ok": False, "error": code}).encode()
         run.provider.faults["oauth.v2.access"].append(Fault(200, body, headers))
         assert await run.connect() == {"chat": "error", "reason": said}
 
-    async def test_an_error_of_the_provider_is_not_repeated_to_the_browser(self, run: ChatHost) -> None:
-        """What anybody can write into the callback's address does not reach the dashboard's."""
+    async def test_the_callbacks_error_text_is_not_repeated(self, run: ChatHost) -> None:
+        """Text that anyone can write into the callback's URL does not reach the dashboard's URL."""
         query = parse_qs(urlsplit(await run.start()).query)
         url = f"{CALLBACK}?state={query['state'][0]}&error=%3Cscript%3E"
         assert await run.end(url) == {"chat": "error", "reason": "provider_error"}
 
-    async def test_a_callback_without_a_code_is_told(self, run: ChatHost) -> None:
+    async def test_a_callback_without_a_code_redirects_with_a_reason(self, run: ChatHost) -> None:
         """Neither code nor error."""
         query = parse_qs(urlsplit(await run.start()).query)
         assert await run.end(f"{CALLBACK}?state={query['state'][0]}") == {"chat": "error", "reason": "no_code"}
 
-    async def test_two_tabs_do_not_disturb_each_other(self, run: ChatHost) -> None:
-        """Each flow has a cookie of its own."""
+    async def test_two_tabs_can_install_at_the_same_time(self, run: ChatHost) -> None:
+        """Each flow has its own cookie."""
         first, second = await run.start(), await run.start()
         assert await run.end(await run.consent(second)) == {"chat": "connected"}
         assert await run.end(await run.consent(first)) == {"chat": "connected"}
 
-    async def test_a_permission_that_was_not_granted_is_told(self, run: ChatHost) -> None:
-        """Missing scopes end in a reason."""
+    async def test_a_scope_that_was_not_granted_redirects_with_a_reason(self, run: ChatHost) -> None:
+        """The reason is missing_scope."""
         assert await run.connect(scope="chat:write") == {"chat": "error", "reason": "missing_scope"}
 
-    async def test_a_code_the_provider_does_not_know_is_told(self, run: ChatHost) -> None:
-        """The provider's own code becomes the reason."""
+    async def test_an_unknown_code_redirects_with_a_reason(self, run: ChatHost) -> None:
+        """The provider's own code is the reason."""
         query = parse_qs(urlsplit(await run.start()).query)
         answer = await run.browser.get(CALLBACK, params={"code": "made-up", "state": query["state"][0]})
         assert "reason=invalid_code" in answer.headers["location"]
@@ -277,8 +280,8 @@ class TestScopes:
         run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(exchanged).encode(), (JSON,)))
         run.provider.faults["auth.test"].extend([Fault(200, json.dumps(tested).encode(), headers)] * 2)
 
-    async def test_callback_and_card_say_the_same(self, run: ChatHost) -> None:
-        """The header tells what a token may do; without it, the exchange's answer; without both, nobody knows."""
+    async def test_callback_and_card_report_the_same_scopes(self, run: ChatHost) -> None:
+        """From the header; without it, from the exchange's answer; without both, none counts as missing."""
         headers = (None, "", self.PART, self.FULL, self.FULL.replace(",", ", "))
         for header, field in itertools.product(headers, (None, "", self.PART, self.FULL)):
             self.says(run, header, field)
@@ -291,8 +294,8 @@ class TestScopes:
             assert (card["status"], card["advice"] is not None) == ("active", bool(missing))
             assert end == ({"chat": "error", "reason": "missing_scope"} if missing else {"chat": "connected"})
 
-    async def test_a_scope_that_turns_out_to_be_missing_shows_on_the_card(self, run: ChatHost) -> None:
-        """A refusal of the provider's is noted; the connection stays active, and the note goes when it works again."""
+    async def test_a_scope_that_a_call_lacks_is_shown_on_the_card(self, run: ChatHost) -> None:
+        """The connection stays active, and the scope is removed when a call succeeds."""
         await run.connect()
         (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
         direct = {"chatActionType": "dm", "chatUserId": "U0GRACE"}
@@ -328,10 +331,10 @@ class TestScopes:
             ({"needed": ",".join(f"s{at}" for at in range(5000))}, [f"s{at}" for at in range(100)]),
         ],
     )
-    async def test_what_the_provider_calls_missing_is_cleaned(
+    async def test_the_providers_missing_scopes_are_validated(
         self, run: ChatHost, more: dict[str, Any], missing: list[str]
     ) -> None:
-        """Only what can be a scope is kept, and the call's own when the provider names none."""
+        """Only well-formed scopes are stored, and the call's own scope when the provider names none."""
         await run.connect()
         body = json.dumps({"ok": False, "error": "missing_scope", **more}).encode()
         run.provider.faults["chat.postMessage"].append(Fault(200, body, (JSON,)))
@@ -345,10 +348,10 @@ class TestScopes:
 
         await until(cleared)
 
-    async def test_what_is_known_is_not_written_again(
+    async def test_a_known_missing_scope_is_not_written_again(
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A flow that goes on failing costs the database one write, and one that works none."""
+        """A flow that keeps failing costs one write, and one that works none."""
         await run.connect()
         change, writes = ConnectionStore.change_missing_scopes, 0
 
@@ -367,10 +370,10 @@ class TestScopes:
             assert (await run.message()).reason == "send_failed"
         assert writes == 1
 
-    async def test_a_connection_of_an_earlier_release_shows_what_was_granted(
+    async def test_a_connection_of_an_earlier_release_derives_its_missing_scopes(
         self, run: ChatHost, database_url: str
     ) -> None:
-        """It noted nothing: what is missing follows from what was granted, and what is refused comes to it."""
+        """From the granted ones, and from calls that the provider refuses."""
         await run.connect(scope=self.PART)
         settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
         async with Database(settings.database_url) as database, database.write() as connection:
@@ -386,10 +389,10 @@ class TestScopes:
 class TestStaticToken:
     @pytest.mark.parametrize("environment", ["production", ""])
     @pytest.mark.parametrize("with_app", [True, False])
-    async def test_outside_development_chat_is_unavailable(
+    async def test_a_static_token_outside_development_makes_chat_unavailable(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, with_app: bool
     ) -> None:
-        """Node and routes say which setting it is, with an app configured or not; nothing else breaks (§5.5)."""
+        """Node and routes name the setting, with an app configured or not; everything else works (§5.5)."""
         monkeypatch.chdir(tmp_path)
         settings = chat_settings(
             f"sqlite:///{tmp_path / 'f.db'}",
@@ -428,7 +431,7 @@ class TestTenancy:
         other = await run.actions.reach(a_walk(organization_id="globex", agent_id="a1"), node)
         assert other.reason == "not_connected"
 
-    async def test_two_organizations_do_not_cross(self, run: ChatHost) -> None:
+    async def test_organizations_are_separate(self, run: ChatHost) -> None:
         """Each organization sends with its own workspace, and sees its own card."""
         await run.connect()
         run.sign_in("globex")
@@ -446,7 +449,7 @@ class TestTenancy:
     async def test_a_token_moved_to_another_row_does_not_open(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever writes to the database cannot make one organization use another's token (§2.2)."""
+        """A writer of the database cannot make one organization use another's token (§2.2)."""
         monkeypatch.chdir(tmp_path)
         provider = FakeChatProvider()
         token = provider.state.add_token(provider.state.workspaces[0])
@@ -472,8 +475,8 @@ class TestTenancy:
         assert result.reason == "send_failed"
         assert provider.messages == []
 
-    async def test_two_organizations_with_one_workspace_do_not_disturb_each_other(self, run: ChatHost) -> None:
-        """Cards and channels are each one's own; when one disconnects, the other goes on sending."""
+    async def test_two_organizations_can_share_a_workspace(self, run: ChatHost) -> None:
+        """Cards and channels are separate; when one disconnects, the other continues to send."""
         await run.connect()
         await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"})
         run.sign_in("globex")
@@ -490,10 +493,10 @@ class TestTenancy:
         await run.browser.delete("/integrations/chat/connection")
         assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
 
-    async def test_the_operators_static_token_is_never_revoked(
+    async def test_the_static_token_is_never_revoked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It was not made by an install, so disconnecting does not take it from its owner."""
+        """Disconnecting does not revoke a token that no install created."""
         monkeypatch.chdir(tmp_path)
         provider = FakeChatProvider()
         token = provider.state.add_token(provider.state.workspaces[0])
@@ -513,10 +516,10 @@ class TestKeys:
 
     OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 
-    async def test_without_the_key_a_connection_is_unusable_and_says_so(
+    async def test_without_its_key_a_connection_is_unusable(
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No part fails hard: card, test send, picker and node each say what to do; the key back mends it."""
+        """Card, test send, picker and node say what to do; with the key, it works again."""
         monkeypatch.chdir(tmp_path)
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
             await run.connect()
@@ -535,14 +538,14 @@ class TestKeys:
             assert run.provider.calls == []
             assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
 
-    async def test_resealing_makes_the_old_key_superfluous(
+    async def test_after_resealing_the_old_key_is_not_needed(
         self,
         database_url: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """With the new key in front, `flowactions reseal` puts everything under it, and the old one can go (§2.2)."""
+        """`flowactions reseal` seals everything with the new key (§2.2)."""
         monkeypatch.chdir(tmp_path)
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
             await run.connect()
@@ -568,10 +571,10 @@ class TestKeys:
         assert "organization acme" in errors
         assert "organization globex" in errors
 
-    async def test_without_any_key_reseal_says_so(
+    async def test_reseal_without_a_key_names_the_setting(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The missing setting is named."""
+        """It changes nothing."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", f"sqlite:///{tmp_path / 'f.db'}")
         assert await asyncio.to_thread(main, ["reseal"]) == 1
@@ -605,8 +608,8 @@ class TestTestSend:
             "message": "Invite the app to the channel first.",
         }
 
-    async def test_what_is_missing_is_told(self, run: ChatHost) -> None:
-        """No connection and no default channel are conflicts, no text is a mistake (§4.1.3)."""
+    async def test_a_test_send_names_what_is_missing(self, run: ChatHost) -> None:
+        """No connection and no default channel are conflicts, an empty text is invalid (§4.1.3)."""
         path = "/integrations/chat/send-message"
         missing = await run.browser.post(path, json={"text": "x"})
         assert (missing.status_code, missing.json()["code"]) == (409, "not_connected")
@@ -635,16 +638,27 @@ class TestTestSend:
             "\n",
         ],
     )
-    async def test_a_default_channel_is_an_id(self, run: ChatHost, channel: str) -> None:
-        """Only what looks like an id is taken."""
+    async def test_a_default_channel_must_be_an_id(self, run: ChatHost, channel: str) -> None:
+        """Other text is refused."""
         await run.connect()
         path = "/integrations/chat/connection/default-channel"
         assert (await run.browser.put(path, json={"channelId": channel})).status_code == 400
 
-    async def test_disconnecting_revokes_at_the_provider(self, run: ChatHost) -> None:
-        """The token is worthless afterwards, even when somebody kept it."""
+    async def test_disconnecting_revokes_the_token(self, run: ChatHost) -> None:
+        """It does not work afterwards, also for a caller that kept it."""
         await run.connect()
         assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
         (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
         assert token.dead == "token_revoked"
         assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+
+
+@pytest.mark.parametrize("public_url", ["https://host.example", "https://host.example/flows"])
+def test_the_prefix_is_in_the_callback_once(public_url: str, tmp_path: Path) -> None:
+    """Whether BACKEND_PUBLIC_URL names the prefix of the routes or not, the provider sends browsers to the same place."""
+    settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", "http://127.0.0.1:9")
+    actions = FlowActions.load(SmallHost({**settings, "BACKEND_PUBLIC_URL": public_url}), prefix="/flows")
+    installer = cast("Chat", services_of(actions.host)._chat).installer
+    assert installer._redirect_uri == "https://host.example/flows/integrations/chat/callback"
+    pickers = actions.node_types["chat_message"].pickers
+    assert pickers["chatChannelId"] == "/flows/integrations/chat/channels"

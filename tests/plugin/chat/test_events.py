@@ -93,10 +93,10 @@ class TestRefusals:
             (None, SIGNING_SECRET, "X-Slack-Request-Timestamp or X-Slack-Signature is missing"),
         ],
     )
-    async def test_each_cause_is_logged_once_a_minute_and_none_is_told(
+    async def test_each_cause_is_logged_once_a_minute_and_not_answered(
         self, run: ChatHost, at: int | None, secret: str, said: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A wrong secret and a clock that is off are told apart, and neither secret nor signature is written."""
+        """A wrong secret and a wrong clock are distinguished, and neither secret nor signature is logged."""
         stamp = int(time.time()) + (at or 0)
         signed = signature(secret, stamp, b"{}")
         headers = {"x-slack-signature": signed}
@@ -154,7 +154,7 @@ class TestVerifying:
             ({"x-slack-request-timestamp": "²".encode("latin-1"), "x-slack-signature": "{good}"}, b"{}"),
         ],
     )
-    async def test_what_the_provider_has_not_signed_is_refused(
+    async def test_a_request_without_a_valid_signature_is_refused(
         self, run: ChatHost, headers: dict[str, Any], body: bytes
     ) -> None:
         """Tampered, stale, future, missing, non-numeric, non-ASCII and non-UTF-8 are all 401 (§5.4)."""
@@ -175,16 +175,16 @@ class TestVerifying:
         answer = await run.browser.post(EVENTS, content=body, headers=sent)
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
 
-    async def test_a_body_without_end_is_refused(self, run: ChatHost) -> None:
+    async def test_a_body_that_is_too_large_is_refused(self, run: ChatHost) -> None:
         """More than 1 MiB is not read."""
         answer = await run.browser.post(EVENTS, content=b"x" * (1024 * 1024 + 1))
         assert answer.status_code == 413
         assert answer.headers["content-type"].startswith("application/problem+json")
 
-    async def test_without_a_secret_the_setting_is_named(
+    async def test_without_a_secret_the_answer_names_the_setting(
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither the whole provider nor its signing secret is there: 503 says which to set (§5.5)."""
+        """Without the provider's settings or its signing secret: 503 (§5.5)."""
         monkeypatch.chdir(tmp_path)
         without = chat_settings(database_url, "http://127.0.0.1:1")
         del without["CHAT_SIGNING_SECRET"]
@@ -225,8 +225,8 @@ class TestReading:
             json.dumps(uninstalled(api_app_id=["A"])).encode(),
         ],
     )
-    async def test_what_is_signed_but_no_event_is_a_mistake(self, run: ChatHost, body: bytes) -> None:
-        """Whatever the provider signs, the answer is no 500."""
+    async def test_a_signed_body_that_is_not_an_event_is_invalid(self, run: ChatHost, body: bytes) -> None:
+        """Whatever the provider signs, the answer is not 500."""
         answer = await send(run, body)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
@@ -248,13 +248,13 @@ class TestReading:
             ),
         ).map(lambda value: json.dumps(value).encode())
     )
-    def test_any_body_is_understood_or_refused(self, body: bytes) -> None:
-        """No other error comes out."""
+    def test_any_body_is_parsed_or_refused(self, body: bytes) -> None:
+        """No other error is raised."""
         with contextlib.suppress(EventInvalid):
             read_event(body, 0)
 
-    async def test_the_challenge_is_given_back(self, run: ChatHost) -> None:
-        """The provider checks the address before it sends events there; strangers learn nothing (§4.1.4)."""
+    async def test_the_challenge_is_returned(self, run: ChatHost) -> None:
+        """The provider verifies the URL before it sends events; without a signature, the answer is 401 (§4.1.4)."""
         body = {"type": "url_verification", "challenge": "3eZbrw1aB10n0pFHbrvAp", "token": "x"}
         answer = await send(run, body)
         assert (answer.status_code, answer.json()) == (200, {"challenge": body["challenge"]})
@@ -278,10 +278,10 @@ class TestReading:
             uninstalled(api_app_id="AANOTHER"),
         ],
     )
-    async def test_what_does_not_concern_a_connection_is_acknowledged(
+    async def test_an_event_without_a_connection_is_acknowledged(
         self, run: ChatHost, body: dict[str, Any]
     ) -> None:
-        """Other types, other workspaces, other apps and other bots change nothing (§4.1)."""
+        """Other types, workspaces, apps and bots change nothing (§4.1)."""
         await run.connect()
         if "event_time" in body:
             body = {**body, "event_time": int(time.time())}  # made before the install, it would be stale
@@ -295,10 +295,10 @@ class TestRevoking:
         ("event", "reason"),
         [(uninstalled(), "app_uninstalled"), (revoked("UOTHER", "UBOTACME"), "token_revoked")],
     )
-    async def test_the_card_and_the_nodes_say_to_reconnect(
+    async def test_after_a_revocation_card_and_nodes_advise_to_reconnect(
         self, run: ChatHost, event: dict[str, Any], reason: str
     ) -> None:
-        """After a revocation nothing is sent, the provider is not even asked, and a reconnect mends it (§6.2)."""
+        """Nothing is sent, the provider is not called, and a reconnect repairs it (§6.2)."""
         await run.connect()
         event = {**event, "event_time": int(time.time())}
         assert (await send(run, event)).json()["data"]["duplicate"] is False
@@ -315,7 +315,7 @@ class TestRevoking:
         assert await run.connect() == {"chat": "connected"}
         assert (await run.message()).status == "sent"
 
-    async def test_a_real_uninstall_is_heard_of(self, run: ChatHost) -> None:
+    async def test_an_uninstall_revokes_the_connection(self, run: ChatHost) -> None:
         """The provider's two events, in either order, leave one revoked connection."""
         await run.connect()
         (workspace, _) = run.provider.state.workspaces
@@ -323,8 +323,8 @@ class TestRevoking:
             assert (await send(run, body)).status_code == 200
         assert await status(run, "acme") == ("revoked", "token_revoked")
 
-    async def test_an_event_counts_once(self, run: ChatHost) -> None:
-        """A redelivery after a reconnect is acknowledged and does nothing, not even one of 20 at a time."""
+    async def test_an_event_is_processed_once(self, run: ChatHost) -> None:
+        """A redelivery after a reconnect is acknowledged and has no effect, also one of 20 concurrent ones."""
         await run.connect()
         event = uninstalled()
         answers = await asyncio.gather(*(send(run, event) for _ in range(20)))
@@ -334,15 +334,15 @@ class TestRevoking:
         assert (await send(run, event)).json()["data"] == {"received": True, "duplicate": True}
         assert await status(run, "acme") == ("active", None)
 
-    async def test_an_event_from_before_the_install_is_stale(self, run: ChatHost) -> None:
-        """The reinstall was faster than the event: the new connection stays (§6.2)."""
+    async def test_an_event_before_the_install_is_ignored(self, run: ChatHost) -> None:
+        """A reinstall that was faster than the event stays active (§6.2)."""
         await run.connect()
         for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOTACME", event_time=1)):
             assert (await send(run, event)).json()["data"]["duplicate"] is False
         assert await status(run, "acme") == ("active", None)
 
-    async def test_only_the_workspaces_own_connections_end(self, run: ChatHost) -> None:
-        """Two organizations with two workspaces: an event of one does not touch the other."""
+    async def test_an_event_revokes_only_its_workspaces_connections(self, run: ChatHost) -> None:
+        """Of two organizations with two workspaces, the other one is not changed."""
         await run.connect()
         run.sign_in("globex")
         await run.connect(workspace="T0GLOBEX")
@@ -352,10 +352,8 @@ class TestRevoking:
         assert (await run.message("acme")).status == "sent"
         assert (await run.message("globex")).reason == "send_failed"
 
-    async def test_of_two_with_one_workspace_both_end_and_each_reconnects_for_itself(
-        self, run: ChatHost
-    ) -> None:
-        """The app is gone from the workspace for both; who reconnects does so for its own organization only."""
+    async def test_an_event_revokes_all_connections_of_a_shared_workspace(self, run: ChatHost) -> None:
+        """Each organization reconnects only itself."""
         await run.connect()
         run.sign_in("globex")
         await run.connect()
@@ -366,8 +364,8 @@ class TestRevoking:
         assert await status(run, "globex") == ("active", None)
         assert await status(run, "acme") == ("revoked", "app_uninstalled")
 
-    async def test_events_are_forgotten_in_time(self, run: ChatHost) -> None:
-        """What was noted for deduplication is pruned, in batches."""
+    async def test_recorded_events_are_pruned(self, run: ChatHost) -> None:
+        """In batches, after the retention."""
         await run.connect()
         for _ in range(3):
             await send(run, uninstalled("T0NOBODY"))

@@ -55,8 +55,8 @@ async def everything(run: ChatHost, route: str, **query: str) -> list[str]:
         cursor = found["nextCursor"]
 
 
-async def test_channels_are_found_by_name_and_marked(run: ChatHost) -> None:
-    """A channel that the app has not joined says so; archived ones are left out."""
+async def test_channels_are_found_by_name(run: ChatHost) -> None:
+    """A channel that the app has not joined is marked; archived ones are left out."""
     await run.connect()
     found = await page(run, CHANNELS)
     assert {choice["label"]: choice["note"] for choice in found["data"]} == {
@@ -72,7 +72,7 @@ async def test_channels_are_found_by_name_and_marked(run: ChatHost) -> None:
 
 
 async def test_members_are_people(run: ChatHost) -> None:
-    """Bots, deactivated accounts and the built-in user are left out (§2.3); any of a person's names finds them."""
+    """Bots, deactivated accounts and the built-in user are left out (§2.3); each of a person's names matches."""
     run.provider.state.workspaces[0].members += [Member(id="U1", name="zoe", real_name="Example, Zoë")]
     await run.connect()
     assert await everything(run, MEMBERS) == ["U0GRACE", "U0LINUS", "U1"]
@@ -80,8 +80,8 @@ async def test_members_are_people(run: ChatHost) -> None:
     assert await everything(run, MEMBERS, search="@ZO") == ["U1"]
 
 
-async def test_without_the_permission_private_channels_are_left_out_and_it_says_so(run: ChatHost) -> None:
-    """Some workspaces hold groups:read back: the public channels are listed all the same."""
+async def test_without_groups_read_a_notice_explains_missing_private_channels(run: ChatHost) -> None:
+    """Some workspaces do not grant groups:read: the public channels are listed."""
     assert (await run.connect(scope="chat:write,channels:read"))["reason"] == "missing_scope"
     found = await page(run, CHANNELS)
     assert [choice["label"] for choice in found["data"]] == ["#general", "#orders", "#random"]
@@ -91,15 +91,15 @@ async def test_without_the_permission_private_channels_are_left_out_and_it_says_
     assert (card["status"], "Reconnect" in card["advice"]) == ("active", True)
 
 
-async def test_a_big_workspace_is_paged_through(big: ChatHost) -> None:
+async def test_a_large_workspace_can_be_paged_through(big: ChatHost) -> None:
     """With empty pages first, each of 5,000 channels is found exactly once."""
     assert await everything(big, CHANNELS) == [f"C{number:04}" for number in range(5000)]
 
 
-async def test_a_name_is_found_among_thousands_in_one_answer(
+async def test_a_search_reads_thousands_of_names_in_one_answer(
     big: ChatHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last of 5,000 is there at once; typing on costs the provider nothing more."""
+    """The last of 5,000 is found; a longer search text makes no further call."""
     monkeypatch.setattr("flowactions_plugin.chat.pickers.SEARCH_SECONDS", SAFETY_SECONDS)
     async with within(5):
         found = await page(big, CHANNELS, search="c-4999")
@@ -111,10 +111,10 @@ async def test_a_name_is_found_among_thousands_in_one_answer(
     assert big.provider.calls.count("conversations.list") == calls
 
 
-async def test_pages_too_long_to_be_read_are_asked_for_in_parts(
+async def test_pages_that_are_too_large_are_requested_in_smaller_sizes(
     big: ChatHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where 999 names are more than is read of an answer, fewer are asked for, from then on."""
+    """Where 999 names exceed the size limit, fewer are requested from then on."""
     for module in ("answers", "provider"):
         monkeypatch.setattr(f"flowactions_plugin.chat.{module}.MAX_BYTES", 40_000)
     found = await page(big, CHANNELS, search="c-0999")
@@ -129,8 +129,8 @@ async def test_pages_too_long_to_be_read_are_asked_for_in_parts(
     assert (found["data"], found["notice"]) == ([], PAUSED)
 
 
-async def test_a_short_wait_is_waited_for(big: ChatHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A provider that asks for a second gets it, and the answer is whole."""
+async def test_a_short_retry_after_is_honoured(big: ChatHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is complete."""
     monkeypatch.setattr("flowactions_plugin.chat.pickers.SEARCH_SECONDS", SAFETY_SECONDS)
     big.provider.faults["conversations.list"].extend([RATE_LIMITED])
     found = await page(big, CHANNELS, search="c-4999")
@@ -142,10 +142,10 @@ async def test_a_short_wait_is_waited_for(big: ChatHost, monkeypatch: pytest.Mon
     "fault", [RATE_LIMITED, WITHOUT_ADVICE, RATE_LIMITED._replace(headers=(("retry-after", "30"),))]
 )
 @pytest.mark.parametrize("pages_before", [0, 4])
-async def test_a_provider_that_throttles_leaves_what_there_is_and_a_cursor(
+async def test_a_throttled_search_returns_partial_results_and_a_cursor(
     big: ChatHost, fault: Fault, pages_before: int
 ) -> None:
-    """Whether on the first page or later: an answer in time, with what was found, a notice, and where to go on."""
+    """On the first page or later: in time, with the choices found, a notice and a cursor."""
     big.provider.state.workspaces[0].page_size = 10
     passing = [Fault(delay=0, passes=True)] * pages_before
     big.provider.faults["conversations.list"].extend([*passing, *[fault] * 20])
@@ -160,8 +160,8 @@ async def test_a_provider_that_throttles_leaves_what_there_is_and_a_cursor(
     assert (len(rest["data"]), rest["notice"]) == (20, None)
 
 
-async def test_a_provider_that_stops_answering_leaves_what_there_is(big: ChatHost) -> None:
-    """After the first page an outage ends the search early; before it, it is an error with advice."""
+async def test_an_outage_during_a_search_returns_partial_results(big: ChatHost) -> None:
+    """Before the first page, it is an error with advice."""
     big.provider.state.workspaces[0].page_size = 10
     big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [DOWN])
     found = await page(big, CHANNELS, search="c-00")
@@ -172,8 +172,8 @@ async def test_a_provider_that_stops_answering_leaves_what_there_is(big: ChatHos
     assert "try again later" in answer.json()["detail"]
 
 
-async def test_a_slow_provider_is_not_waited_for(big: ChatHost) -> None:
-    """A page that does not come leaves what came before, within the bound."""
+async def test_a_slow_page_ends_the_search_at_its_time_limit(big: ChatHost) -> None:
+    """With the choices of the earlier pages."""
     big.provider.state.workspaces[0].page_size = 10
     slow = Fault(200, b'{"ok":true}', delay=20)
     big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [slow])
@@ -183,8 +183,8 @@ async def test_a_slow_provider_is_not_waited_for(big: ChatHost) -> None:
 
 
 @pytest.mark.parametrize("route", [CHANNELS, MEMBERS])
-async def test_what_cannot_be_asked_is_told(run: ChatHost, route: str) -> None:
-    """No connection, a cursor that was made up, a text that is too long, and a dead token, each with its answer."""
+async def test_an_invalid_search_is_answered_with_its_problem(run: ChatHost, route: str) -> None:
+    """No connection, an unknown cursor, a text that is too long, and a revoked token."""
     answer = await run.browser.get(route)
     assert (answer.status_code, answer.json()["code"]) == (409, "not_connected")
     await run.connect()
@@ -213,8 +213,8 @@ async def test_what_cannot_be_asked_is_told(run: ChatHost, route: str) -> None:
         b'{"ok":true,"channels":[],"response_metadata":{"next_cursor":7}}',
     ],
 )
-async def test_an_answer_of_any_shape_is_survived(run: ChatHost, body: bytes) -> None:
-    """A provider that answers nonsense gives an error with advice, or a list of what can be used."""
+async def test_a_malformed_page_gives_an_error_or_its_valid_choices(run: ChatHost, body: bytes) -> None:
+    """With advice."""
     await run.connect()
     headers = (("content-type", "application/json;charset=utf-8"),)
     run.provider.faults["conversations.list"].append(Fault(200, body, headers))
@@ -224,8 +224,8 @@ async def test_an_answer_of_any_shape_is_survived(run: ChatHost, body: bytes) ->
         assert [choice["label"] for choice in answer.json()["data"]] in ([], ["#fine"])
 
 
-async def test_pages_of_one_organization_are_not_shown_to_another(run: ChatHost) -> None:
-    """What is kept for a moment is kept apart."""
+async def test_cached_pages_are_separate_for_each_organization(run: ChatHost) -> None:
+    """Also of one workspace."""
     await run.connect()
     run.sign_in("globex")
     run.provider.state.workspaces[1].channels[:] = [Channel(id="CG", name="globex-only")]
@@ -236,8 +236,8 @@ async def test_pages_of_one_organization_are_not_shown_to_another(run: ChatHost)
     assert await everything(run, CHANNELS) == ["CG"]
 
 
-def test_kept_pages_grow_old_and_do_not_pile_up() -> None:
-    """A page is used again for half a minute, and the oldest make room."""
+def test_cached_pages_expire_and_are_limited_in_number() -> None:
+    """After half a minute, or when newer ones need the room."""
     now = [0.0]
     cache = PageCache(lambda: now[0])
     one = Page([Choice("C", "#c", None, ("c",))], None)

@@ -119,10 +119,10 @@ async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, 
     assert not provider.state.is_installed(provider.state.workspaces[0])
 
 
-async def test_the_environments_proxies_get_nothing(
+async def test_proxies_of_the_environment_are_not_used(
     trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither token nor client secret goes where an environment variable points: no call goes there at all."""
+    """No call goes to them, with or without a token."""
     monkeypatch.chdir(tmp_path)
     provider = FakeChatProvider()
     async with serve(provider.app) as url:
@@ -130,10 +130,10 @@ async def test_the_environments_proxies_get_nothing(
     assert trap == []
 
 
-async def test_the_proxy_of_the_settings_serves_every_call(
+async def test_the_configured_proxy_is_used_for_every_call(
     trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In absolute form for http, with its user name and password, which are not shown to the provider or the log."""
+    """In absolute form for http; its user name and password are shown neither to the provider nor in the log."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG, "flowactions")
     provider = FakeChatProvider()
@@ -149,10 +149,10 @@ async def test_the_proxy_of_the_settings_serves_every_call(
     assert "s3c" not in caplog.text
 
 
-async def test_a_proxy_that_refuses_is_a_failed_call_and_stays_unnamed(
+async def test_a_proxy_that_refuses_fails_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Away, or with another password: the message is not sent, and no log shows the proxy's address."""
+    """Unreachable, or with another password: the message is not sent, and no log shows the proxy's address."""
     monkeypatch.chdir(tmp_path)
     async with a_proxy() as proxy:
         wrong = proxy.url.replace("s3c", "0ther")
@@ -198,10 +198,10 @@ def authority(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, ssl.create_default_context(cadata=certificate.decode())
 
 
-async def test_tls_goes_through_a_tunnel_in_which_the_token_is_not_seen(
+async def test_https_uses_a_tunnel_that_hides_the_token(
     trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For https, the proxy is asked for a tunnel, and is given neither token nor text."""
+    """The proxy sees neither token nor text."""
     server, client = authority(tmp_path)
     monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", client)
     arrived: list[bytes] = []
@@ -230,10 +230,10 @@ async def test_tls_goes_through_a_tunnel_in_which_the_token_is_not_seen(
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_redirect_is_followed(
+async def test_redirects_are_not_followed(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever redirects a call gets neither token nor client secret for the place that it names."""
+    """The target gets neither token nor client secret."""
     monkeypatch.chdir(tmp_path)
     provider, elsewhere = FakeChatProvider(), FakeChatProvider()
     async with serve(provider.app) as url, serve(elsewhere.app) as other:

@@ -54,8 +54,8 @@ async def is_truthful(run: ChatHost) -> bool:
 
 
 class TestDisconnecting:
-    async def test_an_install_that_ends_in_the_meantime_stays(self, run: ChatHost) -> None:
-        """A disconnection that waits for the provider removes the installation that it saw and no other."""
+    async def test_an_install_during_a_disconnection_is_kept(self, run: ChatHost) -> None:
+        """A disconnection that waits for the provider removes only the installation that it read."""
         await run.connect()
         held = gate(run, "auth.revoke")
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
@@ -69,8 +69,8 @@ class TestDisconnecting:
         assert (await run.message()).status == "sent"
         assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
 
-    async def test_an_install_of_the_same_workspace_says_that_its_token_died(self, run: ChatHost) -> None:
-        """The provider gave it the token that was being revoked: it stays, and does not say that it works."""
+    async def test_an_install_with_a_token_that_is_being_revoked_is_marked_revoked(self, run: ChatHost) -> None:
+        """The provider gave it the same token: the connection is kept, and not shown as active."""
         await run.connect()
         held = gate(run, "auth.revoke")
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
@@ -88,7 +88,7 @@ class TestDisconnecting:
     async def test_an_install_that_is_stored_after_the_revocation_fails(
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its token worked when it was tested, and was dead when it was stored: the person is told."""
+        """Its token worked when it was tested, and not when it was stored."""
         await run.connect()
         held = gate(run, "auth.revoke")
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
@@ -111,7 +111,7 @@ class TestDisconnecting:
     async def test_a_token_that_is_in_use_again_is_not_revoked(
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An install that ends between the removal and the revocation keeps its token."""
+        """An install between the removal and the revocation keeps its token."""
         await run.connect()
         pop = ConnectionStore.pop
 
@@ -127,8 +127,8 @@ class TestDisconnecting:
         assert (await run.card())["status"] == "active"
         assert (await run.message()).status == "sent"
 
-    async def test_a_provider_that_revokes_and_does_not_say_so_is_not_believed(self, run: ChatHost) -> None:
-        """Also when the answer to the revocation is lost, the install that ended meanwhile tells the truth."""
+    async def test_a_revocation_without_an_answer_is_verified(self, run: ChatHost) -> None:
+        """The install that finished meanwhile is marked as revoked."""
         await run.connect()
         held = Gate()
         run.provider.faults["auth.revoke"].append(Fault(503, gate=held))
@@ -141,8 +141,8 @@ class TestDisconnecting:
         assert (await run.card())["statusReason"] == "account_inactive"
 
     @pytest.mark.parametrize("answer", [Fault(503), Fault(429), Fault(0)])
-    async def test_a_failed_check_takes_nothing_away(self, run: ChatHost, answer: Fault) -> None:
-        """Only a provider that says so makes a token dead."""
+    async def test_a_failed_check_does_not_revoke_a_connection(self, run: ChatHost, answer: Fault) -> None:
+        """Only the provider's answer does."""
         await run.connect()
         held = gate(run, "auth.revoke")
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
@@ -157,8 +157,10 @@ class TestDisconnecting:
 
 
 class TestReplacing:
-    async def test_going_back_while_the_replaced_token_is_revoked_is_told_as_it_is(self, run: ChatHost) -> None:
-        """From one workspace to another and back: the provider gave the token that was being revoked."""
+    async def test_reconnecting_the_former_workspace_during_its_revocation_is_marked_revoked(
+        self, run: ChatHost
+    ) -> None:
+        """The provider gave the token that was being revoked."""
         await run.connect()
         held = gate(run, "auth.revoke")
         away = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
@@ -170,8 +172,8 @@ class TestReplacing:
         assert (await run.card())["workspace"]["name"] == "Acme"
         assert await is_truthful(run)
 
-    async def test_every_token_that_was_replaced_is_revoked(self, run: ChatHost) -> None:
-        """Of two installs that race, each revokes the one that it replaced, and one stays."""
+    async def test_every_replaced_token_is_revoked(self, run: ChatHost) -> None:
+        """Of two concurrent installs, each revokes the one that it replaced, and one is kept."""
         await run.connect()
         await asyncio.gather(run.connect(workspace="T0GLOBEX"), run.connect(workspace="T0INITECH"))
         card = await run.card()
@@ -179,16 +181,16 @@ class TestReplacing:
         assert [workspace.id for workspace in installed] == [card["workspace"]["id"]]
         assert (await run.message()).status == "sent"
 
-    async def test_two_first_installs_that_race_leave_one_token(self, run: ChatHost) -> None:
+    async def test_two_concurrent_first_installs_leave_one_token(self, run: ChatHost) -> None:
         """There was nothing to replace when they began."""
         await asyncio.gather(run.connect(workspace="T0GLOBEX"), run.connect(workspace="T0INITECH"))
         installed = [each for each in run.provider.state.workspaces if run.provider.state.is_installed(each)]
         assert [workspace.id for workspace in installed] == [(await run.card())["workspace"]["id"]]
 
-    async def test_what_is_learned_of_an_installation_does_not_touch_the_next(
+    async def test_a_late_result_does_not_change_the_next_installation(
         self, run: ChatHost, database_url: str
     ) -> None:
-        """Revoked, or lacking a scope: it is noted only where the installation is still the same."""
+        """Revoked, or lacking a scope: stored only while the installation is the same."""
         await run.connect()
         store = ConnectionStore(services_of(run.host)._database)
         earlier = await store.get("acme")
@@ -224,8 +226,10 @@ class TestOrganizationDeleted:
         async with run.new_browser() as browser:
             return await browser.post("/webhooks/auth", content=self.EVENT, headers=headers)
 
-    async def test_its_token_is_revoked_after_the_commit(self, run: ChatHost, database_url: str) -> None:
-        """While the provider is asked to revoke it, everybody sees that it is gone."""
+    async def test_the_token_of_a_deleted_organization_is_revoked_after_the_commit(
+        self, run: ChatHost, database_url: str
+    ) -> None:
+        """While the provider is called, the connection is already deleted."""
         await run.connect()
         held = gate(run, "auth.revoke")
         sending = asyncio.create_task(self.send(run))
@@ -244,10 +248,10 @@ class TestOrganizationDeleted:
         assert (await sending).status_code == 200
         assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
 
-    async def test_its_token_stays_when_nothing_was_committed(
+    async def test_a_rolled_back_deletion_does_not_revoke_the_token(
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A handler that fails takes everything back, so the provider is not asked at all."""
+        """When the handler fails, the provider is not called."""
         await run.connect()
 
         async def fail(_: AuthEvent) -> None:

@@ -105,15 +105,15 @@ class TestCodes:
     """Every code of the provider that matters: retried or not, how often, reason and message."""
 
     @pytest.mark.parametrize("code", LASTING)
-    async def test_what_lasts_fails_at_once_and_says_what_to_do(self, run: Adopted, code: str) -> None:
-        """One attempt although retry is on (§7.1)."""
+    async def test_a_permanent_error_is_not_retried(self, run: Adopted, code: str) -> None:
+        """One attempt although retry is on, with advice (§7.1)."""
         run.provider.faults["chat.postMessage"].extend([refusal(code)] * 5)
         result = await run.to_channel(chatRetryOnFailure=True)
         assert (result.status, result.reason, result.halt, run.posts) == ("failed", "send_failed", False, 1)
         assert LASTING[code] in (result.message or "")
 
     @pytest.mark.parametrize("name", PASSING)
-    async def test_what_passes_is_tried_four_times(
+    async def test_a_transient_error_is_attempted_four_times(
         self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Four attempts with retry; one without; and the fourth may succeed (§8)."""
@@ -135,10 +135,10 @@ class TestCodes:
         assert ((await run.to_channel(chatRetryOnFailure=True)).status, run.posts) == ("sent", 9)
 
     @pytest.mark.parametrize("code", ["user_not_found", "cannot_dm_bot", "missing_scope", "invalid_auth"])
-    async def test_a_direct_channel_that_can_never_be_opened_is_not_posted_to(
+    async def test_a_permanent_error_of_opening_a_channel_ends_the_message(
         self, run: Adopted, code: str
     ) -> None:
-        """What lasts ends the message when the channel is opened, as it does when the message is posted."""
+        """As a permanent error of the post does."""
         run.provider.faults["conversations.open"].append(refusal(code))
         result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
         assert (result.reason, run.posts) == ("send_failed", 0)
@@ -167,16 +167,16 @@ class TestCodes:
         assert (await run.reach({**DIRECT, "chatRetryOnFailure": True})).status == "sent"
         assert run.provider.calls == ["conversations.open"] * 4 + ["chat.postMessage"]
 
-    async def test_an_open_channel_is_kept_for_the_attempts_that_follow(self, run: Adopted) -> None:
-        """Opening and posting share the four attempts, and what was opened is not opened again."""
+    async def test_an_opened_channel_is_reused_by_later_attempts(self, run: Adopted) -> None:
+        """Opening and posting share the four attempts."""
         run.provider.faults["conversations.open"].extend([DOWN, DOWN])
         run.provider.faults["chat.postMessage"].extend([DOWN, DOWN])
         result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
         assert result.reason == "send_failed"
         assert run.provider.calls == ["conversations.open"] * 3 + ["chat.postMessage"] * 2
 
-    async def test_nothing_of_it_is_for_the_end_user(self, run: Adopted) -> None:
-        """A walk gets the result; what is shown is the host's, and a result has no text but the author's advice."""
+    async def test_a_failure_has_no_text_for_the_end_user(self, run: Adopted) -> None:
+        """A result has only the author's advice."""
         run.provider.faults["chat.postMessage"].append(refusal("xoxb-secret " + "<script>" * 100))
         result = await run.to_channel()
         assert len(result.message or "") < 200
@@ -188,7 +188,9 @@ class TestBounds:
     SLOW = Fault(200, b'{"ok":true}', JSON, delay=SEND_SECONDS + 10)
 
     @pytest.mark.parametrize("retry", [True, False])
-    async def test_a_provider_that_does_not_answer_holds_nobody(self, run: Adopted, retry: bool) -> None:
+    async def test_a_provider_that_does_not_answer_delays_a_walk_for_six_seconds(
+        self, run: Adopted, retry: bool
+    ) -> None:
         """Also when the next attempt would be as slow."""
         run.provider.faults["chat.postMessage"].extend([self.SLOW] * 4)
         async with within(SEND_SECONDS + 0.5):
@@ -196,10 +198,10 @@ class TestBounds:
         assert (result.reason, LATER in (result.message or "")) == ("send_failed", True)
 
     @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 1), ("86400", 1), ("-1", 4)])
-    async def test_a_wait_is_honoured_as_far_as_there_is_time(
+    async def test_retry_after_is_honoured_within_the_deadline(
         self, run: Adopted, asked: str, posts: int
     ) -> None:
-        """Longer waits end the sending at once, instead of holding the walk for nothing."""
+        """A longer one ends the sending at once."""
         fault = RATE_LIMITED._replace(headers=(("retry-after", asked), *JSON))
         run.provider.faults["chat.postMessage"].extend([fault] * 4)
         async with within(SEND_SECONDS):
@@ -207,8 +209,8 @@ class TestBounds:
         assert (result.reason, "throttling" in (result.message or "")) == ("send_failed", True)
         assert run.posts <= posts
 
-    async def test_five_hundred_walks_at_once_meet_a_throttled_provider(self, run: Adopted) -> None:
-        """Each ends within the bound with a result, and nothing is left behind."""
+    async def test_five_hundred_concurrent_walks_end_within_the_deadline(self, run: Adopted) -> None:
+        """At a throttled provider, each gets a result, and no task remains."""
         run.provider.faults["chat.postMessage"].extend([RATE_LIMITED] * 10_000)
         memory_after = []
         for _ in range(2):
@@ -221,8 +223,8 @@ class TestBounds:
             memory_after.append(memory())
         assert memory_after[1] - memory_after[0] < 10 * 1024 * 1024
 
-    async def test_a_hosts_own_transaction_is_not_waited_for(self, tmp_path: Path) -> None:
-        """On SQLite the host holds the write lock while the node notes that its token is dead."""
+    async def test_a_walk_does_not_wait_for_the_hosts_own_transaction(self, tmp_path: Path) -> None:
+        """On SQLite the host holds the write lock while the connection is to be marked as revoked."""
         engine = create_async_engine(
             f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
         )
@@ -256,7 +258,7 @@ class TestBounds:
         await engine.dispose()
 
     @pytest.mark.parametrize("proceed", [True, False])
-    async def test_a_database_that_hangs_is_waited_for_as_long_as_the_provider(
+    async def test_a_database_that_hangs_is_subject_to_the_same_deadline(
         self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proceed: bool
     ) -> None:
         """With the table locked: eager, deferred, and in the host's own transaction, which stays usable."""
@@ -289,10 +291,10 @@ class TestBounds:
             assert (await run.actions.reach(a_walk(), node)).status == "sent"
         await engine.dispose()
 
-    async def test_a_locked_file_is_waited_for_as_long_as_the_provider(
+    async def test_a_locked_file_is_subject_to_the_same_deadline(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """On SQLite without WAL, as a host may have it, a writer keeps readers out."""
+        """On SQLite without WAL, as a host may have it, a writer blocks readers."""
         monkeypatch.chdir(tmp_path)
         engine = create_async_engine(
             f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
@@ -308,8 +310,10 @@ class TestBounds:
             assert (await run.to_channel()).status == "sent"
         await engine.dispose()
 
-    async def test_nobody_waits_past_the_end_for_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What a refusal says of the connection is written behind the walk's back when its time is up."""
+    async def test_the_write_of_a_refusal_continues_after_the_deadline(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the background."""
         monkeypatch.setattr("flowactions_plugin.chat.calls.RECORD_SECONDS", 3600.0)
         may_write, written = asyncio.Event(), asyncio.Event()
 
@@ -331,10 +335,10 @@ class TestBounds:
         await calls.aclose()
         assert written.is_set()
 
-    async def test_a_database_that_is_away_is_a_failed_send(
+    async def test_an_unreachable_database_is_a_failed_send(
         self, run: Adopted, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """It is told in the words of §6.3, and halts a walk whose author asked for that."""
+        """With the line of §6.3, and halting when the author asked for that."""
 
         async def away(self: ConnectionStore, organization_id: str) -> None:
             raise StorageUnavailable("the database failed: it is away")
@@ -346,10 +350,10 @@ class TestBounds:
         assert "chat_message node n1 not sent: send_failed" in caplog.messages
 
     @pytest.mark.parametrize("halts", [True, False])
-    async def test_whatever_goes_wrong_is_a_failed_send(
+    async def test_an_unexpected_error_is_a_failed_send(
         self, run: Adopted, caplog: pytest.LogCaptureFixture, halts: bool
     ) -> None:
-        """Also what nobody has thought of; the log names its type and place, and nothing of what it held."""
+        """The log has its type and location, and nothing of its message."""
 
         async def break_(self: ConnectionStore, organization_id: str) -> None:
             raise LookupError("xoxb-hush")
@@ -359,7 +363,7 @@ class TestBounds:
             result = await run.to_channel(chatContinueOnFailure=not halts)
         assert (result.status, result.reason, result.halt) == ("failed", "send_failed", halts)
         assert "chat_message node n1 not sent: send_failed" in caplog.messages
-        assert "LookupError at test_chat_refusals.py:" in caplog.text
+        assert f"LookupError at {Path(__file__).name}:" in caplog.text
         assert "xoxb-hush" not in caplog.text + str(result)
 
 
@@ -379,10 +383,10 @@ class TestWaiting:
             (float("inf"), []),
         ],
     )
-    async def test_what_it_asks_for_is_waited_for_up_to_three_seconds(
+    async def test_retry_after_of_up_to_three_seconds_is_honoured(
         self, asked: float | None, waits: list[float]
     ) -> None:
-        """Exactly that long, or the delays of our own; whoever asks for more is not asked again."""
+        """Exactly, or the plugin's own delays; for more there is no further attempt."""
         slept: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -395,8 +399,8 @@ class TestWaiting:
             await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 3600)
         assert slept == waits
 
-    async def test_no_attempt_is_waited_for_that_there_is_no_time_for(self) -> None:
-        """A wait that ends after the end of the message does not begin."""
+    async def test_a_delay_beyond_the_deadline_is_not_waited_for(self) -> None:
+        """The error is raised at once."""
         slept: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -410,10 +414,10 @@ class TestWaiting:
         assert slept == []
 
     @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
-    async def test_the_header_of_an_answer_is_what_it_asks_for(
+    async def test_the_retry_after_header_is_the_delay(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
-        """Two seconds in the provider's answer are two seconds of waiting, then the message is sent."""
+        """Two seconds, then the message is sent."""
         monkeypatch.chdir(tmp_path)
         slept: list[float] = []
 
@@ -433,10 +437,10 @@ class TestWaiting:
 class TestLog:
     """What an operator finds beside the exact lines of §6.3."""
 
-    async def test_code_and_advice_stand_in_a_line_of_their_own(
+    async def test_code_and_advice_are_logged_in_a_separate_line(
         self, run: Adopted, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """With the organization; the exact line stays as it is."""
+        """With the organization; the specified line is unchanged."""
         run.provider.faults["chat.postMessage"].extend(
             [refusal("not_in_channel"), DOWN, Fault(200, b"[1]", JSON)]
         )
@@ -452,10 +456,10 @@ class TestLog:
                 f"chat_message node n1 of organization acme: {said}",
             ]
 
-    async def test_a_failure_on_this_side_is_told_apart(
+    async def test_failures_on_this_side_have_their_own_advice(
         self, run: Adopted, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The other reasons of §6.3 have their advice in the log, too."""
+        """Also the other reasons of §6.3."""
         await run.to_channel(chatChannelId=" ")
         await run.to_channel(chatMessageText=" ")
         assert caplog.messages[1::2] == [
@@ -467,10 +471,10 @@ class TestLog:
         "forged",
         ["n\nchat_message node m sent", "n\r\n", "n\u2028m", "n\x1b[2J", "n\u202em"],
     )
-    async def test_an_id_cannot_forge_a_line(
+    async def test_an_id_cannot_forge_a_log_line(
         self, run: Adopted, caplog: pytest.LogCaptureFixture, forged: str
     ) -> None:
-        """Whatever a node is called, its lines are one line each, and say which one it is (§6.3)."""
+        """Whatever a node's id is, each message is one line and names it (§6.3)."""
         caplog.set_level(logging.INFO, "flowactions")
         node = Node(
             id=forged, type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
@@ -487,10 +491,10 @@ class TestLog:
         ]
         assert all(message.isprintable() for message in ours)
 
-    async def test_an_organization_cannot_forge_a_line(
+    async def test_an_organization_id_cannot_forge_a_log_line(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Connecting, sending, being revoked, disconnecting and failing to connect are one line each."""
+        """Connecting, sending, being revoked, disconnecting and failing to connect log one line each."""
         monkeypatch.chdir(tmp_path)
         caplog.set_level(logging.DEBUG, "flowactions")
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
@@ -505,8 +509,8 @@ class TestLog:
         assert len([message for message in ours if "acme\\nforged" in message]) >= 4
         assert all(message.isprintable() for message in ours)
 
-    def test_what_is_written_is_printable_and_bounded(self) -> None:
-        """Every character of Unicode, and much of it."""
+    def test_escaped_text_is_printable_and_limited(self) -> None:
+        """For every character of Unicode, and for long text."""
         everything = "".join(map(chr, range(0x11000)))
         assert all(printable(everything[at : at + 50]).isprintable() for at in range(0, 0x11000, 50))
         assert printable("Zoë-1 👩") == "Zoë-1 👩"

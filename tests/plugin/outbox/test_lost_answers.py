@@ -22,7 +22,7 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.queueing import Queue, a_worker
-from tests.support import until
+from tests.waiting import until
 
 ROWS = 60
 

@@ -43,16 +43,16 @@ async def count(database: Database) -> int:
         return int(found.scalar_one())
 
 
-async def test_processes_that_start_together_all_start(database_url: str) -> None:
-    """On an empty database, simultaneous starts make the tables once and none fails."""
+async def test_concurrent_first_starts_succeed(database_url: str) -> None:
+    """Concurrent starts on an empty database create the tables once, and none fails."""
     async with AsyncExitStack() as stack:
         databases = [a_database(database_url) for _ in range(6)]
         await asyncio.gather(*(stack.enter_async_context(each) for each in databases))
         assert [await count(each) for each in databases] == [0] * 6
 
 
-async def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
-    """What was written before an error is rolled back."""
+async def test_a_transaction_that_raises_is_rolled_back(database: Database) -> None:
+    """Writes before the error are not stored."""
 
     async def fail() -> None:
         async with database.write() as connection:
@@ -64,8 +64,8 @@ async def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
     assert await count(database) == 0
 
 
-async def test_a_cancelled_block_leaves_nothing_and_holds_up_nobody(database: Database) -> None:
-    """A writer that is cancelled rolls back and lets the next one in."""
+async def test_a_cancelled_transaction_is_rolled_back_and_releases_the_lock(database: Database) -> None:
+    """A cancelled writer rolls back, and the next one proceeds."""
     written = asyncio.Event()
 
     async def write_for_ever() -> None:
@@ -83,8 +83,8 @@ async def test_a_cancelled_block_leaves_nothing_and_holds_up_nobody(database: Da
     assert await count(database) == 1
 
 
-async def test_many_writers_wait_for_each_other(database: Database) -> None:
-    """Simultaneous writers all get through; none hears of a lock."""
+async def test_concurrent_writers_wait_for_each_other(database: Database) -> None:
+    """All of them succeed; none gets an error about a lock."""
 
     async def write(name: int) -> None:
         async with database.write() as connection:
@@ -94,8 +94,8 @@ async def test_many_writers_wait_for_each_other(database: Database) -> None:
     assert await count(database) == 100
 
 
-async def test_a_broken_constraint_is_not_called_an_outage(database: Database) -> None:
-    """A mistake of ours shows as what it is."""
+async def test_a_constraint_violation_is_not_an_outage(database: Database) -> None:
+    """A mistake of the plugin is raised as it is."""
 
     async def write_twice() -> None:
         async with database.write() as connection:
@@ -106,30 +106,30 @@ async def test_a_broken_constraint_is_not_called_an_outage(database: Database) -
         await write_twice()
 
 
-async def test_wrong_sql_is_not_called_an_outage(postgres_url: str) -> None:
-    """Where the database says that a statement is wrong, that is what is raised."""
+async def test_wrong_sql_is_not_an_outage(postgres_url: str) -> None:
+    """When the database reports a wrong statement, that error is raised."""
     async with a_database(postgres_url) as database, database.read() as connection:
         with pytest.raises(ProgrammingError, match="nowhere"):
             await connection.execute(text("SELECT * FROM nowhere"))
 
 
-async def test_the_clock_of_the_database_gives_milliseconds(database: Database) -> None:
-    """Both engines tell the time in the same unit."""
+async def test_the_database_clock_returns_milliseconds(database: Database) -> None:
+    """On both engines."""
     async with database.read() as connection:
         now = (await connection.execute(select(database.now()))).scalar_one()
     assert abs(now - database.clock() * 1000) < 5000
 
 
-async def test_a_database_that_is_not_there_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
-    """A refused connection is one clear error, and does not keep a host from starting."""
+async def test_an_unreachable_database_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    """A refused connection is one clear error, and a host starts without it."""
     async with a_database("postgresql://nobody@127.0.0.1:1/x") as database:
         assert "starting without the database" in caplog.text
         with pytest.raises(StorageUnavailable, match="the database failed"):
             await count(database)
 
 
-async def test_a_host_that_starts_before_its_database_goes_on_by_itself(postgres_url: str) -> None:
-    """Until the database answers nodes fail open and routes say 503; then everything works."""
+async def test_a_host_that_starts_before_its_database_recovers(postgres_url: str) -> None:
+    """Until the database answers, nodes fail open and routes answer 503; then everything works."""
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
     async with door.closed() as port:
@@ -192,10 +192,10 @@ async def answers(database: Database) -> bool:
         return False  # a busy machine may take longer than the test gives the server
 
 
-async def test_a_server_that_falls_silent_is_noticed(
+async def test_a_server_that_stops_answering_is_an_outage(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network that swallows everything is an outage like another, and over when it ends."""
+    """A network that drops all packets is an outage, and over when it ends."""
     monkeypatch.setattr("flowactions_plugin.storage.urls.connect.CONNECT_SECONDS", 1)
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
@@ -213,10 +213,10 @@ async def test_a_server_that_falls_silent_is_noticed(
             await until(partial(answers, database))
 
 
-async def test_a_wait_for_sqlites_lock_never_holds_up_the_event_loop(
+async def test_waiting_for_sqlites_lock_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does collecting what an earlier, failed wait of the same connection left behind."""
+    """Nor does the garbage collection of a cursor that an earlier, failed wait left."""
     monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 2.0)
     path = tmp_path / "f.db"
     turns = 0
@@ -245,8 +245,10 @@ async def test_a_wait_for_sqlites_lock_never_holds_up_the_event_loop(
         assert await count(database) == 1
 
 
-async def test_work_at_once_is_a_transaction_and_a_cancelled_caller_holds_up_nobody(database: Database) -> None:
-    """What fails leaves nothing; who gives up waiting leaves the database free for the next."""
+async def test_in_transaction_rolls_back_on_error_and_releases_the_lock_on_cancellation(
+    database: Database,
+) -> None:
+    """Failed work stores nothing; after a cancellation the next caller proceeds."""
 
     def fail(connection: Connection) -> None:
         connection.execute(text(ROW.format("a")))
@@ -267,8 +269,8 @@ async def test_work_at_once_is_a_transaction_and_a_cancelled_caller_holds_up_nob
     assert await count(database) in {1, 2}
 
 
-async def test_a_driver_that_cannot_listen_is_polled_for(database: Database) -> None:
-    """Listening fails as an outage does, which the worker puts up with."""
+async def test_a_driver_that_cannot_listen_raises_an_outage(database: Database) -> None:
+    """The worker then polls."""
     if database.dialect == "sqlite":
         with pytest.raises(StorageUnavailable, match="cannot listen"):
             await database.listen("flowactions", lambda: None)

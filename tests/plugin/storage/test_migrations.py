@@ -79,8 +79,8 @@ async def pretend(database_url: str, revision: str) -> None:
         await connection.execute(text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '{revision}'"))  # noqa: S608
 
 
-async def test_the_revisions_make_exactly_the_schema(database_url: str) -> None:
-    """Columns, types, constraints and indexes are the same, whichever way the tables were made."""
+async def test_the_revisions_create_exactly_the_schema(database_url: str) -> None:
+    """Columns, types, constraints and indexes are equal, whether the tables were migrated or created."""
     await Database(url_of(database_url)).migrate()
     by_revisions = await catalog(database_url)
     async with connected(database_url) as connection:
@@ -90,8 +90,8 @@ async def test_the_revisions_make_exactly_the_schema(database_url: str) -> None:
     assert len(by_revisions) > 10
 
 
-async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
-    """What Alembic would generate as the next revision is empty."""
+async def test_alembic_generates_an_empty_revision(database_url: str) -> None:
+    """The schema and the revisions agree."""
     await Database(url_of(database_url)).migrate()
 
     def difference(connection: Connection) -> list[Any]:
@@ -111,23 +111,23 @@ async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
 
 
 async def test_migrating_twice_changes_nothing(database_url: str) -> None:
-    """The first run makes the tables, the second finds them as they should be."""
+    """The first run creates the tables, the second finds them at the latest revision."""
     database = Database(url_of(database_url))
     assert await database.migrate(dry=True) == (None, migrations.head())
     assert await database.migrate() == (None, migrations.head())
     assert await database.migrate() == (migrations.head(), migrations.head())
 
 
-async def test_simultaneous_migrations_do_not_meet(database_url: str) -> None:
-    """Whoever comes second waits and finds the work done."""
+async def test_concurrent_migrations_run_one_after_the_other(database_url: str) -> None:
+    """The second waits, and finds nothing to do."""
     await asyncio.gather(*(Database(url_of(database_url)).migrate() for _ in range(4)))
     assert await Database(url_of(database_url)).migrate() == (migrations.head(), migrations.head())
 
 
-async def test_postgresql_of_an_earlier_release_asks_for_migrate(
+async def test_outdated_tables_on_postgresql_refuse_the_start(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever starts is told what to run, and nothing is changed behind the back of other processes."""
+    """The message names the command, and nothing is changed while other processes may use the tables."""
     await Database(url_of(postgres_url)).migrate()
     monkeypatch.setattr(migrations, "head", lambda: "9999")
     with pytest.raises(StartFailed, match="run 'flowactions migrate'"):
@@ -138,7 +138,7 @@ async def test_postgresql_of_an_earlier_release_asks_for_migrate(
         await database.__aenter__()
 
 
-async def test_embedded_tables_of_an_earlier_release_are_brought_up_to_date(
+async def test_outdated_tables_on_sqlite_are_upgraded_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite is migrated by the start itself."""
@@ -151,8 +151,8 @@ async def test_embedded_tables_of_an_earlier_release_are_brought_up_to_date(
         assert upgraded == [True]
 
 
-async def test_a_newer_schema_is_worked_with(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """During a rolling upgrade, a process of the previous release goes on, and says that it is behind (§9)."""
+async def test_newer_tables_are_used(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """During a rolling upgrade, a process of the previous release continues, and logs that it is outdated (§9)."""
     await Database(url_of(database_url)).migrate()
     await pretend(database_url, "9999")
     actions = FlowActions.load(SmallHost(development(database_url)))
@@ -162,9 +162,7 @@ async def test_a_newer_schema_is_worked_with(database_url: str, caplog: pytest.L
     assert "newer than this release's" in caplog.text
 
 
-async def test_a_migration_that_fails_changes_nothing(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_migration_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a migration commits or none of it, tables and version alike, on both databases."""
     upgrade = migrations.upgrade
 
@@ -180,8 +178,8 @@ async def test_a_migration_that_fails_changes_nothing(
     assert await Database(url_of(database_url)).migrate() == (None, migrations.head())
 
 
-async def test_a_hosts_own_alembic_is_left_alone(postgres_url: str) -> None:
-    """The host's version table and the plugin's are two."""
+async def test_the_hosts_version_table_is_not_changed(postgres_url: str) -> None:
+    """The host's version table and the plugin's are separate."""
     async with connected(postgres_url) as connection:
         await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
         await connection.execute(text("INSERT INTO alembic_version VALUES ('host-7')"))

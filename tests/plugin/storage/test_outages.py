@@ -90,8 +90,8 @@ async def a_role(url: str, name: str) -> AsyncIterator[str]:
 
 
 class TestTranslation:
-    async def test_a_missing_table_is_an_outage_that_says_what_to_run(self, database: Database) -> None:
-        """The command that makes tables is named."""
+    async def test_a_missing_table_is_an_outage_that_names_the_command(self, database: Database) -> None:
+        """The message says how to create the tables."""
         with pytest.raises(StorageUnavailable, match=r"nowhere.*flowactions migrate"):
             async with database.read() as connection:
                 await connection.execute(text("SELECT * FROM nowhere"))
@@ -105,7 +105,7 @@ class TestTranslation:
             *(f"DO $$BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END$$" for code in OUTAGES),
         ],
     )
-    async def test_all_that_another_try_may_find_mended_is_an_outage(
+    async def test_errors_that_an_operator_can_repair_are_outages(
         self, postgres_url: str, statement: str
     ) -> None:
         """Classes of SQLSTATE other than those of wrong values."""
@@ -116,8 +116,8 @@ class TestTranslation:
             assert raised.value.code is not None
             assert "\n" not in str(raised.value)
 
-    async def test_a_wrong_value_is_a_mistake(self, database: Database) -> None:
-        """It would fail again, so it shows as what it is."""
+    async def test_a_wrong_value_is_not_an_outage(self, database: Database) -> None:
+        """A retry would fail again, so the error is raised as it is."""
         row = ROW.format("a")
         with pytest.raises(IntegrityError):
             async with database.write() as connection:
@@ -130,8 +130,8 @@ class TestTranslation:
     @pytest.mark.parametrize(
         "code", ["SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_NOTADB"]
     )
-    def test_an_error_of_sqlites_is_told_by_its_name(self, code: str) -> None:
-        """What SQLite says goes along, on one line."""
+    def test_an_sqlite_error_is_named(self, code: str) -> None:
+        """With SQLite's message, on one line."""
         error = sqlite3.OperationalError("it is\nso")
         error.sqlite_errorname = code
         with (
@@ -142,8 +142,8 @@ class TestTranslation:
         assert raised.value.code == code
 
     @pytest.mark.parametrize("secret", [PASSWORD, "hunter2", "x"])
-    def test_no_message_holds_a_part_of_the_url_that_is_secret(self, secret: str) -> None:
-        """Neither password, user name nor query, in whatever form they are quoted, nor along the chain of causes."""
+    def test_no_message_holds_a_secret_part_of_the_url(self, secret: str) -> None:
+        """Neither password, user name nor query, in any quoted form, nor in the chain of causes."""
         url = URL.create(
             "postgresql", secret, f"{secret}-2", "db.example", database="d", query={"options": f"{secret}-3"}
         )
@@ -155,10 +155,10 @@ class TestTranslation:
         assert raised.value.__cause__ is None
         assert raised.value.__suppress_context__
 
-    async def test_a_refused_login_names_nobody(
+    async def test_a_refused_login_does_not_show_the_user_name(
         self, postgres_url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The server's own words hold the user name."""
+        """The server's own message holds it."""
         url = make_url(postgres_url).set(username="mallory7", password="opensesame")
         async with a_database(url.render_as_string(hide_password=False)) as database:
             with pytest.raises(StorageUnavailable) as raised:
@@ -169,8 +169,8 @@ class TestTranslation:
 
 
 class TestStart:
-    async def test_a_directory_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        """A host does not start without its database when there cannot be one."""
+    async def test_a_missing_directory_is_named(self, tmp_path: Path) -> None:
+        """A host does not start when its database file cannot be created."""
         path = tmp_path / "no" / "where" / "f.db"
         with pytest.raises(StorageMisplaced, match=str(path.parent)):
             async with a_database(f"sqlite:///{path}"):
@@ -180,15 +180,15 @@ class TestStart:
             async with actions.lifespan():
                 pass
 
-    async def test_a_file_that_is_no_database_is_named(self, tmp_path: Path) -> None:
-        """Nor with another file in its place."""
+    async def test_a_file_that_is_not_a_database_is_named(self, tmp_path: Path) -> None:
+        """A host does not start with another file in its place."""
         (tmp_path / "f.db").write_text("not a database, but quite a long text of some other kind " * 20)
         with pytest.raises(StorageUnavailable, match="not a database"):
             async with a_database(f"sqlite:///{tmp_path / 'f.db'}"):
                 pass
 
-    async def test_a_role_that_may_not_make_the_tables_is_told(self, postgres_url: str) -> None:
-        """As one that may not read them: the message names the command and the rights."""
+    async def test_a_role_without_rights_gets_the_command(self, postgres_url: str) -> None:
+        """Whether it may not create the tables or not read them: the message names the command and the rights."""
         async with a_role(postgres_url, "plain1") as url:
             with pytest.raises(SchemaOutdated, match=r"flowactions migrate.*rights"):
                 async with a_database(url):
@@ -198,8 +198,8 @@ class TestStart:
                 async with a_database(url):
                     pass
 
-    async def test_a_database_in_memory_is_not_shared(self) -> None:
-        """All would have to share its only connection."""
+    async def test_an_in_memory_database_is_refused(self) -> None:
+        """All users would have to share its only connection."""
         engine = create_async_engine("sqlite+aiosqlite://")
         with pytest.raises(HostInvalid, match="in memory"):
             FlowActions.load(SmallHost({}, database=engine))
@@ -222,10 +222,10 @@ def spoilt(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("task", ["pacing", "retention"])
-async def test_a_task_tells_an_outage_of_its_tables_once(
+async def test_a_task_logs_an_outage_once(
     spoilt: tuple[str, str], task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables or rights that are taken away while it runs cost it a line and no more, however often it tries."""
+    """Revoked rights or dropped tables are logged once, however often the task retries."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     how, url = spoilt
@@ -258,10 +258,10 @@ async def test_a_task_tells_an_outage_of_its_tables_once(
         assert ("rights" if how == "rights" else "flowactions migrate") in lines[0].getMessage()
 
 
-async def test_all_tasks_of_a_host_tell_it_once_each(
+async def test_each_task_of_a_host_logs_an_outage_once(
     spoilt: tuple[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running host whose tables or rights are taken away writes a line for each task, and goes on."""
+    """A running host whose tables or rights are removed logs one line for each task, and continues."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
     how, url = spoilt
     await a_database(url).migrate()
@@ -279,8 +279,8 @@ async def test_all_tasks_of_a_host_tell_it_once_each(
         assert not [record for record in lines if record.exc_info]
 
 
-async def test_a_role_whose_rights_come_back_goes_on(postgres_url: str) -> None:
-    """Nothing has to be started again."""
+async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
+    """No restart is needed."""
     await a_database(postgres_url).migrate()
     async with a_role(postgres_url, "plain2") as url, a_database(url) as database:
         await execute(postgres_url, 'REVOKE INSERT ON flowactions_oauth_states FROM "plain2"')
@@ -313,8 +313,10 @@ class TestWaiting:
 
     @pytest.mark.parametrize("how", ["write", "in_transaction"])
     @pytest.mark.parametrize("shared", [False, True])
-    async def test_they_end_together(self, tmp_path: Path, seconds: float, how: str, shared: bool) -> None:
-        """Ten take no longer than one, and none gets through; reads are not held up, and the next one gets in."""
+    async def test_concurrent_callers_time_out_together(
+        self, tmp_path: Path, seconds: float, how: str, shared: bool
+    ) -> None:
+        """Ten take no longer than one, and none succeeds; reads are not blocked, and the next caller succeeds."""
         path = tmp_path / "f.db"
         engine = (
             create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 30}) if shared else None
@@ -344,8 +346,8 @@ class TestWaiting:
         if engine is not None:
             await engine.dispose()
 
-    async def test_a_host_that_waits_longer_does_not_in_a_call(self, tmp_path: Path, seconds: float) -> None:
-        """In a host's transaction, too; the host's own statements wait as long as they did."""
+    async def test_a_hosts_longer_timeout_is_limited_in_a_call(self, tmp_path: Path, seconds: float) -> None:
+        """In a host's transaction, too; the host's own statements keep its timeout."""
         path = tmp_path / "f.db"
         await a_database(f"sqlite:///{path}").migrate()
         engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 30})
@@ -362,10 +364,8 @@ class TestWaiting:
         await engine.dispose()
 
     @pytest.mark.parametrize("how", ["write", "in_transaction"])
-    async def test_one_that_is_cancelled_leaves_the_database_free(
-        self, tmp_path: Path, seconds: float, how: str
-    ) -> None:
-        """Whether it was waiting for its turn or for the lock."""
+    async def test_a_cancelled_caller_releases_the_lock(self, tmp_path: Path, seconds: float, how: str) -> None:
+        """Whether it waited for this process's writers or for the database's lock."""
         path = tmp_path / "f.db"
         async with a_database(f"sqlite:///{path}") as database:
             with closing(sqlite3.connect(path)) as other:
@@ -378,9 +378,7 @@ class TestWaiting:
             async with asyncio.timeout(20), database.write() as connection:
                 await connection.execute(text(ROW.format("y")))
 
-    async def test_a_turn_that_comes_late_has_only_the_rest_of_the_time(
-        self, tmp_path: Path, seconds: float
-    ) -> None:
+    async def test_both_waits_share_one_timeout(self, tmp_path: Path, seconds: float) -> None:
         """Waiting in this process and waiting for another one count together."""
         path = tmp_path / "f.db"
         async with a_database(f"sqlite:///{path}") as database, AsyncExitStack() as stack:
@@ -396,8 +394,10 @@ class TestWaiting:
             assert StorageUnavailable in {type(each) for each in results}
 
 
-async def test_a_walk_in_a_locked_database_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten walks at once are each told that the database did not answer, in the time of one."""
+async def test_a_walk_continues_when_the_database_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of ten concurrent walks gets an error of the database, in the time of one."""
     monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 1.0)
     path = tmp_path / "f.db"
     actions = FlowActions.load(SmallHost(development(f"sqlite:///{path}", FLOWACTIONS_HOST_WORKER="off")))

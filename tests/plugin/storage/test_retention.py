@@ -52,8 +52,8 @@ async def remaining(services: Services, table: str, column: str) -> list[str]:
         return [str(row[0]) for row in rows]
 
 
-async def test_what_is_old_goes_with_its_attempts(services: Services) -> None:
-    """Delivered rows go after 30 days, dead ones after 90; what is live stays however old (§2.5)."""
+async def test_old_rows_are_deleted_with_their_attempts(services: Services) -> None:
+    """Delivered rows after 30 days, dead ones after 90; live rows are kept at any age (§2.5)."""
     ages = [("delivered", 29), ("delivered", 31), ("dead", 89), ("dead", 91), ("retrying", 400)]
     for status, days in ages:
         await plant(services, f"{status}-{days}", status, days)
@@ -63,10 +63,10 @@ async def test_what_is_old_goes_with_its_attempts(services: Services) -> None:
     assert await remaining(services, "flowactions_attempts", "delivery_id") == left
 
 
-async def test_a_row_that_is_retried_while_the_prune_looks_stays(
+async def test_a_row_that_is_retried_during_a_prune_is_kept(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between looking and removing somebody retries a dead row: it stays, and so does its log."""
+    """With its attempts."""
     await plant(services, "dead-1", "dead", 91)
     await plant(services, "dead-2", "dead", 92)
     write = services._database.write
@@ -92,8 +92,8 @@ async def test_a_row_that_is_retried_while_the_prune_looks_stays(
     assert await remaining(services, "flowactions_attempts", "delivery_id") == ["dead-1"]
 
 
-async def test_records_of_abandoned_runs_go(services: Services) -> None:
-    """A node that waited for 30 days waits for nobody."""
+async def test_records_of_abandoned_runs_are_deleted(services: Services) -> None:
+    """A deferred node is deleted after 30 days."""
     for name in ("old", "new"):
         walk = a_walk(pacing=Deferred(None))
         assert (await services.runtime.reach(walk, Node(id=name, type="webhook"), None)).status == "recorded"
@@ -103,8 +103,8 @@ async def test_records_of_abandoned_runs_go(services: Services) -> None:
     assert await remaining(services, "flowactions_deferred", "node_id") == ["new"]
 
 
-async def test_longer_retention_keeps_dead_rows_as_long(database_url: str) -> None:
-    """Who keeps delivered rows for a year keeps dead ones for a year."""
+async def test_a_longer_retention_applies_to_dead_rows(database_url: str) -> None:
+    """When delivered rows are kept for a year, dead ones are, too."""
     settings = development(database_url, FLOWACTIONS_RETENTION_DAYS="365")
     services = services_of(SmallHost(settings))
     async with services:
@@ -112,8 +112,8 @@ async def test_longer_retention_keeps_dead_rows_as_long(database_url: str) -> No
         assert await prune_all(services._prunes()) == 0
 
 
-async def test_it_goes_batch_by_batch() -> None:
-    """Full batches are followed by another; the first that is not full ends it."""
+async def test_pruning_runs_in_batches() -> None:
+    """A full batch is followed by another; the first that is not full is the last."""
     left = [BATCH, BATCH, 7]
     asked: list[int] = []
 
@@ -125,10 +125,10 @@ async def test_it_goes_batch_by_batch() -> None:
     assert asked == [BATCH] * 3
 
 
-async def test_an_outage_is_waited_out(
+async def test_pruning_continues_after_an_outage(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the database is away the task goes on living, and prunes when it is back."""
+    """While the database does not answer, the task keeps running, and it prunes afterwards."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("flowactions_plugin.storage.retention.PERIOD_SECONDS", 0.01)
     answers: list[int | Exception] = [StorageUnavailable(), 3]
@@ -141,6 +141,6 @@ async def test_an_outage_is_waited_out(
 
     running = asyncio.create_task(keep_pruning([prune]))
     await until(lambda: "3 old rows removed" in caplog.text)
-    assert "waits for its next turn" in caplog.text
+    assert "the next run tries again" in caplog.text
     running.cancel()
     await asyncio.wait({running})

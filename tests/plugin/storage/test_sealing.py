@@ -14,8 +14,8 @@ OLD, NEW = b"o" * 32, b"n" * 32
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_what_is_sealed_opens_and_does_not_show(secret: str) -> None:
-    """A sealed secret opens for its row, and its text is nowhere in the sealed bytes."""
+def test_a_sealed_secret_opens_for_its_row(secret: str) -> None:
+    """Its text is not in the sealed bytes."""
     ring = KeyRing([NEW])
     sealed = ring.seal(secret, "acme", "token")
     assert ring.open(sealed, "acme", "token") == secret
@@ -23,8 +23,8 @@ def test_what_is_sealed_opens_and_does_not_show(secret: str) -> None:
     assert sealed != ring.seal(secret, "acme", "token")
 
 
-def test_a_rotated_key_still_opens_and_the_new_one_seals() -> None:
-    """With the new key in front, old values open; without the old key they do not."""
+def test_old_keys_open_and_the_newest_key_seals() -> None:
+    """Without the old key, old values do not open."""
     sealed = KeyRing([OLD]).seal("s", "acme", "token")
     rotated = KeyRing([NEW, OLD])
     assert rotated.open(sealed, "acme", "token") == "s"
@@ -37,7 +37,7 @@ def test_a_rotated_key_still_opens_and_the_new_one_seals() -> None:
     ("organization", "purpose"), [("globex", "token"), ("acme", "other"), ("acmet", "oken")]
 )
 def test_a_sealed_value_moved_to_another_row_does_not_open(organization: str, purpose: str) -> None:
-    """The seal holds for one organization and one purpose only."""
+    """It is bound to one organization and one purpose."""
     ring = KeyRing([NEW])
     with pytest.raises(SealBroken):
         ring.open(ring.seal("s", "acme", "token"), organization, purpose)
@@ -54,8 +54,8 @@ def test_altered_bytes_do_not_open(garbage: bytes, position: int) -> None:
             ring.open(altered, "acme", "token")
 
 
-def test_signatures_hold_for_one_message_and_purpose() -> None:
-    """A signature by any key of the ring verifies, for its own message and purpose only."""
+def test_a_signature_verifies_for_one_message_and_purpose() -> None:
+    """With any key of the ring."""
     signature = KeyRing([OLD]).sign(b"m", "state")
     ring = KeyRing([NEW, OLD])
     assert ring.verify(b"m", signature, "state")
@@ -64,22 +64,22 @@ def test_signatures_hold_for_one_message_and_purpose() -> None:
     assert not KeyRing([NEW]).verify(b"m", signature, "state")
 
 
-def test_production_needs_a_key(tmp_path: Path) -> None:
-    """Without keys, production refuses by naming the setting."""
+def test_production_requires_a_key(tmp_path: Path) -> None:
+    """The error names the setting."""
     with pytest.raises(NotConfigured, match="FLOWACTIONS_ENCRYPTION_KEYS"):
         key_ring((), None)
 
 
-def test_development_makes_a_key_file_once_for_its_owner_only(tmp_path: Path) -> None:
-    """The made key is kept, and nobody else can read it."""
+def test_development_creates_a_key_file_once(tmp_path: Path) -> None:
+    """The key is kept, and only the owner can read it."""
     sealed = key_ring((), tmp_path).seal("s", "acme", "token")
     assert key_ring((), tmp_path).open(sealed, "acme", "token") == "s"
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_broken_key_file_says_what_to_do(tmp_path: Path) -> None:
-    """A file that holds no key is named."""
+def test_a_corrupt_key_file_is_named(tmp_path: Path) -> None:
+    """The message says what to do."""
     (tmp_path / "flowactions.key").write_text("garbage")
     with pytest.raises(NotConfigured, match=r"flowactions\.key holds no key: delete it"):
         key_ring((), tmp_path)

@@ -66,8 +66,8 @@ async def statements_of(actions: FlowActions, host: SharingHost, failing: Failin
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", ENGINES)
-async def test_what_joins_is_there_exactly_when_the_host_commits(kind: str, call: str, url: str) -> None:
-    """Whether the host or the plugin writes first, one commit keeps both rows, one rollback neither (§3.2)."""
+async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call: str, url: str) -> None:
+    """Whether the host or the plugin writes first, one commit stores both rows, one rollback neither (§3.2)."""
     async with sharing(kind, url) as (actions, host):
         for first in (True, False):
             for commits in (False, True):
@@ -104,10 +104,10 @@ async def test_what_joins_is_there_exactly_when_the_host_commits(kind: str, call
         *(("asyncpg", how) for how in ("division by zero", "no such table", "constraint", "too slow")),
     ],
 )
-async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_whole(
+async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_usable(
     kind: str, how: str, call: str, url: str
 ) -> None:
-    """Each of a call's statements fails in turn: what the host wrote before and after is there, and no half write."""
+    """Each of a call's statements fails in turn: the host's writes before and after are stored, and no partial write."""
     slow = {"connect_args": {"server_settings": {"statement_timeout": "100"}}}
     options: dict[str, Any] = slow if how == "too slow" else {}
     async with sharing(kind, url, SharingHost, **options) as (actions, host):
@@ -148,10 +148,8 @@ def assert_no_half(call: str, result: Any, before: tuple[int, ...], after: tuple
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_driver_that_gives_a_statement_up_leaves_the_hosts_transaction_whole(
-    call: str, postgres_url: str
-) -> None:
-    """So does the host's own limit on a statement (asyncpg's command_timeout), which SQLAlchemy takes for a loss."""
+async def test_a_statement_timeout_leaves_the_hosts_transaction_usable(call: str, postgres_url: str) -> None:
+    """Also the host's own timeout (asyncpg's command_timeout), which SQLAlchemy treats as a lost connection."""
     async with sharing("asyncpg", postgres_url, connect_args={"command_timeout": 1.0}) as (actions, host):
         failing = Failing(host.engine, "too slow")
         statements = await statements_of(actions, host, failing, call)
@@ -167,8 +165,8 @@ async def test_a_driver_that_gives_a_statement_up_leaves_the_hosts_transaction_w
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", ENGINES)
-async def test_a_cancelled_call_leaves_the_hosts_transaction_whole(kind: str, call: str, url: str) -> None:
-    """At whichever statement asyncio.timeout strikes, the host's rows are there, and nothing of the call's last write."""
+async def test_a_cancelled_call_leaves_the_hosts_transaction_usable(kind: str, call: str, url: str) -> None:
+    """At whichever statement it is cancelled, the host's rows are stored, and nothing of the call's last write."""
     async with sharing(kind, url) as (actions, host):
         cancelling = Cancelling(host)
         walk = a_walk()
@@ -222,8 +220,8 @@ class Cancelling:
         self.count += 1
 
 
-async def test_a_wait_for_another_transaction_ends_when_the_call_is_cancelled(postgres_url: str) -> None:
-    """The server is told: a call that waits for a lock does not hold its caller until the lock is free."""
+async def test_a_cancelled_call_stops_waiting_for_a_lock(postgres_url: str) -> None:
+    """The statement is cancelled on the server."""
     async with sharing("asyncpg", postgres_url) as (actions, host):
         walk = a_walk()
         async with host.engine.connect() as other, host.engine.connect() as connection:
@@ -240,8 +238,8 @@ async def test_a_wait_for_another_transaction_ends_when_the_call_is_cancelled(po
         assert await host.count("deferred") == 1
 
 
-async def test_nul_in_an_id_costs_the_host_nothing(postgres_url: str) -> None:
-    """A value that PostgreSQL cannot take fails the call at the most."""
+async def test_nul_in_an_id_leaves_the_hosts_transaction_usable(postgres_url: str) -> None:
+    """A value that PostgreSQL cannot store fails at most the call."""
     async with sharing("asyncpg", postgres_url) as (actions, host):
         async with host.engine.connect() as connection:
             await order(connection, "before")
@@ -254,8 +252,8 @@ async def test_nul_in_an_id_costs_the_host_nothing(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
-async def test_a_transaction_that_cannot_be_saved_fails_at_the_hosts_commit(kind: str, url: str) -> None:
-    """When the rollback to the SAVEPOINT fails too, the host's commit raises instead of keeping the half."""
+async def test_a_transaction_that_cannot_be_repaired_fails_at_the_hosts_commit(kind: str, url: str) -> None:
+    """When the rollback to the SAVEPOINT fails too, the host's commit raises instead of storing a part."""
     async with sharing(kind, url) as (actions, host):
         async with host.engine.connect() as connection:
             await order(connection, "before")
@@ -268,7 +266,7 @@ async def test_a_transaction_that_cannot_be_saved_fails_at_the_hosts_commit(kind
         assert await host.ids() == set()
 
 
-async def test_reading_in_a_transaction_sees_what_it_has_written(database_url: str) -> None:
+async def test_a_read_in_a_transaction_sees_its_writes(database_url: str) -> None:
     """A node that was recorded in the transaction runs in it."""
     kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
     async with sharing(kind, database_url) as (actions, host), host.engine.connect() as connection:
@@ -296,8 +294,10 @@ class TestWhatCannotBeJoined:
         assert len(told) == 1
         return told.pop()
 
-    async def test_it_is_told_before_any_sql(self, database_url: str, tmp_path: Path) -> None:
-        """Closed, lost, of no kind that can be joined, or of another database."""
+    async def test_an_unusable_transaction_is_refused_before_any_sql(
+        self, database_url: str, tmp_path: Path
+    ) -> None:
+        """Closed, lost, of a wrong type, or of another database."""
         kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
         async with sharing(kind, database_url) as (actions, host):
             failing = Failing(host.engine, "no such table")
@@ -320,8 +320,8 @@ class TestWhatCannotBeJoined:
                 await other.dispose()
             assert failing.seen == []
 
-    async def test_of_a_database_that_the_host_does_not_share(self, tmp_path: Path) -> None:
-        """Without Host.database, the plugin's rows are elsewhere, and the message says what to set."""
+    async def test_a_transaction_without_a_shared_database_is_refused(self, tmp_path: Path) -> None:
+        """Without Host.database, the plugin's rows are in another database, and the message says what to set."""
         url = f"sqlite:///{tmp_path / 'f.db'}"
         actions = FlowActions.load(SmallHost(development(url)))
         engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
@@ -330,8 +330,8 @@ class TestWhatCannotBeJoined:
         await engine.dispose()
 
     @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
-    async def test_one_in_autocommit_mode(self, kind: str, url: str) -> None:
-        """It is no transaction, so nothing could be rolled back."""
+    async def test_a_connection_in_autocommit_mode_is_refused(self, kind: str, url: str) -> None:
+        """Nothing could be rolled back."""
         async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             for name, call in CALLS.items():
@@ -341,8 +341,8 @@ class TestWhatCannotBeJoined:
             assert await rows(host) == (0, 0)
 
     @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
-    async def test_one_that_another_call_uses(self, kind: str, url: str) -> None:
-        """Of two calls at once on one connection, the second is refused, and the first is not disturbed."""
+    async def test_a_transaction_in_use_by_another_call_is_refused(self, kind: str, url: str) -> None:
+        """Of two concurrent calls on one connection, the second is refused, and the first is not affected."""
         async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
             await order(connection, "before")
             results = await asyncio.gather(
@@ -354,8 +354,10 @@ class TestWhatCannotBeJoined:
             assert (await rows(host))[0] == 1
 
     @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
-    async def test_one_that_another_call_uses_between_its_statements(self, kind: str, url: str) -> None:
-        """A call has its transaction to itself until it ends, also while it asks the host."""
+    async def test_a_transaction_is_reserved_between_the_statements_of_a_call(
+        self, kind: str, url: str
+    ) -> None:
+        """Also while the call waits for a method of the host."""
         async with sharing(kind, url) as (actions, host), host.engine.connect() as connection:
             asked, go = asyncio.Event(), asyncio.Event()
             resolve = host.logic_action
@@ -377,8 +379,8 @@ class TestWhatCannotBeJoined:
             assert (await rows(host))[0] == 1
             assert (await CALLS["dispatch"](actions, a_walk(), connection)).status == "queued"
 
-    async def test_another_engine_of_the_same_database_is_fine(self, database_url: str) -> None:
-        """A host may have several engines; it is the database that counts."""
+    async def test_another_engine_of_the_same_database_is_accepted(self, database_url: str) -> None:
+        """A host may have several engines."""
         kind = "asyncpg" if database_url.startswith("postgresql") else "sqlite"
         async with sharing(kind, database_url) as (actions, host):
             other = a_host_engine(kind, database_url)
@@ -391,8 +393,8 @@ class TestWhatCannotBeJoined:
 
 class TestAuthEvents:
     @pytest.mark.parametrize("kind", ["sqlite", "sqlite with BEGIN by an event", "asyncpg"])
-    async def test_a_handler_may_join_its_transaction(self, kind: str, url: str) -> None:
-        """A call that fails in the handler costs neither what the handler wrote nor the note that it was called."""
+    async def test_an_auth_event_handler_may_use_its_transaction(self, kind: str, url: str) -> None:
+        """A call that fails in the handler rolls back neither the handler's writes nor the record of the event."""
         async with handling(kind, url) as run:
             run.host.failing = Failing(run.host.engine, "no such table")
             for index in range(4):
@@ -410,10 +412,10 @@ class TestAuthEvents:
 
     @pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
     @pytest.mark.parametrize("how", ["swallows", "rolls back"])
-    async def test_a_handler_that_spoils_its_transaction_is_not_taken_for_done(
+    async def test_an_event_whose_handler_aborts_the_transaction_is_not_recorded(
         self, kind: str, url: str, how: str
     ) -> None:
-        """The event is not noted as seen when what the handler wrote cannot be committed."""
+        """The event is not recorded when the handler's writes cannot be committed."""
         async with handling(kind, url) as run:
             run.host.spoils = how
             answer = await run.send()
@@ -476,7 +478,7 @@ class TestAfterCommit:
         await asyncio.sleep(COMMIT_SECONDS * 5)
         return calls
 
-    async def test_never_before_the_hosts_commit(
+    async def test_calls_after_commit_wait_for_the_hosts_commit(
         self, opened: tuple[Database, AsyncEngine, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However long the transaction stays open, and however slow its commit is."""
@@ -498,10 +500,10 @@ class TestAfterCommit:
         assert await until(lambda: len(calls) == 2)
         assert sorted(await self.settled(calls)) == ["joined", "own"]
 
-    async def test_never_after_the_hosts_rollback(
+    async def test_a_rollback_drops_the_calls_after_commit(
         self, opened: tuple[Database, AsyncEngine, list[str]]
     ) -> None:
-        """Nor at a later commit of the same connection, which is of another transaction."""
+        """Also at a later commit of the same connection, which is of another transaction."""
         database, engine, calls = opened
         async with engine.connect() as connection:
             for end in (connection.rollback, connection.commit):
@@ -513,10 +515,10 @@ class TestAfterCommit:
         await until(lambda: calls)
         assert await self.settled(calls) == ["commit"]
 
-    async def test_never_for_what_a_savepoint_has_taken_back(
+    async def test_a_rollback_to_a_savepoint_drops_the_calls_after_commit(
         self, opened: tuple[Database, AsyncEngine, list[str]]
     ) -> None:
-        """Neither the plugin's own, nor one of the host's around it."""
+        """To the plugin's own, and to one of the host's around it."""
         database, engine, calls = opened
         async with engine.connect() as connection:
             async with database.write(connection) as joined:
@@ -537,10 +539,10 @@ class TestAfterCommit:
         await until(lambda: calls)
         assert await self.settled(calls) == ["kept", "nested and kept"]
 
-    async def test_of_the_plugins_own_transaction(
+    async def test_calls_follow_the_commit_of_an_own_transaction(
         self, opened: tuple[Database, AsyncEngine, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is called when the commit is made, and neither after a block that raised nor a commit that failed."""
+        """There is no call after a block that raised or a commit that failed."""
         database, engine, calls = opened
         dialect, commit = engine.sync_engine.dialect, engine.sync_engine.dialect.do_commit
 

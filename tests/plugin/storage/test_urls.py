@@ -94,19 +94,19 @@ class TestPostgreSQL:
             ),
         ],
     )
-    def test_it_leads_where_it_says(self, url: str, expected: dict[str, Any]) -> None:
-        """And parsing what was parsed changes nothing."""
+    def test_a_url_gives_the_arguments_of_the_driver(self, url: str, expected: dict[str, Any]) -> None:
+        """Parsing a parsed URL changes nothing."""
         assert arguments(url) == expected
         assert parse_database_url(parse_database_url(url)) == parse_database_url(url)
 
-    def test_connect_timeout_is_that_of_the_connection(self) -> None:
-        """In seconds; 0 is as if it was not there."""
+    def test_connect_timeout_is_the_drivers_timeout(self) -> None:
+        """In seconds; 0 is the default."""
         for value, seconds in (("3", 3.0), ("0", 10)):
             url = make_url(parse_database_url(f"postgresql://h/d?connect_timeout={value}"))
             assert asyncpg_arguments(url)["timeout"] == seconds
 
-    def test_the_systems_authorities_are_asked_for_by_name(self) -> None:
-        """sslrootcert=system, as in libpq, verifies the host's name, too."""
+    def test_sslrootcert_system_uses_the_systems_authorities(self) -> None:
+        """As in libpq, it also verifies the host's name."""
         context = arguments("postgresql://h/d?sslrootcert=system")["ssl"]
         assert context.check_hostname
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -139,8 +139,8 @@ class TestPostgreSQL:
             ("mysql://h/d", "sqlite:// or postgresql://"),
         ],
     )
-    def test_what_cannot_be_used_is_told_at_load(self, url: str, told: str) -> None:
-        """The message says what it has to be."""
+    def test_an_invalid_url_is_refused_at_load(self, url: str, told: str) -> None:
+        """The message says what is required."""
         with pytest.raises(SettingsInvalid, match="FLOWACTIONS_DATABASE_URL must") as raised:
             read_settings({"FLOWACTIONS_DATABASE_URL": url})
         assert told in str(raised.value)
@@ -167,7 +167,7 @@ class TestPostgreSQL:
         ),
     )
     def test_no_message_holds_a_value(self, secret: str, form: str) -> None:
-        """Whatever it is, and wherever it ends up for want of encoding."""
+        """Whatever it is, and whichever part of the URL it becomes without encoding."""
         told = ""
         try:
             read_settings({"FLOWACTIONS_DATABASE_URL": form.format(secret)})
@@ -175,7 +175,7 @@ class TestPostgreSQL:
             told = str(exc)
         assert "MARKER" not in told
 
-    def test_two_urls_of_one_database_are_known_for_that(self) -> None:
+    def test_urls_of_the_same_database_are_equal(self) -> None:
         """Whatever the user, the driver and the name of loopback."""
         one = make_url("postgresql+asyncpg://a:b@127.0.0.1/d")
         assert same_database(one, make_url("postgresql+psycopg://localhost:5432/d"))
@@ -184,8 +184,8 @@ class TestPostgreSQL:
         assert not same_database(one, make_url("sqlite:///d"))
         assert same_database(make_url("sqlite:///d/../x.db"), make_url("sqlite+aiosqlite:///x.db"))
 
-    def test_what_is_secret_of_a_url(self) -> None:
-        """User name, password and what stands in the query, except for what is one of few words."""
+    def test_the_secret_parts_of_a_url(self) -> None:
+        """User name, password and values of the query, except for options with a fixed set of values."""
         url = make_url("postgresql://ada:p%40ss@h/d?options=-c%20a%3Db&sslmode=require")
         assert {"ada", "p@ss", "p%40ss", "-c a=b"} <= set(secrets_of(url))
         assert "require" not in secrets_of(url)
@@ -206,7 +206,7 @@ class TestSQLite:
             "sqlite:///x.db?mode=memory",
         ],
     )
-    def test_in_memory_is_refused_with_the_reason(self, url: str) -> None:
+    def test_an_in_memory_url_is_refused(self, url: str) -> None:
         """Each connection would have its own database."""
         with pytest.raises(SettingsInvalid, match="each connection would have a database of its own"):
             read_settings({"FLOWACTIONS_DATABASE_URL": url})
@@ -221,13 +221,13 @@ class TestSQLite:
             ("sqlite:///f.db?timeout=soon", "must be an SQLite URL"),
         ],
     )
-    def test_what_cannot_be_used_is_told_at_load(self, url: str, told: str) -> None:
-        """The message says what it has to be."""
+    def test_an_invalid_url_is_refused_at_load(self, url: str, told: str) -> None:
+        """The message says what is required."""
         with pytest.raises(SettingsInvalid, match=told):
             read_settings({"FLOWACTIONS_DATABASE_URL": url})
 
-    def test_paths(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Relative to the working directory, absolute, or in one's home."""
+    def test_paths_of_sqlite(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Relative to the working directory, absolute, or in the home directory."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         paths = {
@@ -362,10 +362,10 @@ class TestConnecting:
             ("ssl=true", True),
         ],
     )
-    async def test_a_server_with_tls(
+    async def test_tls_options_and_application_name_reach_the_server(
         self, postgres_url: str, certificates: Certificates, options: str, encrypted: bool
     ) -> None:
-        """Is spoken to as the URL says, and hears the application's name."""
+        """As the URL says."""
         door = TlsDoor(postgres_url, certificates)
         url = make_url(postgres_url)
         async with door.opened() as port:
@@ -385,10 +385,10 @@ class TestConnecting:
             ),
         ],
     )
-    async def test_one_that_cannot_be_trusted_is_not_spoken_to(
+    async def test_a_server_with_an_untrusted_certificate_is_refused(
         self, postgres_url: str, certificates: Certificates, options: str, told: str, tmp_path: Path
     ) -> None:
-        """And the message says why, without a part of the query."""
+        """The message says why, without a part of the query."""
         door = TlsDoor(postgres_url, certificates)
         url = make_url(postgres_url)
         async with door.opened() as port:
@@ -398,15 +398,15 @@ class TestConnecting:
         assert str(tmp_path) not in str(raised.value)
         assert door.plain == 0
 
-    async def test_settings_of_the_session_are_passed_on(self, postgres_url: str) -> None:
+    async def test_session_options_are_passed_on(self, postgres_url: str) -> None:
         """``options``, as providers use it for routing and limits."""
         url = f"{postgres_url}&options=-c%20statement_timeout%3D4321"
         parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
         async with Database(parsed) as database, database.read() as connection:
             assert (await connection.execute(text("SHOW statement_timeout"))).scalar_one() == "4321ms"
 
-    async def test_a_password_with_special_characters(self, postgres_url: str) -> None:
-        """It reaches the driver as it was meant."""
+    async def test_a_password_with_special_characters_works(self, postgres_url: str) -> None:
+        """The driver receives it decoded."""
         assert arguments("postgresql://u:%40%2F%3A%25@h/d")["password"] == "@/:%"
         parsed = make_url(postgres_url)
         assert (
