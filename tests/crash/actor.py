@@ -2,7 +2,9 @@
 
 It reads one JSON object a line and answers with one: ``{"do": "advance", "walk": {…}, "step": "s", "times": 10}``,
 ``{"do": "post", "path": …, "bodies": […]}``. With ``"kill": n`` it kills itself (SIGKILL) at the nth point: before and
-after each statement, and before each commit. Without, it says how many points there were.
+after each statement, before each commit, before and after each request to another server, and before the answer. Without,
+it says how many points there were. ``FLOWACTIONS_TEST_PACKAGES`` is a directory of further installed plugins, and with
+``FLOWACTIONS_TEST_SHARED`` the host has an engine of its own, which it shares.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from typing import Any
 import httpx
 import msgspec
 from sqlalchemy import Engine, event
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Agent, ApiPrincipal, FlowActions, LogicAction
+from flowactions_plugin.settings import read_settings
 from tests.support import SmallHost, a_walk, transport_of
 
 
@@ -29,12 +33,24 @@ class Fuse:
         self.passed = 0
         self._last = 0
         for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-            event.listen(Engine, name, self._pass)
+            event.listen(Engine, name, self.step)
+        send = httpx.AsyncClient.send
+
+        async def sending(client: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+            if request.url.host == "host":  # this process itself
+                return await send(client, request, **options)
+            self.step()
+            response = await send(client, request, **options)
+            self.step()
+            return response
+
+        setattr(httpx.AsyncClient, "send", sending)  # noqa: B010  a method is replaced
 
     def arm(self, last: int) -> None:
         self.passed, self._last = 0, last
 
-    def _pass(self, *_: Any) -> None:
+    def step(self, *_: Any) -> None:
+        """Pass a point."""
         self.passed += 1
         if self.passed == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -60,7 +76,11 @@ async def post(actions: FlowActions, ask: dict[str, Any]) -> list[int]:
 
 async def main() -> None:
     """Serve the parent until it closes the pipe."""
-    host = SmallHost(os.environ)
+    sys.path[:0] = [path for path in [os.environ.get("FLOWACTIONS_TEST_PACKAGES")] if path]
+    url = read_settings(os.environ).database_url
+    host = SmallHost(
+        os.environ, database=create_async_engine(url) if "FLOWACTIONS_TEST_SHARED" in os.environ else None
+    )
     host.action = LogicAction(url=os.environ.get("FLOWACTIONS_TEST_URL", "http://127.0.0.1:9/"))
     host.agents = [Agent(id=f"agent-{number}", name="A", organization_id="acme") for number in (1, 2)]
     host.api = ApiPrincipal(organization_id="acme")
@@ -73,6 +93,7 @@ async def main() -> None:
             ask = json.loads(line)
             fuse.arm(ask.get("kill", 0))
             answer = await {"advance": advance, "post": post}[ask["do"]](actions, ask)
+            fuse.step()
             print(msgspec.json.encode({"answer": answer, "points": fuse.passed}).decode(), flush=True)  # noqa: T201
 
 

@@ -292,7 +292,10 @@ class TestWritesThatFail:
                 found = await run.actions.reach(a_walk(), Node(id="now", type="crm"), connection)
                 assert (found.status, found.reason, found.halt) == ("failed", "plugin_error", False)
                 advanced = await run.actions.advance(walk, "s", connection)
-                assert (advanced.state, ran(advanced)) == ("unavailable", [("faulty", "failed"), ("b", "queued")])
+                assert (advanced.state, ran(advanced)) == (
+                    "unavailable",
+                    [("faulty", "failed"), ("b", "queued")],
+                )
                 await connection.execute(insert(Contact).values(id="host, after"))
                 await connection.commit()
             assert await run.ids() == ["host, after", "host, before"]
