@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import httpx
 import msgspec
 from litestar import Router, get
-from litestar.params import Parameter
+from litestar.params import FromQuery
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -73,7 +73,7 @@ class Crm:
 
     async def note(self, walk: Walk, node: Node) -> NodeResult:
         """Call the CRM now."""
-        headers = {"authorization": f"Bearer {node.config.get('crmToken', '')}"}
+        headers = {"authorization": f"Bearer {node.config.get('crmToken') or 'anonymous'}"}
         async with httpx.AsyncClient(trust_env=False) as client:
             note = {"run": walk.run_id, "node": node.id, "said": walk.content}
             await client.post(self.url, json=note, headers=headers)
@@ -110,10 +110,10 @@ class Crm:
 
 
 @get("/integrations/crm/lists", sync_to_thread=False)
-def lists(search: str = "", cursor: Annotated[int, Parameter(ge=0)] = 0) -> Mapping[str, Any]:
+def lists(search: FromQuery[str] = "", cursor: FromQuery[int] = 0) -> Mapping[str, Any]:
     """List the CRM's lists, two at a time."""
     found = [name for name in LISTS if search in name]
-    page, more = found[cursor : cursor + 2], cursor + 2
+    page, more = found[max(0, cursor) : cursor + 2], cursor + 2
     choices = [PickerChoice(id=name, label=name.title()) for name in page]
     answer: Mapping[str, Any] = msgspec.to_builtins(
         PickerPage(data=choices, next_cursor=str(more) if more < len(found) else None)
