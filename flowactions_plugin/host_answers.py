@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
@@ -24,6 +25,28 @@ STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal, Operator)
 NAMES: Final = frozenset({"name", "user_name"})
 
 
+async def ask(host: Host, method: str, expected: Any, *arguments: object) -> Any:
+    """Calls a method of a host, and returns its answer when it is what the contract says.
+
+    The method may be any function that returns an awaitable.
+
+    Args:
+        host: the host.
+        method: the method's name.
+        expected: the type of its answer, as for `checked`; `Any`: it is not looked at.
+        arguments: of the method.
+
+    Raises:
+        HostAnswerInvalid: the answer is something else, or nothing that can be awaited; it was logged.
+        Exception: what the method raised.
+    """
+    answer = getattr(host, method)(*arguments)
+    if not inspect.isawaitable(answer):
+        raise _invalid(f"{type(host).__name__}.{method} must be async: it returned {_article(answer)}")
+    answer = await answer
+    return answer if expected is Any else checked(host, method, expected, answer)
+
+
 def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
     """Return a host's answer when it is what the contract says.
 
@@ -39,9 +62,12 @@ def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
     fault = _fault(answer, expected, "")
     if fault is None:
         return answer
-    message = f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}"
+    raise _invalid(f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}")
+
+
+def _invalid(message: str) -> HostAnswerInvalid:
     log.error("%s", message)
-    raise HostAnswerInvalid(message)
+    return HostAnswerInvalid(message)
 
 
 def _fault(value: object, expected: Any, path: str) -> str | None:
@@ -98,6 +124,8 @@ def _words(expected: Any) -> str:
     if expected is NoneType:
         return "None"
     if get_origin(expected) is not None:
+        if get_origin(expected) is Mapping:
+            return "a mapping"
         kind = "sequence" if get_origin(expected) is Sequence else "set"
         return f"a {kind} of {get_args(expected)[0].__name__}"
     name = expected.__name__

@@ -16,7 +16,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.nodes.pacing import Pacing
-from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
 from flowactions_plugin.storage.database import Connection
 
 log = logging.getLogger("flowactions")
@@ -27,12 +27,12 @@ class PluginRuntime:
 
     Args:
         pacing: runs and records nodes.
-        outbox: takes webhooks in.
+        webhooks: enqueues those of hosts and plugins.
     """
 
-    def __init__(self, pacing: Pacing, outbox: Outbox) -> None:
+    def __init__(self, pacing: Pacing, webhooks: OwnWebhooks) -> None:
         self._pacing = pacing
-        self._outbox = outbox
+        self._webhooks = webhooks
 
     async def reach(self, walk: Walk, node: Node, transaction: Connection | None) -> NodeResult:
         """Runs the node, or records it when the walk's pacing is `Deferred` (§3.2)."""
@@ -44,11 +44,11 @@ class PluginRuntime:
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedWebhook:
         """Applies the egress rules and fixes the bytes; no SQL (§5.2)."""
-        raise NotImplementedError
+        return await self._webhooks.prepare(webhook, caller)
 
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Connection | None) -> Receipt:
         """Prepares a webhook and writes it, once per key."""
-        raise NotImplementedError
+        return await self._webhooks.enqueue(webhook, caller, transaction)
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
         """Runs a draft once by the real path."""

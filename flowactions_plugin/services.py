@@ -22,6 +22,7 @@ from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
@@ -35,11 +36,12 @@ from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.origins import origin_of
+from flowactions_plugin.outbox.keys import IdempotencyKeys
+from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
 from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
-from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
@@ -63,11 +65,14 @@ class Services:
         self._host = host
         # Tests give their hosts other times.
         self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
-        self._settings = read_settings(host.settings)
+        self._settings = settings_of(host)
         self._database = Database(self._settings.database_url, lambda: host.database)
         self._chat = build_chat(self._settings, self._database, actions.prefix)
-        self._delivery = OutboxService(host, self._settings, self._database, timing)
+        self._delivery = OutboxService(
+            host, self._settings, self._database, timing, lambda: actions.signing_secrets
+        )
         self._outbox = self._delivery.outbox
+        self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         self._nodes = (
             chat_message.node_type(
@@ -80,9 +85,9 @@ class Services:
         # Those of all plugins are known when all are loaded.
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host)
-        self.runtime: Runtime = PluginRuntime(self._pacing, self._outbox)
+        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys))
         self._dispatcher = Dispatcher(host, self._outbox)
-        self._calls = CallStore(self._database, self._settings.idempotency_hours * HOUR_MS)
+        self._calls = CallStore(self._database, self._keys)
         self._open = AsyncExitStack()
         self._is_running = False
 
@@ -155,7 +160,7 @@ class Services:
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
             partial(inbound_store.prune, self._database, kept),
-            self._calls.prune_keys,
+            self._keys.prune,
             self._calls.prune_rates,
         ]
 

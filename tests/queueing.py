@@ -15,6 +15,7 @@ from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.executor import Executor
+from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
 from flowactions_plugin.outbox.scheduled import ScheduledClaims
@@ -96,7 +97,7 @@ def an_executor(
     transport, clock = as_transport(answer), queue.database.clock
     sender = Sender(transport, validate, clock, time.monotonic, monitor, timing.deadline_seconds)
     completer = Completer(queue.store, delivery_finished or nobody_listens)
-    return Executor(queue.store, sender, completer, signing_secret or no_secret, timing)
+    return Executor(queue.store, sender, completer, SecretSource(signing_secret or no_secret), timing)
 
 
 def a_schedule(

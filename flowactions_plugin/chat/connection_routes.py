@@ -19,7 +19,7 @@ from flowactions_plugin.chat.scopes import read_scopes
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConnected
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
 
@@ -122,8 +122,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
     stored = await connections.get(organization_id)
     if stored is None:
         return CardAnswer(None)
-    agents = await host.agents_using(organization_id, NODE_TYPE)
-    agents = checked(host, "agents_using", Sequence[Agent], agents)
+    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, NODE_TYPE)
     missing = list(missing_scopes(stored))
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)

@@ -15,7 +15,7 @@ from litestar.response import Redirect
 from flowactions_hookspecs import DashboardPrincipal, Host, ScopeRequest
 from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import openapi_spec
 
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -91,11 +91,11 @@ async def callback(
             state=signed_state,
             error=error,
             cookies=request.cookies,
-            principal=checked(
+            principal=await ask(
                 host,
                 "dashboard_principal",
                 DashboardPrincipal | None,
-                await host.dashboard_principal(ScopeRequest(cast("dict[str, Any]", request.scope))),
+                ScopeRequest(cast("dict[str, Any]", request.scope)),
             ),
         )
     except OAuthFailed as exc:

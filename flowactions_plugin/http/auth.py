@@ -13,7 +13,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
 from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host, NotStarted, ScopeRequest
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.cross_site import Fetch, is_cross_site
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.http.problems import Problem
@@ -79,13 +79,10 @@ class RouteGuard:
         found: DashboardPrincipal | ApiPrincipal | None
         seen = ScopeRequest(cast("dict[str, Any]", request.scope))
         if rules.caller == "dashboard":
-            answer = await self._host.dashboard_principal(seen)
-            found = checked(self._host, "dashboard_principal", DashboardPrincipal | None, answer)
+            found = await ask(self._host, "dashboard_principal", DashboardPrincipal | None, seen)
             otherwise = "This needs a dashboard session."
         elif rules.caller == "api":
-            found = checked(
-                self._host, "api_principal", ApiPrincipal | None, await self._host.api_principal(seen)
-            )
+            found = await ask(self._host, "api_principal", ApiPrincipal | None, seen)
             otherwise = "This needs an access token."
         else:
             return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from flowactions_hookspecs import AuthEvent, Host
 from flowactions_plugin.errors import HandlerFailed
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.verify import ParsedEvent
 from flowactions_plugin.storage.database import Database, Transaction
@@ -66,7 +67,7 @@ class AuthEvents:
             )
             try:
                 async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
-                    await self._host.auth_event(event)
+                    await ask(self._host, "auth_event", Any, event)
             except Exception as exc:
                 raise HandlerFailed from exc
         if after_commit is not None:

@@ -51,7 +51,9 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
     at most five minutes off. An event that was handled before is acknowledged.
     """
     if receiver.verifier is None:
-        raise NotConfigured("Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events.")
+        raise NotConfigured(
+            "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
+        )
     body = await read_body(request)
     try:
         parsed = receiver.verifier.verify(request.headers, body)

@@ -17,8 +17,8 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
-from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.errors import EgressRefused, HostAnswerInvalid, HostFailed, StorageUnavailable, TooLarge
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
 from flowactions_plugin.outbox.enqueue import Outbox, Webhook
 from flowactions_plugin.outbox.rules import NewDelivery
@@ -52,7 +52,7 @@ class Dispatcher:
         self._host = host
         self._outbox = outbox
 
-    async def prepare(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
+    async def resolve(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
         """Resolve an action and make its delivery; nothing is written yet.
 
         Args:
@@ -81,7 +81,7 @@ class Dispatcher:
         try:
             with self._outbox.using(transaction):
                 occasion = Occasion("firing", firing.firing_id)
-                delivery = await self.prepare(firing.ref, firing.occurred_at, occasion)
+                delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
                 await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
@@ -95,14 +95,16 @@ class Dispatcher:
 
     async def _action(self, ref: LogicActionRef) -> LogicAction | None:
         try:
-            action = await self._host.logic_action(ref)
+            found: LogicAction | None = await ask(self._host, "logic_action", LogicAction | None, ref)
         except QuestionRequired as exc:
             raise ActionUnusable("question_required", str(exc)) from None
+        except HostAnswerInvalid:
+            raise
         except Exception as exc:
             method = f"{type(self._host).__name__}.logic_action"
             log.exception("%s failed", method)
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return checked(self._host, "logic_action", LogicAction | None, action)
+        return found
 
 
 def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:

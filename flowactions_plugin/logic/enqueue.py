@@ -78,21 +78,20 @@ class Enqueuer:
             StorageUnavailable: the database failed; nothing was written.
         """
         # Looked at first, so that a repeated or throttled call costs the host nothing.
-        seen = await self._calls.seen(ref.organization_id, ref.agent_id, key)
+        seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
         if seen.is_duplicate:
             return None
         if seen.wait_ms:
             raise RateExceeded(seen.wait_ms)
         called_at = datetime.fromtimestamp(self._database.clock(), UTC)
-        delivery = await self._dispatcher.prepare(ref, called_at, Occasion("key", key))
+        delivery = await self._dispatcher.resolve(ref, called_at, Occasion("key", key))
         return await self._write(delivery, key)
 
     async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:
         async with self._database.write() as connection:
-            whose = (delivery.organization_id, delivery.agent_id)
-            if not await self._calls.use_key(*whose, key, delivery.id, connection):
+            if not await self._calls.use_key(delivery, key, connection):
                 return None
-            wait_ms = await self._calls.count(*whose, connection)
+            wait_ms = await self._calls.count(delivery.organization_id, delivery.agent_id or "", connection)
             if wait_ms:
                 raise RateExceeded(wait_ms)
             await self._outbox.write(delivery, connection)

@@ -20,7 +20,7 @@ from flowactions_hookspecs import (
     NodeTriggerRef,
 )
 from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
@@ -162,7 +162,7 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
 
 async def _check_agent(host: Host, principal: ApiPrincipal, agent_id: str) -> None:
     """Let only the principal's own agents through; another's is as if it were not there."""
-    agent = None if id_fault(agent_id) else checked(host, "agent", Agent | None, await host.agent(agent_id))
+    agent = None if id_fault(agent_id) else await ask(host, "agent", Agent | None, agent_id)
     if (
         agent is None
         or agent.organization_id != principal.organization_id

@@ -9,18 +9,16 @@ import msgspec
 from sqlalchemy import select, update
 
 from flowactions_plugin.logic.rate import admit
+from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner, api_caller
+from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Connection, Database
-from flowactions_plugin.storage.schema import enqueue_keys, enqueue_rates
+from flowactions_plugin.storage.schema import enqueue_rates
 
 IDLE_MS: Final = 3600 * 1000
 
-UNKNOWN: Final = ""
-"""In place of the organization of a key that release 0.1.0 took, and whose delivery was gone at the upgrade. Nobody
-writes such keys any more, so it is enough to look for them without a lock."""
 
-
-class Seen(NamedTuple):
-    """What is known of a call before it is looked into.
+class CallState(NamedTuple):
+    """What is stored about a call, read without a lock.
 
     Attributes:
         is_duplicate: whether its key was used within the window.
@@ -36,52 +34,32 @@ class CallStore:
 
     Args:
         database: which.
-        window_ms: how long a key is remembered.
+        keys: the idempotency keys of the same database.
     """
 
-    def __init__(self, database: Database, window_ms: int) -> None:
+    def __init__(self, database: Database, keys: IdempotencyKeys) -> None:
         self._database = database
-        self._window_ms = window_ms
+        self._keys = keys
 
-    async def seen(self, organization_id: str, agent_id: str, key: str) -> Seen:
-        """Look without a lock; what it says may be different when the call is counted."""
-        now = self._database.now()
-        used = select(enqueue_keys.c.delivery_id).where(
-            enqueue_keys.c.organization_id.in_((organization_id, UNKNOWN)),
-            enqueue_keys.c.caller == _caller(agent_id),
-            enqueue_keys.c.idempotency_key == key,
-            enqueue_keys.c.created_at > now - self._window_ms,
-        )
-        rate = select(enqueue_rates.c.times, now).where(
+    async def look_up(self, organization_id: str, agent_id: str, key: str) -> CallState:
+        """Looks a call up without a lock; the answer may be different when the call is counted."""
+        rate = select(enqueue_rates.c.times, self._database.now()).where(
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
-            is_duplicate = (await connection.execute(used)).first() is not None
+            first = await self._keys.find(_owner(organization_id, agent_id), key, connection)
             row = (await connection.execute(rate)).first()
-        return Seen(is_duplicate, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
+        return CallState(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
 
-    async def use_key(
-        self, organization_id: str, agent_id: str, key: str, delivery_id: str, connection: Connection
-    ) -> bool:
+    async def use_key(self, delivery: NewDelivery, key: str, connection: Connection) -> bool:
         """Use an idempotency key, within the caller's transaction.
 
         Returns:
             Whether it was free; of any number of racing callers, one is told so. Those behind wait for the
             first one's transaction.
         """
-        now = self._database.now()
-        values = {
-            "organization_id": organization_id,
-            "caller": _caller(agent_id),
-            "idempotency_key": key,
-            "delivery_id": delivery_id,
-            "created_at": now,
-        }
-        used = self._database.insert_or_replace(
-            enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms
-        )
-        taken = await connection.execute(used.returning(enqueue_keys.c.delivery_id))
-        return taken.first() is not None
+        owner = _owner(delivery.organization_id, delivery.agent_id or "")
+        return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
 
     async def count(self, organization_id: str, agent_id: str, connection: Connection) -> int:
         """Count a call, within the caller's transaction; until that ends, other calls of the agent wait.
@@ -110,18 +88,13 @@ class CallStore:
             )
         return verdict.wait_ms
 
-    async def prune_keys(self, limit: int) -> int:
-        """Forget keys that are out of the window; give how many there were, about ``limit`` at the most."""
-        return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
-
     async def prune_rates(self, limit: int) -> int:
         """Forget agents that have not called for a while; give how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_rates.c.updated_at, IDLE_MS, limit)
 
 
-def _caller(agent_id: str) -> str:
-    """Name the user of a key: keys are unique in an organization and caller."""
-    return f"api:{agent_id}"
+def _owner(organization_id: str, agent_id: str) -> KeyOwner:
+    return KeyOwner(organization_id, api_caller(agent_id))
 
 
 def _times(text: str) -> Sequence[int]:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import PLUGIN_ERROR_MESSAGE, NodeRunner
@@ -128,7 +129,7 @@ class Pacing:
             return
         try:
             async with asyncio.timeout(HOST_SECONDS):
-                await self._host.nodes_recovered(walk, step.step_id or None, advanced)
+                await ask(self._host, "nodes_recovered", Any, walk, step.step_id or None, advanced)
         except Exception:
             log.exception(
                 "%s.nodes_recovered failed for run %s", type(self._host).__name__, printable(step.run_id)

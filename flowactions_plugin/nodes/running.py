@@ -23,7 +23,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_hookspecs.hooks import returned
 from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, LeaseLost, NodeFailed, StorageUnavailable
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.records import Record
@@ -155,8 +155,9 @@ class NodeRunner:
         method = f"{type(self._host).__name__}.node"
         try:
             async with asyncio.timeout(HOST_SECONDS):
-                answer = await self._host.node(walk.organization_id, walk.flow_id, node.id)
-            current = checked(self._host, "node", Node | None, answer)
+                current = await ask(
+                    self._host, "node", Node | None, walk.organization_id, walk.flow_id, node.id
+                )
         except HostAnswerInvalid:
             raise
         except Exception as exc:

@@ -68,7 +68,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     id: str
     token: str
     organization_id: str
-    agent_id: str
+    agent_id: str | None
     event_id: str
     event_type: str
     origin: Origin | None
@@ -141,7 +141,7 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
         row_id,
         token,
         organization,
-        agent,
+        agent or None,
         event_id,
         event_type,
         origin,
@@ -232,6 +232,7 @@ def _unreadable(values: Sequence[Any], defect: str, lease_end: float) -> Claimed
     row = dict(zip(COLUMNS, values, strict=True))
     shown: dict[str, Any] = {name: as_text(row[name]) for name in _TEXTS if name not in {"origin", "headers"}}
     counts: dict[str, Any] = {name: row[name] if type(row[name]) is int else 0 for name in _COUNTS}
+    shown["agent_id"] = shown["agent_id"] or None
     reclaims = counts.pop("takeovers")
     return ClaimedDelivery(
         **shown,

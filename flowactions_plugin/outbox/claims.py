@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.claimed import COLUMNS
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, QUARANTINE_AFTER, QUARANTINED, outbox
 from flowactions_plugin.storage.text import stored
 
@@ -48,7 +48,7 @@ def inline(value: Any) -> ColumnElement[Any]:
     return literal(value, literal_execute=True)
 
 
-def eligible(database: Database, window: int, per_destination: int | None) -> Select[Any]:
+def eligible(database: Dialect, window: int, per_destination: int | None) -> Select[Any]:
     """Select the oldest rows that are due, within `CLAIM_BYTES` and the per-destination limit.
 
     Args:
@@ -89,7 +89,7 @@ def _within_bytes(rows: Select[Any]) -> Select[Any]:
     return select(total.c.id, total.c.next_attempt_at).where(total.c.before.is_(None) | fits)
 
 
-def due_rows(database: Database, now: ColumnElement[int], limit: int) -> Select[Any]:
+def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[Any]:
     """Select and lock the oldest rows that are due."""
     return (
         select(outbox.c.id, outbox.c.destination, outbox.c.next_attempt_at, _size(database))
@@ -100,7 +100,7 @@ def due_rows(database: Database, now: ColumnElement[int], limit: int) -> Select[
     )
 
 
-def _size(database: Database) -> ColumnElement[int]:
+def _size(database: Dialect) -> ColumnElement[int]:
     """Return about how many bytes a row's body and headers take, without reading them."""
     length = func.octet_length if database.dialect == "postgresql" else func.length
     body = length(type_coerce(outbox.c.body, LargeBinary), type_=Integer)
@@ -129,7 +129,7 @@ def next_destinations(last: Any) -> Select[Any]:
     return select(found.c.place).where(found.c.place.is_not(None))
 
 
-def quarantined(database: Database) -> Any:
+def quarantined(database: Dialect) -> Any:
     """Select the oldest row that is due and may be sent in quarantine only."""
     if database.dialect == "sqlite":
         # Without the hint, SQLite searches the index of all rows that are due.
@@ -148,7 +148,7 @@ def quarantined(database: Database) -> Any:
 
 
 def claiming(
-    database: Database, rows: Select[Any], lease_seconds: float, *, count_reclaims: bool = True
+    database: Dialect, rows: Select[Any], lease_seconds: float, *, count_reclaims: bool = True
 ) -> Executable:
     """Write the statement that claims rows under the token of the parameter ``token``, and returns them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Final
 
 import msgspec
@@ -36,7 +36,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         organization_id: the tenant.
-        agent_id: the agent that it belongs to.
+        agent_id: the agent that it belongs to; ``None``: none.
         origin: where the host finds its signing secret.
         event_type: as in ``x-service-webhook-event`` (§6.1).
         entity: what the event is about; the event id is derived from it, the type and the body.
@@ -49,7 +49,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     organization_id: str
-    agent_id: str
+    agent_id: str | None
     origin: Origin
     event_type: str
     entity: str
@@ -143,6 +143,14 @@ class Outbox:
             self._on_commit()
         else:
             self._store.after_commit(connection, self._on_commit)
+
+    def transaction(self, connection: Connection | None) -> AbstractAsyncContextManager[Connection]:
+        """Open a transaction for `write` and what belongs to it, or join the caller's."""
+        return self._store.transaction(connection)
+
+    def reading(self, connection: Connection | None) -> AbstractAsyncContextManager[Connection]:
+        """Open a connection for reading, or read in the caller's transaction."""
+        return self._store.reading(connection)
 
     def using(self, transaction: Connection | None) -> AbstractContextManager[None]:
         """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""

@@ -16,7 +16,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.episodes import Episodes
-from flowactions_plugin.outbox.host_calls import Secret, SecretSource, SigningSecret
+from flowactions_plugin.outbox.host_calls import Secret, SecretSource
 from flowactions_plugin.outbox.rules import RETURN_SECONDS, Timing, Transition, transition
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS
@@ -39,7 +39,7 @@ class Executor:
         store: the queue.
         sender: makes the attempts.
         completer: writes the outcomes.
-        signing_secret: asks the host for an origin's secret, once per origin and claim (§5.3.6).
+        source: the signing secrets, asked for once per origin and claim (§5.3.6).
         timing: lease and deadline.
 
     Attributes:
@@ -52,12 +52,12 @@ class Executor:
         store: OutboxStore,
         sender: Sender,
         completer: Completer,
-        signing_secret: SigningSecret,
+        source: SecretSource,
         timing: Timing = Timing(),  # noqa: B008  immutable
     ) -> None:
         self._store = store
         self._sender = sender
-        self._source = SecretSource(signing_secret)
+        self._source = source
         self._stall_seconds = timing.lease_seconds / 4
         self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
         self._end_margin = timing.margin_seconds / 2

@@ -6,9 +6,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from flowactions_hookspecs import Delivery, Origin, OriginGone
+from flowactions_hookspecs import Delivery, Origin, OriginGone, PluginOrigin
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
@@ -23,6 +24,8 @@ MAX_PENDING_CALLBACKS: Final = 10
 """How many batches of notifications may be pending before the next batch of outcomes is written."""
 
 SigningSecret: TypeAlias = Callable[[Origin], Awaitable[str | None]]
+PluginSecrets: TypeAlias = Mapping[tuple[str, str], Callable[[PluginOrigin], Awaitable[str | None]]]
+"""Plugin and origin name → what resolves the secret."""
 DeliveryFinished: TypeAlias = Callable[[Delivery], Awaitable[None]]
 
 
@@ -37,29 +40,35 @@ class Secret(NamedTuple):
         return "Secret(…)"
 
 
-async def call_host(method: Callable[[Any], Any], argument: object) -> Any:
-    """Call a method of the host, and return its result.
+async def call_host(method: Callable[[Any], Any], argument: object, name: str | None = None) -> Any:
+    """Call a method of the host, or a function of a plugin, and return its result.
+
+    Args:
+        method: the method, or a plugin's function.
+        argument: its argument.
+        name: what messages call it; ``None``: by `name_of`.
 
     Raises:
         HostFailed: it took too long, is not async, or was cancelled from within; the message names it.
         Exception: what the method raised.
     """
+    name = name or name_of(method)
     scope = asyncio.timeout(HOST_SECONDS)
     try:
         answer = method(argument)
         if not inspect.isawaitable(answer):
-            raise HostFailed(f"{name_of(method)} returned {type(answer).__name__}: it has to be async")
+            raise HostFailed(f"{name} returned {type(answer).__name__}: it has to be async")
         async with scope:
             return await answer
     except TimeoutError as exc:
         if not scope.expired():
             raise
-        raise HostFailed(f"{name_of(method)} did not answer within {HOST_SECONDS:g} s") from exc
+        raise HostFailed(f"{name} did not answer within {HOST_SECONDS:g} s") from exc
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise HostFailed(f"{name_of(method)} was cancelled from within") from exc
+        raise HostFailed(f"{name} was cancelled from within") from exc
 
 
 def name_of(method: Callable[[Any], Any]) -> str:
@@ -70,14 +79,18 @@ def name_of(method: Callable[[Any], Any]) -> str:
 
 
 class SecretSource:
-    """Asks the host for signing secrets (§5.3.6).
+    """Asks the host for signing secrets (§5.3.6), and plugins for those of their own webhooks.
 
     Args:
         signing_secret: the host's method.
+        plugin_secrets: the plugins' functions.
     """
 
-    def __init__(self, signing_secret: SigningSecret) -> None:
+    def __init__(
+        self, signing_secret: SigningSecret, plugin_secrets: PluginSecrets = MappingProxyType({})
+    ) -> None:
         self._signing_secret = signing_secret
+        self._plugin_secrets = plugin_secrets
         self._episodes = Episodes()
 
     async def secrets(self, claimed: Iterable[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
@@ -87,34 +100,33 @@ class SecretSource:
         return dict(zip(origins, answers, strict=True))
 
     async def _secret(self, origin: Origin) -> Secret:
+        resolve: Callable[[Any], Any] | None = self._signing_secret
+        name = name_of(self._signing_secret)
+        if isinstance(origin, PluginOrigin):
+            resolve = self._plugin_secrets.get((origin.plugin, origin.name))
+            name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
+        if resolve is None:
+            return self._absent(name)
         try:
-            value = self._checked(await call_host(self._signing_secret, origin))
+            value = _checked(name, await call_host(resolve, origin, name))
         except OriginGone as exc:
             secret = Secret(gone=str(exc))
         except HostFailed as exc:
             return self._failed(origin, str(exc), None)
         except Exception as exc:  # noqa: BLE001  whatever a host raises
-            reason = f"{name_of(self._signing_secret)} raised {type(exc).__name__}"
-            return self._failed(origin, reason, exc)
+            return self._failed(origin, f"{name} raised {type(exc).__name__}", exc)
         else:
             secret = Secret(value=value)
         if self._episodes.end(origin):
-            log.info("%s answers again for %r", name_of(self._signing_secret), origin)
+            log.info("%s answers again for %r", name, origin)
         return secret
 
-    def _checked(self, answer: object) -> str | None:
-        if not isinstance(answer, str | None):
-            name = name_of(self._signing_secret)
-            raise HostFailed(f"{name} returned {type(answer).__name__}, which is neither str nor None")
-        try:
-            (answer or "").encode()
-        except UnicodeEncodeError:
-            # Not chained: the error holds the secret.
-            raise HostFailed(
-                f"{name_of(self._signing_secret)} returned text that is not valid Unicode"
-            ) from None
-        # An empty secret is none (§5.3.7): signing with it would only look safe.
-        return answer or None
+    def _absent(self, name: str) -> Secret:
+        """Returns why deliveries of a plugin wait that this process does not have, and logs it once."""
+        reason = f"this process does not have {name}"
+        if self._episodes.begin(reason):
+            log.error("deliveries wait: %s", reason)
+        return Secret(failed=reason)
 
     def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
         if self._episodes.begin(origin):
@@ -122,6 +134,18 @@ class SecretSource:
             shown = error if self._episodes.begin(reason) else None
             log.error("deliveries of %r wait: %s", origin, reason, exc_info=shown)
         return Secret(failed=reason)
+
+
+def _checked(name: str, answer: object) -> str | None:
+    if not isinstance(answer, str | None):
+        raise HostFailed(f"{name} returned {type(answer).__name__}, which is neither str nor None")
+    try:
+        (answer or "").encode()
+    except UnicodeEncodeError:
+        # Not chained: the error holds the secret.
+        raise HostFailed(f"{name} returned text that is not valid Unicode") from None
+    # An empty secret is none (§5.3.7): signing with it would only look safe.
+    return answer or None
 
 
 class HostNotifier:

@@ -34,7 +34,7 @@ from flowactions_plugin.outbox.rules import (
     WAIT_LIMIT_SECONDS,
     storable,
 )
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from flowactions_plugin.storage.text import stored
 
@@ -42,7 +42,7 @@ CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "wa
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
 
-def completing(database: Database) -> Executable:
+def completing(database: Dialect) -> Executable:
     """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids."""
     now = database.now()
     done: FromClause = database.values_table(
@@ -98,7 +98,7 @@ def completing(database: Database) -> Executable:
     return select(held.c.id).add_cte(logged.cte("logged"))
 
 
-def giving_back(database: Database) -> Executable:
+def giving_back(database: Dialect) -> Executable:
     """Write the statement that gives back the claims in the parameter ``given`` that hold, and returns ids and states."""
     now = database.now()
     given = database.values_table(
@@ -133,7 +133,7 @@ def giving_back(database: Database) -> Executable:
     )
 
 
-def ending_nameless(database: Database, completion: Completion) -> tuple[Update, Select[Any]]:
+def ending_nameless(database: Dialect, completion: Completion) -> tuple[Update, Select[Any]]:
     """Write the statement that ends a row of SQLite whose id is not text, and so cannot be a parameter.
 
     Returns:

@@ -81,7 +81,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     organization_id: str
-    agent_id: str
+    agent_id: str | None
     origin: Origin
     event_id: str
     event_type: str

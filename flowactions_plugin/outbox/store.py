@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Executable, Row, insert, select, update
+from sqlalchemy import Executable, Row, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,7 +25,8 @@ from flowactions_plugin.outbox import claims, outcomes
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return, read_row
 from flowactions_plugin.outbox.rules import CLAIM_SECONDS, LONGEST_WAIT_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import LIVE, NO_AGENT, attempts, outbox
 from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
 FULL_SCAN_INTERVAL: Final = 1.0
@@ -55,23 +56,29 @@ class OutboxStore:
         self._last_destination = ""
         self._scan_from = 0
         self._full_scan_at = 0.0
-        # Built once: building a statement costs more than running it.
-        self._enqueuing = _enqueuing(database)
-        self._claiming: dict[tuple[int, int | None], Executable] = {}
-        self._quarantined = claims.quarantined(database)
-        self._completing = outcomes.completing(database)
-        self._giving_back = outcomes.giving_back(database)
+        # Built once for each dialect: building a statement costs more than running it.
+        self._claiming: dict[tuple[str, int, int | None], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
         row = msgspec.structs.asdict(delivery)
+        row["agent_id"] = delivery.agent_id or NO_AGENT
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
+        statement = self._database.built(_enqueuing)
         if connection is None:
-            await self._database.in_transaction(lambda own: own.execute(self._enqueuing, row))
+            await self._database.in_transaction(lambda own: own.execute(statement, row))
         else:
             async with self._database.write(connection) as joined:
-                await joined.execute(self._enqueuing, row)
+                await joined.execute(statement, row)
+
+    def transaction(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Open a transaction, or join the caller's."""
+        return self._database.write(connection)
+
+    def reading(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Open a connection for reading, or read in the caller's transaction."""
+        return self._database.read(connection)
 
     def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
         """Keep a host's transaction for one call."""
@@ -124,13 +131,14 @@ class OutboxStore:
         return rows
 
     async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
-        if kind not in self._claiming:
+        name = (self._database.dialect, *kind)
+        if name not in self._claiming:
             eligible = claims.eligible(self._database, *kind)
-            self._claiming[kind] = claims.claiming(self._database, eligible, self._lease_seconds)
+            self._claiming[name] = claims.claiming(self._database, eligible, self._lease_seconds)
         now = time.monotonic()
         if now > self._full_scan_at:
             self._scan_from, self._full_scan_at = 0, now + FULL_SCAN_INTERVAL
-        statement, parameters = self._claiming[kind], {**given, "since": self._scan_from}
+        statement, parameters = self._claiming[name], {**given, "since": self._scan_from}
         rows = await self._database.in_transaction(
             lambda connection: read_all(connection, statement, parameters)
         )
@@ -177,12 +185,12 @@ class OutboxStore:
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
         async with self._database.read() as connection:
-            return bool(await connection.run_sync(read_all, self._quarantined))
+            return bool(await connection.run_sync(read_all, self._database.built(claims.quarantined)))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
         lease_end = lease_clock() + self._lease_seconds
-        chosen = self._quarantined
+        chosen = self._database.built(claims.quarantined)
         if self._database.dialect == "postgresql":
             chosen = chosen.with_for_update(skip_locked=True)
         # Of such a row, the rounds that were begun are counted, and not the reclaims.
@@ -243,10 +251,11 @@ class OutboxStore:
         named = [each for each in completions if is_text(each.delivery.id)]
         if not named:
             return held
+        completing = self._database.built(outcomes.completing)
         given = {"done": self._database.json_rows([outcomes.completion_values(each) for each in named])}
 
         def write(connection: Connection) -> set[str]:
-            updated = set(connection.execute(self._completing, given).scalars())
+            updated = set(connection.execute(completing, given).scalars())
             if self._database.dialect == "sqlite":
                 made = [each for each in named if each.attempted and each.delivery.id in updated]
                 if made:
@@ -275,8 +284,9 @@ class OutboxStore:
         if not rows:
             return {}
         given = {"given": self._database.json_rows(rows)}
+        giving_back = self._database.built(outcomes.giving_back)
         found: list[Any] = await self._database.in_transaction(
-            lambda connection: list(connection.execute(self._giving_back, given).all())
+            lambda connection: list(connection.execute(giving_back, given).all())
         )
         if len(found) < len(rows):
             found += [*await self._settled([each.delivery for each in returns])]
@@ -308,9 +318,10 @@ class OutboxStore:
         return await self._database.in_transaction(write)
 
 
-def _enqueuing(database: Database) -> Executable:
+def _enqueuing(database: Dialect) -> Executable:
     now = database.now()
-    return insert(outbox).values(
+    # A row that is written again is the same row.
+    return database.insert_unless_there(outbox).values(
         status="pending",
         attempts=0,
         earlier_attempts=0,

@@ -22,14 +22,17 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
-    """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so."""
+    """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so.
+
+    ``agentId`` is ``null`` for a webhook that belongs to no agent.
+    """
 
     id: str
     status: str
     idempotency_key: str | None
     event_id: str
     event_type: str
-    agent_id: str
+    agent_id: str | None
     url: str
     method: str
     attempts: int
@@ -169,7 +172,7 @@ def _summary(reader: _Reader) -> dict[str, Any]:
         "idempotency_key": reader.text("idempotency_key", optional=True),
         "event_id": reader.text("event_id"),
         "event_type": reader.text("event_type"),
-        "agent_id": reader.text("agent_id"),
+        "agent_id": reader.text("agent_id") or None,
         "url": masked_url(reader.text("url") or ""),
         "method": reader.text("method"),
         "attempts": reader.number("attempts") or 0,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 from sqlalchemy import (
@@ -35,6 +35,7 @@ class Dialect:
     def __init__(self, dialect: str, clock: Clock) -> None:
         self.dialect = dialect
         self.clock = clock
+        self._built: dict[tuple[str, Callable[..., Any]], Any] = {}
         self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
 
     def now(self) -> ColumnElement[int]:
@@ -43,6 +44,16 @@ class Dialect:
             # Stable within a statement, so that an index on a time can be used.
             return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
         return self._now
+
+    def built(self, build: Callable[[Self], Any]) -> Any:
+        """Give what a function has built, for example a statement: once for each dialect, as that costs more than to run it.
+
+        Which dialect it is, is known when the database is opened, and may be another at the next opening.
+        """
+        name = (self.dialect, build)
+        if name not in self._built:
+            self._built[name] = build(self)
+        return self._built[name]
 
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """Returns an INSERT that does nothing for a row whose unique key exists."""

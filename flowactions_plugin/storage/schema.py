@@ -31,6 +31,9 @@ metadata: Final = MetaData(
 LIVE: Final = text("status IN ('pending', 'retrying')")
 """Rows that a worker may claim. With a partial index on them, the cost of a claim does not grow with the table."""
 
+NO_AGENT: Final = ""
+"""The agent of a delivery that belongs to none: no id is empty, and tables that are filled need not be copied."""
+
 outbox: Final = Table(
     "flowactions_outbox",
     metadata,
@@ -218,11 +221,13 @@ enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
     metadata,
     Column("organization_id", Text, primary_key=True),
-    # The user of the key: ``api:<agent>`` for the logic-webhook endpoint.
+    # Who uses the key: ``host``, ``plugin:<name>``, or ``api:<agent>`` for the logic-webhook endpoint.
     Column("caller", Text, primary_key=True),
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    # Of the delivery, which may be deleted before the key. NULL where it was gone when the column came.
+    Column("event_id", String(68)),
 )
 Index("ix_flowactions_enqueue_keys_created", enqueue_keys.c.created_at)
 

@@ -296,14 +296,15 @@ class FlowActions:
             URL, too large).
 
         Raises:
-            NotQueued: the database failed; nothing was written.
+            NotQueued: the database failed. Nothing was written, unless the database has committed and could not say so:
+                with an idempotency key, calling again is safe in any case.
             NotStarted: the lifespan is not open.
             WrongLoop: it is open in another event loop.
             TypeError, ValueError: a field of the webhook cannot be used.
             TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._core.check_usable()
-        check_webhook(webhook, self._caller)
+        check_webhook(webhook, self._caller, self.signing_secrets)
         return await self._core.runtime.enqueue(webhook, self._caller, transaction)
 
     async def prepare(self, webhook: OutboundWebhook) -> PreparedWebhook:
@@ -321,7 +322,7 @@ class FlowActions:
             TypeError, ValueError: a field of the webhook cannot be used.
         """
         self._core.check_usable()
-        check_webhook(webhook, self._caller)
+        check_webhook(webhook, self._caller, self.signing_secrets)
         return await self._core.runtime.prepare(webhook, self._caller)
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:

@@ -7,7 +7,7 @@ empty step would be the end of the flow, and SQLite would take a number that Pos
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -30,6 +30,12 @@ MAX_ID_LENGTH: Final = 255
 MAX_ACTION_INDEX: Final = 2**31 - 1
 
 MAX_ATTEMPTS: Final = 10
+
+MAX_KEY_LENGTH: Final = 200
+"""Characters of an idempotency key (§8)."""
+
+_METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}", re.ASCII)
+"""A token (RFC 9110 §5.6.2), as long as the outbox keeps it."""
 
 RESERVED_EVENTS: Final = "experience."
 """Event types of the specification's own webhooks begin with it (§6.1)."""
@@ -197,12 +203,15 @@ def check_draft(draft: NodeDraft, walk: Walk | None = None) -> None:
             raise ValueError("walk.organization_id must be that of the draft")
 
 
-def check_webhook(webhook: OutboundWebhook, caller: str) -> None:
+def check_webhook(
+    webhook: OutboundWebhook, caller: str, plugin_origins: Container[tuple[str, str]] = ()
+) -> None:
     """Check a webhook of a host's or plugin's own.
 
     Args:
         webhook: the webhook.
         caller: ``host`` or ``plugin:<name>``.
+        plugin_origins: plugins and the names of their origins, as their hooks declare them.
 
     Raises:
         TypeError: something has the wrong type.
@@ -211,10 +220,31 @@ def check_webhook(webhook: OutboundWebhook, caller: str) -> None:
     if not isinstance(webhook, OutboundWebhook):
         raise TypeError(f"webhook must be an OutboundWebhook, not {type(webhook).__name__}")
     _check_fields(webhook, "webhook", ("organization_id",))
-    for name in ("agent_id", "idempotency_key"):
-        if getattr(webhook, name) is not None:
-            check_id(f"webhook.{name}", getattr(webhook, name))
+    if webhook.agent_id is not None:
+        check_id("webhook.agent_id", webhook.agent_id)
+    _check_key(webhook.idempotency_key)
     _check_event_type(webhook.event_type)
+    _check_request(webhook)
+    _check_headers(webhook.headers)
+    attempts: object = webhook.max_attempts
+    if not isinstance(attempts, int) or isinstance(attempts, bool):
+        raise TypeError(f"webhook.max_attempts must be an int, not {type(attempts).__name__}")
+    if not 1 <= attempts <= MAX_ATTEMPTS:
+        raise ValueError(f"webhook.max_attempts must be within 1 and {MAX_ATTEMPTS}")
+    _check_origin(webhook, caller, plugin_origins)
+
+
+def _check_key(key: str | None) -> None:
+    if key is None:
+        return
+    check_id("webhook.idempotency_key", key)
+    if len(key) > MAX_KEY_LENGTH:
+        raise ValueError(
+            f"webhook.idempotency_key must have at most {MAX_KEY_LENGTH} characters, not {len(key)}"
+        )
+
+
+def _check_request(webhook: OutboundWebhook) -> None:
     for name in ("entity", "url", "method"):
         value = getattr(webhook, name)
         if not isinstance(value, str):
@@ -222,15 +252,11 @@ def check_webhook(webhook: OutboundWebhook, caller: str) -> None:
         fault = "must not be empty" if name == "entity" and not value else text_fault(value)
         if fault is not None:
             raise ValueError(f"webhook.{name} {fault}")
-    if webhook.body is not None and not isinstance(webhook.body, bytes):
-        raise TypeError(f"webhook.body must be bytes, not {type(webhook.body).__name__}")
-    _check_headers(webhook.headers)
-    attempts: object = webhook.max_attempts
-    if not isinstance(attempts, int) or isinstance(attempts, bool):
-        raise TypeError(f"webhook.max_attempts must be an int, not {type(attempts).__name__}")
-    if not 1 <= attempts <= MAX_ATTEMPTS:
-        raise ValueError(f"webhook.max_attempts must be within 1 and {MAX_ATTEMPTS}")
-    _check_origin(webhook, caller)
+    if _METHOD.fullmatch(webhook.method) is None or webhook.method.upper() == "CONNECT":
+        raise ValueError("webhook.method must be the name of an HTTP method, such as POST")
+    body: object = webhook.body
+    if body is not None and not isinstance(body, bytes):
+        raise TypeError(f"webhook.body must be bytes, not {type(body).__name__}")
 
 
 def _check_event_type(value: object) -> None:
@@ -256,7 +282,7 @@ def _check_headers(headers: object) -> None:
             raise ValueError("webhook.headers must not hold a lone surrogate, which UTF-8 cannot write")
 
 
-def _check_origin(webhook: OutboundWebhook, caller: str) -> None:
+def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Container[tuple[str, str]]) -> None:
     origin = webhook.origin
     if isinstance(origin, FlowNodeOrigin):
         _check_fields(origin, "webhook.origin", ("organization_id", "agent_id", "flow_id", "node_id"))
@@ -265,12 +291,19 @@ def _check_origin(webhook: OutboundWebhook, caller: str) -> None:
         check_ref(origin.ref)
         organization_id = origin.ref.organization_id
     elif isinstance(origin, HostOrigin):
+        if caller != "host":
+            raise ValueError(f"webhook.origin is of the host, and the caller is {caller!r}")
         _check_fields(origin, "webhook.origin", ("organization_id", "name", "id"))
         organization_id = origin.organization_id
     elif isinstance(origin, PluginOrigin):
         _check_fields(origin, "webhook.origin", ("organization_id", "plugin", "name", "id"))
         if caller != f"plugin:{origin.plugin}":
             raise ValueError(f"webhook.origin is of plugin {origin.plugin!r}, and the caller is {caller!r}")
+        if (origin.plugin, origin.name) not in plugin_origins:
+            raise ValueError(
+                f"webhook.origin.name {origin.name!r} is none that plugin {origin.plugin!r} declares by the hook "
+                "flowactions_signing_secrets"
+            )
         organization_id = origin.organization_id
     else:
         raise TypeError(f"webhook.origin must be an Origin, not {type(origin).__name__}")

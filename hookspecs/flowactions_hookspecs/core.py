@@ -162,10 +162,13 @@ class Core:
         """Runs a coroutine in the lifespan's event loop, and waits for it in this thread.
 
         Raises:
+            TypeError: it is none.
             NotStarted: the lifespan is not open, or was closed meanwhile.
             WrongLoop: this thread runs that event loop.
             TimeoutError: it took too long, and was cancelled.
         """
+        if not asyncio.iscoroutine(coroutine):
+            raise TypeError(f"call needs a coroutine, not {type(coroutine).__name__}")
         loop = self._loop
         if loop is None or loop.is_closed():
             coroutine.close()
@@ -177,7 +180,11 @@ class Core:
         if running is loop:
             coroutine.close()
             raise WrongLoop("This thread runs the lifespan's event loop: await the coroutine instead.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:  # the loop was closed in between
+            coroutine.close()
+            raise NotStarted from None
         self._calls.add(future)
         if self._loop is None:  # closed in between
             future.cancel()

@@ -36,12 +36,14 @@ class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
         event_type: as receivers see it (§6.1): ``[a-z0-9][a-z0-9_.-]{0,63}``; all of ``experience.*`` is reserved.
         entity: what the event is about. With type and body it makes the event id, by which receivers dedupe.
         url: the destination; the egress rules are applied before anything is written (§5.2).
-        method: GET and HEAD are sent without a body.
-        headers: stored as they are until the delivery is deleted, so they hold no secrets.
+        method: the name of an HTTP method; GET and HEAD are sent without a body.
+        headers: stored as they are until the delivery is deleted, so they hold no secrets. Those with an invalid or
+            reserved name are dropped (§2.6).
         body: sent verbatim.
         origin: where its signing secret is found: a `HostOrigin` of the host's, a `PluginOrigin` of the plugin's.
         max_attempts: 1 to 10.
-        idempotency_key: unique per organization and caller (the host, or the plugin) within the dedupe window.
+        idempotency_key: 1 to 200 characters, unique per organization and caller (the host, or the plugin) within the
+            dedupe window.
     """
 
     organization_id: str

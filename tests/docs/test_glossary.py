@@ -72,7 +72,7 @@ RETIRED = {
     "queue.py": (f"{PLUGIN}outbox/", "enqueue.py"),
     "delivery.py": (f"{PLUGIN}outbox/", "rules.py"),
     "post": (OUTBOX, "send"),
-    "prepare": (r"flowactions_plugin/(logic|outbox)/", "resolve, new_delivery"),
+    "prepare": (f"{PLUGIN}logic/", "resolve"),
 }
 """Identifiers that were given up, with where that holds. Only definitions count; words in sentences are free."""
 

@@ -8,7 +8,7 @@ import pytest
 from litestar.routes import HTTPRoute
 
 import flowactions_hookspecs
-from flowactions_hookspecs import FlowActions, Host, spec
+from flowactions_hookspecs import FlowActions, Host, OutboundWebhook, spec
 from flowactions_plugin.chat.failures import ADVICE, TRANSIENT
 from flowactions_plugin.cli import _parser
 from flowactions_plugin.http.problems import TITLES
@@ -79,12 +79,35 @@ def test_every_route_is_documented_and_no_other(tmp_path: Path, monkeypatch: pyt
 
 
 def test_everything_public_is_in_the_contract_page() -> None:
-    """Every exported name, every hook and every member of Host is on the page."""
+    """Every exported name, every hook and every member of the facade is on the page."""
     words = {re.split(r"[(.]", word)[0] for word in named("reference/contract.md")}
     assert set(flowactions_hookspecs.__all__) <= words
     assert {name for name in vars(spec) if name.startswith("flowactions_")} <= words
+    assert {name for name in vars(FlowActions) if not name.startswith("_")} - {"load"} <= words
+
+
+def test_every_member_of_host_is_in_the_table_and_no_other() -> None:
+    """With what is missing without it; the required ones say so."""
+    text = (
+        (DOCS / "reference/contract.md")
+        .read_text()
+        .partition("## What a host provides")[2]
+        .partition("\n## ")[0]
+    )
+    rows = dict(re.findall(r"^\| `(\w+)[^|]*\| ([^|]+) \|$", text, re.MULTILINE))
     members = {name for name in vars(Host) if not name.startswith("_")} | set(Host.__annotations__)
-    assert members <= words
+    assert set(rows) == members
+    required = {name for name, without in rows.items() if without.startswith("required")}
+    assert required == {"settings", *Host.__abstractmethods__}
+
+
+def test_every_field_of_an_own_webhook_is_in_the_table() -> None:
+    """What `OutboundWebhook` has, and the statuses of a `Receipt`."""
+    text = (DOCS / "reference/contract.md").read_text().partition("### `enqueue`")[2].partition("\n### ")[0]
+    table = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| "))
+    cells = set(re.findall(r"`(\w+)`", table))
+    assert set(OutboundWebhook.__struct_fields__) <= cells
+    assert {"queued", "duplicate", "skipped"} <= cells
 
 
 def test_every_hook_is_tested() -> None:

@@ -151,7 +151,7 @@ class TestReactJsonSchemaForm:
     def render(self, folder: Path, node_type: NodeType, *configs: dict[str, Any]) -> list[dict[str, Any]]:
         described = node_type.describe()
         forms = [
-            {"schema": described["configSchema"], "uiSchema": described["ui"], "formData": config}
+            {"schema": described["configSchema"], "uiSchema": described["uiSchema"], "formData": config}
             for config in configs
         ]
         done = subprocess.run(

@@ -238,16 +238,17 @@ class TestRows:
         } == {""}
 
     async def test_a_key_belongs_to_the_organization_of_its_delivery(self, old: str) -> None:
-        """Equal agent ids are told apart; where the delivery is gone the organization is open."""
+        """Equal agent ids are told apart; where the delivery is gone, organization and event id are open."""
         before = await rows_of(old, "flowactions_idempotency_keys")
-        owners = {row["id"]: row["organization_id"] for row in await rows_of(old, "flowactions_outbox")}
+        deliveries = {row["id"]: row for row in await rows_of(old, "flowactions_outbox")}
         await upgrade(old)
         after = await rows_of(old, "flowactions_enqueue_keys")
         expected = [
             {
-                "organization_id": owners.get(row["delivery_id"], ""),
+                "organization_id": deliveries.get(row["delivery_id"], {}).get("organization_id", ""),
                 "caller": f"api:{row['agent_id']}",
                 **{name: row[name] for name in ("idempotency_key", "delivery_id", "created_at")},
+                "event_id": deliveries.get(row["delivery_id"], {}).get("event_id"),
             }
             for row in before
         ]

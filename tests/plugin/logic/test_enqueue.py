@@ -28,6 +28,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, admit
 from flowactions_plugin.logic.store import CallStore
+from flowactions_plugin.outbox.keys import IdempotencyKeys
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
@@ -196,11 +197,12 @@ class TestEnqueue:
             await run.run(OLDER.format(hours))
             assert (await run.call("k")).status_code == expected
             await run.run("UPDATE flowactions_enqueue_rates SET times = '[]'")
-        calls = services_of(run.host)._calls
-        assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [0, 0]
+        services = services_of(run.host)
+        calls, keys = services._calls, services._keys
+        assert [await keys.prune(10), await calls.prune_rates(10)] == [0, 0]
         await run.run("UPDATE flowactions_enqueue_keys SET created_at = 1")
         await run.run("UPDATE flowactions_enqueue_rates SET updated_at = 1")
-        assert [await calls.prune_keys(10), await calls.prune_rates(10)] == [1, 1]
+        assert [await keys.prune(10), await calls.prune_rates(10)] == [1, 1]
 
     async def test_the_window_is_a_setting(self, database_url: str) -> None:
         """FLOWACTIONS_IDEMPOTENCY_HOURS."""
@@ -410,12 +412,12 @@ class TestRate:
         url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
         admitted: list[float] = []
         async with Database(url, clock=lambda: now[0]) as database:
-            calls = CallStore(database, 1000)
+            calls = CallStore(database, IdempotencyKeys(database, 1000))
             for number in range(400):
                 now[0] += (number % 7) * 0.11
                 async with database.write() as connection:
                     wait = await calls.count("acme", "a", connection)
-                seen = await calls.seen("acme", "a", "k")
+                seen = await calls.look_up("acme", "a", "k")
                 if wait == 0:
                     admitted.append(now[0])
                 else:

@@ -21,6 +21,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.executor import Executor
+from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.queries import Filter, OutboxQueries
 from flowactions_plugin.outbox.rules import NewDelivery, Transition
 from flowactions_plugin.outbox.scheduled import ScheduledClaims
@@ -230,7 +231,7 @@ class Outbox(RuleBasedStateMachine):
         ids = self._due(limit)
         sent = self._admitted(ids)
         sender = Sender(as_transport(answer), validate, self.database.clock, lambda: 0.0)
-        executor = Executor(self.store, sender, Completer(self.store, nobody_listens), no_secret)
+        executor = Executor(self.store, sender, Completer(self.store, nobody_listens), SecretSource(no_secret))
         claims = ScheduledClaims(self.store, executor, tick_seconds=1, claim_limit=limit)
         assert self.run(claims.tick()) == len(ids)
         assert len(answered) == len(sent)

@@ -47,7 +47,7 @@ export class SchemaForm {
   }
 
   draw() {
-    const { configSchema, ui } = this.nodeType;
+    const { configSchema, uiSchema: ui } = this.nodeType;
     const { properties, required } = resolved(configSchema, this.config);
     const names = ordered(Object.keys(properties), ui["ui:order"]).filter((name) => ui[name]?.["ui:widget"] !== "hidden");
     this.element.replaceChildren(...names.map((name) => this.field(name, properties[name], required.has(name))));

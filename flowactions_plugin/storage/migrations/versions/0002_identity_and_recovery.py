@@ -149,6 +149,7 @@ def _keys() -> None:
         sa.Column("idempotency_key", sa.String(length=200), nullable=False),
         sa.Column("delivery_id", sa.String(length=36), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("event_id", sa.String(length=68), nullable=True),
         sa.PrimaryKeyConstraint(
             "organization_id", "caller", "idempotency_key", name=op.f("pk_flowactions_enqueue_keys")
         ),
@@ -160,9 +161,9 @@ def _keys() -> None:
     # counting for whoever calls for an agent of that id, as it did before.
     op.execute(
         """INSERT INTO flowactions_enqueue_keys
-            (organization_id, caller, idempotency_key, delivery_id, created_at)
+            (organization_id, caller, idempotency_key, delivery_id, created_at, event_id)
         SELECT COALESCE(delivery.organization_id, ''), 'api:' || used.agent_id, used.idempotency_key,
-            used.delivery_id, used.created_at
+            used.delivery_id, used.created_at, delivery.event_id
         FROM flowactions_idempotency_keys AS used
         LEFT JOIN flowactions_outbox AS delivery ON delivery.id = used.delivery_id"""
     )

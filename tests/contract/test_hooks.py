@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pluggy
+import pytest
+from litestar import Litestar, Router, WebSocket, get, post, websocket
+from litestar.params import FromPath
+
+from flowactions_hookspecs import (
+    CONTRACT_VERSION,
+    PROJECT,
+    FlowActions,
+    Host,
+    Node,
+    NodeResult,
+    NodeType,
+    NotStarted,
+    PluginInvalid,
+    SettingsInvalid,
+    hookimpl,
+    spec,
+)
+from flowactions_hookspecs.hooks import Hooks
+from tests.support import SmallHost, a_walk
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The plugin's default database is a file in the working directory.
+    monkeypatch.chdir(tmp_path)
+
+
+def plugin(name: str, **members: Any) -> SimpleNamespace:
+    """Make a plugin of these hooks, each marked, and other members."""
+    hooks = {
+        member: hookimpl(value) if callable(value) and member.startswith("flowactions_") else value
+        for member, value in members.items()
+    }
+    return SimpleNamespace(__name__=name, **hooks)
+
+
+def nothing() -> list[Any]:
+    return []
+
+
+def load(*plugins: object, prefix: str = "") -> FlowActions:
+    return FlowActions.load(SmallHost(), plugins=plugins, prefix=prefix)
+
+
+class TestArguments:
+    def test_a_hook_names_the_arguments_that_it_wants(self) -> None:
+        """None, one of them or both, in any order."""
+        given: list[tuple[Any, ...]] = []
+
+        def both(actions: FlowActions, host: Host) -> list[Any]:
+            given.append((host, actions))
+            return []
+
+        def one(host: Host) -> list[Any]:
+            given.append((host,))
+            return []
+
+        def none() -> list[Any]:
+            given.append(())
+            return []
+
+        loaded = load(
+            plugin("p", flowactions_node_types=both, flowactions_background_tasks=one),
+            plugin("q", flowactions_node_types=none),
+        )
+        assert [len(each) for each in given] == [2, 0, 1]
+        host, actions = given[0]
+        assert host is loaded.host
+        assert isinstance(actions, FlowActions)
+        assert actions.node_types == loaded.node_types
+
+    async def test_the_facade_of_a_hook_works_once_the_lifespan_is_open(self) -> None:
+        """Before, it says what to do."""
+        seen: list[FlowActions] = []
+
+        def hook(actions: FlowActions) -> list[Any]:
+            seen.append(actions)
+            return []
+
+        loaded = load(plugin("p", flowactions_node_types=hook))
+        walk: Any = None
+        with pytest.raises(NotStarted):
+            await seen[0].reach(walk, walk)
+        async with loaded.lifespan():
+            with pytest.raises(TypeError, match="walk must be a Walk"):
+                await seen[0].reach(walk, walk)
+
+    def test_state_is_made_once_for_a_host(self) -> None:
+        """Every hook gets the same object, and another host another one."""
+        states: list[Any] = []
+
+        class State:
+            def __init__(self, host: Host, actions: FlowActions) -> None:
+                self.host = host
+
+        def hook(actions: FlowActions) -> list[Any]:
+            states.append(actions.plugin_state(State))
+            return []
+
+        made = plugin("p", flowactions_node_types=hook, flowactions_background_tasks=hook)
+        one, two = load(made), load(made)
+        assert states[0] is states[1] is one.plugin_state(State)
+        assert states[2] is states[3] is two.plugin_state(State)
+        assert [state.host for state in states] == [one.host, one.host, two.host, two.host]
+
+    def test_an_optional_hook_may_be_unknown(self) -> None:
+        """A plugin for this version and a later one marks what only the later one knows; unmarked, it is misspelt."""
+
+        def later() -> list[Any]:
+            raise AssertionError
+
+        optional = SimpleNamespace(__name__="p", flowactions_later=hookimpl(optionalhook=True)(later))
+        assert "p" in load(optional).plugin_names
+        known = SimpleNamespace(__name__="q", flowactions_node_types=hookimpl(optionalhook=True)(nothing))
+        assert "q" in load(known).plugin_names
+        with pytest.raises(
+            PluginInvalid, match=r"unknown hook 'flowactions_lifespans', did you mean 'flowactions_lifespan'"
+        ):
+            load(plugin("r", flowactions_lifespans=later))
+
+
+class TestVersion:
+    @pytest.mark.parametrize("needed", [(1, 0), CONTRACT_VERSION])
+    def test_a_plugin_may_state_what_it_needs(self, needed: tuple[int, int]) -> None:
+        """A version that this contract fulfils is fine."""
+        assert "p" in load(plugin("p", flowactions_contract=needed)).plugin_names
+
+    @pytest.mark.parametrize("needed", [(1, CONTRACT_VERSION[1] + 1), (2, 0), (0, 9)])
+    def test_a_version_that_is_not_here_names_both(self, needed: tuple[int, int]) -> None:
+        """So that the reader knows which of the two to change."""
+        wanted, have = (".".join(map(str, version)) for version in (needed, CONTRACT_VERSION))
+        with pytest.raises(
+            PluginInvalid, match=f"'p' needs version {wanted} of the contract, and version {have}"
+        ):
+            load(plugin("p", flowactions_contract=needed))
+
+    @pytest.mark.parametrize("needed", ["1.0", 1, (1,), None, (1, "0"), (1, 0, 0)])
+    def test_what_is_no_version_is_refused(self, needed: Any) -> None:
+        """It is a pair of numbers."""
+        with pytest.raises(PluginInvalid, match="flowactions_contract of plugin 'p' must be a pair"):
+            load(plugin("p", flowactions_contract=needed))
+
+
+class TestRuntime:
+    def test_two_runtimes_are_named(self) -> None:
+        """There is one, for the node types of all plugins."""
+        given = load()._core.runtime
+        with pytest.raises(PluginInvalid, match="'flowactions-plugin' and 'other' both provide the runtime"):
+            load(plugin("other", flowactions_runtime=lambda: given))
+
+    def test_without_a_runtime_it_is_said_what_to_install(self) -> None:
+        """Other plugins alone are no use."""
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(spec)
+        manager.register(plugin("other", flowactions_node_types=nothing), name="other")
+        with pytest.raises(
+            PluginInvalid, match=r"no plugin provides the runtime \(loaded: other\): install flow"
+        ):
+            Hooks(manager, lambda _: {}).runtime()
+
+
+class TestSettings:
+    def test_what_all_plugins_say_of_their_settings_is_one_error(self) -> None:
+        """An operator mends everything at once."""
+
+        def refuse() -> list[Any]:
+            raise SettingsInvalid("CRM_TOKEN is missing")
+
+        def refuse_too() -> list[Any]:
+            raise SettingsInvalid("FAX_NUMBER must be a number")
+
+        host = SmallHost({"FLOWACTIONS_TICK_SECOND": "1"})
+        plugins = [
+            plugin("crm", flowactions_node_types=refuse, flowactions_background_tasks=refuse),
+            plugin("fax", flowactions_lifespan=refuse_too),
+        ]
+        with pytest.raises(SettingsInvalid) as caught:
+            FlowActions.load(host, plugins=plugins)
+        message = str(caught.value)
+        for part in ("FLOWACTIONS_TICK_SECONDS", "CRM_TOKEN is missing", "FAX_NUMBER must be a number"):
+            assert message.count(part) == 1
+        host.settings = {}
+        assert FlowActions.load(host).node_types  # a load that failed does not count
+
+
+@get("/integrations/crm/contacts", sync_to_thread=False)
+def contacts() -> list[str]:
+    return []
+
+
+@post("/integrations/crm/contacts", sync_to_thread=False)
+def add_contact() -> None:
+    return None
+
+
+def routes(*handlers: Any) -> Any:
+    return lambda: list(handlers)
+
+
+class TestRoutes:
+    def test_routes_lie_below_a_place_of_the_plugin(self) -> None:
+        """Directly, in a router, and under the prefix of the host; two methods of a path are two routes."""
+        nested = Router(
+            "/integrations/crm", route_handlers=[get("/{name:str}/notes", sync_to_thread=False)(list_notes)]
+        )
+        for prefix in ("", "/api"):
+            one = plugin("one", flowactions_route_handlers=routes(contacts, nested))
+            two = plugin("two", flowactions_route_handlers=routes(add_contact))
+            app = Litestar([*load(one, two, prefix=prefix).route_handlers], openapi_config=None)
+            paths = {route.path for route in app.routes}
+            assert {
+                f"{prefix}/integrations/crm/contacts",
+                f"{prefix}/integrations/crm/{{name:str}}/notes",
+            } <= paths
+            assert f"{prefix}/integrations/chat/channels" in paths
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("/", "routes are below /integrations/<plugin>/"),
+            ("/contacts", "routes are below /integrations/<plugin>/"),
+            ("/integrations", "routes are below /integrations/<plugin>/"),
+            ("/integrations/crm", "routes are below /integrations/<plugin>/"),
+            ("/integrations/{name:str}/contacts", "routes are below /integrations/<plugin>/"),
+            ("/v1/integrations/crm/contacts", "routes are below /integrations/<plugin>/"),
+            *(
+                (f"/integrations/{name}/contacts", f"/integrations/{name} is reserved")
+                for name in ("chat", "webhooks", "health", "nodes")
+            ),
+        ],
+    )
+    def test_a_route_elsewhere_is_named(self, path: str, message: str) -> None:
+        """Only the plugin that provides the runtime has the reserved places."""
+        handler = get(path, sync_to_thread=False)(list_notes if "{" in path else contacts_elsewhere)
+        with pytest.raises(PluginInvalid, match=f"plugin 'p' declares the route .*{message}"):
+            load(plugin("p", flowactions_route_handlers=routes(handler)))
+
+    def test_a_route_that_is_declared_twice_names_both(self) -> None:
+        """A path and method has one owner."""
+        one = plugin("one", flowactions_route_handlers=routes(contacts))
+        two = plugin("two", flowactions_route_handlers=routes(contacts))
+        with pytest.raises(
+            PluginInvalid, match="'one' and 'two' both declare the route GET /integrations/crm/contacts"
+        ):
+            load(one, two)
+
+    def test_only_http_is_served(self) -> None:
+        """`wrap` leaves WebSockets to the host."""
+
+        @websocket("/integrations/crm/live")
+        async def live(socket: WebSocket[Any, Any, Any]) -> None:
+            raise AssertionError
+
+        with pytest.raises(
+            PluginInvalid, match="plugin 'p' declares /integrations/crm/live, which is not an HTTP route"
+        ):
+            load(plugin("p", flowactions_route_handlers=routes(live)))
+
+
+def list_notes(name: FromPath[str]) -> list[str]:
+    return [name]
+
+
+def contacts_elsewhere() -> list[str]:
+    return []
+
+
+class TestNodeTypes:
+    async def test_the_runtime_names_the_node_of_a_result(self) -> None:
+        """A type need not, and cannot answer for another node."""
+
+        async def reach(walk: Any, node: Any) -> NodeResult:
+            return NodeResult(status="sent", node_id=node.config.get("says", ""))
+
+        declared = NodeType(name="t", title="T", description="d", reach=reach)
+        loaded = load(plugin("p", flowactions_node_types=lambda: [declared]))
+
+        async with loaded.lifespan():
+            for config in ({}, {"says": "other"}):
+                result = await loaded.reach(a_walk(), Node(id="mine", type="t", config=config))
+                assert result.node_id == "mine"
