@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
@@ -30,7 +30,7 @@ class GuardedTransactions:
         return self._origins.get(id(transaction), transaction)
 
     @asynccontextmanager
-    async def guarded(self, transaction: AsyncConnection) -> AsyncIterator[AsyncConnection]:
+    async def guarded(self, transaction: AsyncConnection | Joined) -> AsyncIterator[AsyncConnection]:
         """Yield the connection itself, in a SAVEPOINT of SQLAlchemy's, so that sessions can be bound to it, too.
 
         Args:
@@ -45,7 +45,7 @@ class GuardedTransactions:
         assert opened is not None  # noqa: S101  a statement was just executed on it
         outer = opened.get_nested_transaction()
         savepoint = connection.begin_nested()
-        self._origins[id(connection)] = transaction
+        self._origins[id(connection)] = cast("AsyncConnection", transaction)
         try:
             await shielded(savepoint.start())
             with _refusing(opened):

@@ -26,9 +26,9 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Node, NodeDraft, Walk
 
 ITEMS = [
-    {"id": "c1", "kind": "content", "title": "One"},
+    {"id": "c1", "kind": "step", "title": "One", "text": "1"},
     {"id": "up", "kind": "action", "type": "crm_upsert", "config": {"list": "leads"}},
-    {"id": "c2", "kind": "content", "title": "Two"},
+    {"id": "c2", "kind": "step", "title": "Two", "text": "2"},
     {"id": "row", "kind": "action", "type": "crm_contact", "config": {}},
 ]
 
@@ -44,7 +44,7 @@ async def main():
             types = {one["name"]: one for one in (await client.get("/api/node-types")).json()["data"]}
             pages = [(await client.get(types["crm_upsert"]["pickers"]["list"], params=given)).json()
                      for given in ({}, {"cursor": "2"}, {"search": "lead"})]
-            flow = {"name": "F", "agentId": "acme-support", "kind": "multi_step", "items": ITEMS}
+            flow = {"name": "F", "agentId": "acme-support", "kind": "client_paced", "items": ITEMS}
             made_flow = await client.post("/api/flows", json=flow)
             opened = (await client.post(f"/run/flows/{made_flow.json()['data']['id']}/open", json={})).json()
         problems = [one.code for one in await made.actions.check(draft)]
@@ -143,7 +143,11 @@ def test_the_reference_host_offers_it_as_it_is(packages: Path, tmp_path: Path) -
 
 def test_wrong_settings_of_two_plugins_are_one_error(packages: Path) -> None:
     """Whoever starts the host sees at once all that is to be set."""
-    source = "import shop; from flowactions_hookspecs import FlowActions; FlowActions.load(shop.make())"
+    source = (
+        "import os, shop; from flowactions_hookspecs import FlowActions\n"
+        "class Plain(shop.Shop):\n    def __init__(self): self.settings = os.environ\n"
+        "FlowActions.load(Plain())"
+    )
     done = run(packages, source, CRM_URL="crm", FLOWACTIONS_TICK_SECONDS="never")
     assert done.returncode != 0
     error = done.stderr[done.stderr.index("SettingsInvalid") :]

@@ -18,10 +18,12 @@ from flowactions_hookspecs import (
     Advanced,
     Deferred,
     FlowActions,
+    HostOrigin,
     InTransaction,
     Node,
     NodeResult,
     NodeType,
+    OutboundWebhook,
     Walk,
     hookimpl,
 )
@@ -186,6 +188,46 @@ class TestWhatAWriteMayDo:
                 assert sorted(await run.ids("flowactions_deferred", "node_id")) == sorted(left)
                 expected = ["deferred", "eager", "joined", "now"] if commit else ["deferred", "eager"]
                 assert await run.ids() == expected
+
+
+async def test_a_write_may_write_a_webhook_beside_its_own_rows(database_url: str) -> None:
+    """`prepare` before, both in one transaction: together there, or together not; the same again is the same row."""
+
+    async def act(walk: Walk, node: Node) -> InTransaction:
+        origin = HostOrigin(organization_id="acme", name="contact", id=node.id)
+        webhook = OutboundWebhook(
+            organization_id="acme",
+            event_type="crm.upserted",
+            entity=node.id,
+            url="http://127.0.0.1:9/",
+            origin=origin,
+        )
+        prepared = await run.actions.prepare(webhook)
+
+        async def write(transaction: AsyncConnection) -> NodeResult:
+            await by_core(transaction, node)
+            result = await prepared.write(transaction)
+            if node.id == "fails":
+                raise LookupError
+            assert await prepared.write(transaction) == result
+            return result
+
+        return InTransaction(write)
+
+    async with crm(database_url, act) as run:
+        for transaction in (False, True):
+            for name in ("works", "fails"):
+                walk = await run.record(name)
+                async with run.engine.connect() as connection:
+                    given = connection if transaction else None
+                    status = "queued" if name == "works" else "failed"
+                    assert ran(await run.actions.advance(walk, "s", given)) == [(name, status)]
+                    await connection.commit()
+            assert await run.ids() == ["works"]
+            assert len(await run.ids("flowactions_outbox")) == 1
+            async with run.engine.begin() as connection:
+                for table in ("crm_contacts", "flowactions_outbox"):
+                    await connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608  a test's own words
 
 
 async def commits(transaction: AsyncConnection, node: Node) -> NodeResult:
