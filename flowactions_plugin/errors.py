@@ -10,6 +10,9 @@ FlowActionsError (of the contract)
 ├── NotConfigured          a setting is missing; the message names it
 ├── HostFailed             a method or object of the host failed or has the wrong type; the message names it
 │   └── HostAnswerInvalid  it returned a wrong type
+├── NodeFailed             a node type of a plugin does not do what the contract says; the message says what
+│   └── TransactionEnded   its write has ended, or tried to end, the transaction that it was given
+├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
 ├── EgressRefused          a rule forbids sending to this URL or address
 ├── SendFailed             a receiver gave no answer; the message says why
 ├── BodyInvalid            a webhook body is not JSON
@@ -80,6 +83,18 @@ class HostFailed(FlowActionsError):
 
 class HostAnswerInvalid(HostFailed):
     """A method of the host returned a wrong type."""
+
+
+class NodeFailed(FlowActionsError):
+    """A node type does not do what the contract says."""
+
+
+class TransactionEnded(NodeFailed):
+    """A write may not commit, roll back or close the transaction that it is given, nor leave a SAVEPOINT open."""
+
+
+class LeaseLost(FlowActionsError):
+    """The lease was reclaimed by another process."""
 
 
 class BodyInvalid(FlowActionsError):

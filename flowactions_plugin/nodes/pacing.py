@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
 from flowactions_hookspecs.nodes import AdvancedState
-from flowactions_plugin.errors import HostFailed, StorageUnavailable
+from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.records import Lease, Step, step_of
-from flowactions_plugin.nodes.running import LeaseLost, NodeRunner
-from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.nodes.running import PLUGIN_ERROR_MESSAGE, NodeRunner
+from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Connection, Database
 
 log = logging.getLogger("flowactions")
@@ -33,7 +33,7 @@ RECOVERED_AT_ONCE: Final = 20
 HOST_SECONDS: Final = 5.0
 """How long `Host.nodes_recovered` may take."""
 
-INTERRUPTED_KEPT: Final = 1000
+RELEASES_KEPT: Final = 1000
 
 
 class Pacing:
@@ -58,7 +58,7 @@ class Pacing:
         self._node_types = node_types
         self._host = host
         self._runner = NodeRunner(database, store, host)
-        self._interrupted: deque[tuple[Step, str]] = deque(maxlen=INTERRUPTED_KEPT)
+        self._releases: list[Release] = []
 
     async def reach(self, walk: Walk, node: Node, transaction: Connection | None = None) -> NodeResult:
         """Runs the node, or records it against the content step that it precedes."""
@@ -110,7 +110,7 @@ class Pacing:
         """
         await self._release(None)
         ran = 0
-        for step in await self._store.expired(RECOVERED_AT_ONCE):
+        for step in await self._store.queries.expired(RECOVERED_AT_ONCE):
             lease = await self._lease(step, None)
             if lease.state != "leased":
                 continue
@@ -135,41 +135,74 @@ class Pacing:
                 "%s.nodes_recovered failed for run %s", type(self._host).__name__, printable(step.run_id)
             )
 
-    async def _release(self, transaction: Connection | None) -> None:
-        """Releases what this process leases and could not go on with."""
-        while self._interrupted:
-            await self._store.release(*self._interrupted[0], transaction)
-            self._interrupted.popleft()
+    async def _release(self, transaction: Connection | None, step: Step | None = None) -> None:
+        """Releases leases of this process that it could not go on with.
+
+        Args:
+            transaction: the host's, which then decides.
+            step: only its leases: a host's transaction locks no rows of other runs.
+        """
+        for release in [each for each in self._releases if step is None or each.step == step]:
+            if release not in self._releases:
+                continue  # another call has it
+            self._releases.remove(release)
+            try:
+                await self._store.release(release, transaction)
+            except BaseException:
+                self._to_release(release)
+                raise
+
+    def _to_release(self, release: Release) -> None:
+        self._releases.append(release)
+        # What is forgotten here expires by itself.
+        del self._releases[:-RELEASES_KEPT]
 
     async def _lease(self, step: Step, transaction: Connection | None) -> Lease:
-        await self._release(transaction)
+        await self._release(transaction, step if transaction is not None else None)
         token = uuid4().hex
         try:
             return await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost.
-            self._interrupted.append((step, token))
+            self._to_release(Release(step, token))
             raise
 
     async def _run_all(self, step: Step, lease: Lease, transaction: Connection | None) -> Advanced:
         """Runs what was leased; where that ends early, the state says so and the results hold what has run."""
         results: list[NodeResult] = []
+        left: Release | None = None
+        token = lease.records[0].token
         try:
-            state = await self._run_in_order(lease, transaction, results)
-        except (StorageUnavailable, HostFailed) as exc:
+            complete = await self._run_in_order(lease, transaction, results)
+            state: AdvancedState = "done" if complete and not lease.blocked else "unavailable"
+            if not complete:
+                left = Release(step, token, RETRY_SECONDS, counts=True)
+        except StorageUnavailable as exc:
             log.error("run %s: deferred nodes wait: %s", printable(step.run_id), exc)  # noqa: TRY400
-            self._interrupted.append((step, lease.records[0].token))
+            self._to_release(Release(step, token))
             state = "unavailable"
+        except HostFailed as exc:
+            log.error("run %s: deferred nodes wait: %s", printable(step.run_id), exc)  # noqa: TRY400
+            left = Release(step, token, RETRY_SECONDS)
+            state = "unavailable"
+        except asyncio.CancelledError:
+            self._to_release(Release(step, token))
+            raise
         except LeaseLost:
             state = await self._state(step, transaction)
         if results and results[-1].halt:
-            state = "halted"
+            state, left = "halted", None
+        if left is not None:
+            self._to_release(left)
+            with suppress(StorageUnavailable):  # it is released later
+                await self._release(transaction, step)
         return Advanced(state=state, results=tuple(results))
 
     async def _run_in_order(
         self, lease: Lease, transaction: Connection | None, results: list[NodeResult]
-    ) -> AdvancedState:
-        complete = not lease.blocked
+    ) -> bool:
+        """Runs the records one after the other, up to one that halts; returns whether none is left to be run again."""
+        complete = True
         leased_at = time.monotonic()
         for record in lease.records:
             if transaction is None and time.monotonic() - leased_at > RENEW_AFTER:
@@ -184,12 +217,11 @@ class Pacing:
             except Exception:
                 # It does not keep those behind it. Its record stays, is tried again, and is dropped in the end.
                 log.exception("deferred node %s failed unexpectedly", printable(record.node.id))
-                failed = NodeResult(node_id=record.node.id, status="failed", reason="plugin_error")
-                results.append(failed)
+                results.append(_failed(record.node))
                 complete = False
             if results[-1].halt:
-                return "halted"
-        return "done" if complete else "unavailable"
+                break
+        return complete
 
     async def _state(self, step: Step, transaction: Connection | None) -> AdvancedState:
         try:
@@ -211,6 +243,10 @@ async def keep_recovering(pacing: Pacing) -> None:
                 log.warning("deferred nodes wait for the database: %s", exc)
             away = True
         await asyncio.sleep(RECOVER_SECONDS)
+
+
+def _failed(node: Node) -> NodeResult:
+    return NodeResult(node_id=node.id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:

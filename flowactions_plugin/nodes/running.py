@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
@@ -15,20 +16,22 @@ from flowactions_hookspecs import (
     Node,
     NodeResult,
     NodeType,
+    PluginInvalid,
     TransactionInvalid,
     Walk,
     provides,
 )
 from flowactions_hookspecs.hooks import returned
-from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, StorageUnavailable
+from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.records import Record
-from flowactions_plugin.nodes.store import LEASE_SECONDS, DeferredStore
+from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.outbox.prepared import PreparedDelivery
 from flowactions_plugin.storage.database import Connection, Database
-from flowactions_plugin.storage.outages import blames_statement
+from flowactions_plugin.storage.outages import is_outage
 
 log = logging.getLogger("flowactions")
 
@@ -36,15 +39,18 @@ T = TypeVar("T")
 
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
 RUN_SECONDS: Final = 300.0
-"""How long a deferred node may run: its lease is renewed meanwhile."""
+"""How long a node may run. The lease of a deferred one is renewed meanwhile."""
 
+WRITE_SECONDS: Final = 8.0
+"""How long an `InTransaction.write` may take: SQLite has one writer, and the lease is not renewed meanwhile."""
 
-class LeaseLost(Exception):
-    """This process was too slow, and another one has reclaimed the lease."""
+CANCEL_SECONDS: Final = 5.0
+"""How long a cancelled node may take to end."""
 
+HOST_SECONDS: Final = 5.0
+"""How long `Host.node` may take."""
 
-class NodeFailed(Exception):
-    """A plugin's own SQL is wrong."""
+PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
 
 
 class NodeRunner:
@@ -67,17 +73,25 @@ class NodeRunner:
         """Runs a node that was reached.
 
         Raises:
+            NodeFailed: the node type does not do what the contract says; nothing was written.
             StorageUnavailable: the database failed; nothing was written.
         """
-        action = await _reach(node_type, walk, node)
+        try:
+            async with asyncio.timeout(RUN_SECONDS):
+                action = await _reach(node_type, walk, node)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise NodeFailed(f"a node of type {node_type.name!r} was cancelled from within") from None
         if isinstance(action, NodeResult):
             return action
-        prepared = getattr(action.write, "__self__", None)
-        if transaction is None and isinstance(prepared, PreparedDelivery):
+        prepared = _prepared(action)
+        if transaction is None and prepared is not None:
             # By itself in its transaction: in fewer round trips than a transaction that others share.
             return _named(await prepared.write(None), node)
         async with self._database.write(transaction) as connection:
-            return await _write(node_type, node, action, connection)
+            return await self._write(node_type, node, action, connection)
 
     async def run_record(
         self, node_type: NodeType, record: Record, transaction: Connection | None, results: list[NodeResult]
@@ -91,16 +105,16 @@ class NodeRunner:
         Raises:
             HostFailed: the host could not give the node's secret fields; the node has not run.
             LeaseLost: another process has reclaimed the lease.
+            NodeFailed: the node type does not do what the contract says; the record stays.
             StorageUnavailable: the database failed.
         """
-        node = await self._with_secrets(node_type, record)
-        running = _reach(node_type, record.walk, node)
         # A host's transaction keeps the lease by itself.
-        action = await (running if transaction is not None else self._while_renewing(record, running))
+        running = self._reach_with_secrets(node_type, record)
+        node, action = await _bounded(running, record, self._store if transaction is None else None)
         if isinstance(action, InTransaction):
             async with self._database.write(transaction) as connection:
                 await self._pop(record, connection)
-                result = await _write(node_type, node, action, connection)
+                result = await self._write(node_type, node, action, connection)
                 await self._halt(record, result, connection)
             results.append(result)
             return
@@ -126,6 +140,12 @@ class NodeRunner:
         if result.halt:
             await self._store.halt(record.walk, connection)
 
+    async def _reach_with_secrets(
+        self, node_type: NodeType, record: Record
+    ) -> tuple[Node, NodeResult | InTransaction]:
+        node = await self._with_secrets(node_type, record)
+        return node, await _reach(node_type, record.walk, node)
+
     async def _with_secrets(self, node_type: NodeType, record: Record) -> Node:
         """Returns the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""
         node, walk = record.node, record.walk
@@ -134,7 +154,10 @@ class NodeRunner:
             return node
         method = f"{type(self._host).__name__}.node"
         try:
-            current = await ask(self._host, "node", Node | None, walk.organization_id, walk.flow_id, node.id)
+            async with asyncio.timeout(HOST_SECONDS):
+                current = await ask(
+                    self._host, "node", Node | None, walk.organization_id, walk.flow_id, node.id
+                )
         except HostAnswerInvalid:
             raise
         except Exception as exc:
@@ -145,44 +168,103 @@ class NodeRunner:
         secrets = {name: current.config[name] for name in node_type.secret_fields if name in current.config}
         return replace(node, config={**node.config, **secrets})
 
-    async def _while_renewing(self, record: Record, running: Coroutine[Any, Any, T]) -> T:
-        """Awaits a node that may take longer than its lease.
+    async def _write(
+        self, node_type: NodeType, node: Node, action: InTransaction, connection: Connection
+    ) -> NodeResult:
+        """Runs what a node type does in the transaction.
 
         Raises:
-            LeaseLost: another process has reclaimed the lease; the node was cancelled.
-            TimeoutError: it took longer than `RUN_SECONDS`, and was cancelled.
+            NodeFailed: it failed by itself: to wait for the database changes nothing.
+            StorageUnavailable: the database failed.
         """
-        task = asyncio.ensure_future(running)
+        failed = f"the write of a node of type {node_type.name!r} failed"
         try:
-            async with asyncio.timeout(RUN_SECONDS):
-                while not (await asyncio.wait({task}, timeout=RENEW_SECONDS))[0]:
-                    if not await self._store.renew(record):
-                        raise LeaseLost
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-        return task.result()
+            if _prepared(action) is not None:
+                result: object = await action.write(connection)
+            else:
+                async with asyncio.timeout(WRITE_SECONDS), self._database.guarded(connection) as given:
+                    result = await action.write(given)
+            return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)
+        except (NodeFailed, StorageUnavailable, TransactionInvalid):
+            raise
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise NodeFailed(failed) from exc
+        except Exception as exc:
+            if is_outage(exc):
+                raise
+            raise NodeFailed(failed) from exc
+
+
+async def _bounded(running: Coroutine[Any, Any, T], record: Record, store: DeferredStore | None) -> T:
+    """Awaits a deferred node, which may take longer than its lease.
+
+    Args:
+        running: the node.
+        record: its record.
+        store: renews the lease meanwhile; ``None``: it needs no renewal.
+
+    Raises:
+        LeaseLost: another process has reclaimed the lease; the node was cancelled.
+        NodeFailed: it took longer than `RUN_SECONDS` and was cancelled, or was cancelled from within.
+        StorageUnavailable: the lease could not be renewed until its end; the node was cancelled.
+    """
+    task = asyncio.ensure_future(running)
+    now = time.monotonic()
+    lease_end, run_end = now + LEASE_SECONDS - RENEW_SECONDS, now + RUN_SECONDS
+    try:
+        while not (await asyncio.wait({task}, timeout=min(RENEW_SECONDS, run_end - now)))[0]:
+            if (now := time.monotonic()) >= run_end:
+                raise NodeFailed(f"it took longer than {RUN_SECONDS:g} s")
+            if store is None:
+                continue
+            try:
+                if not await store.renew(record):
+                    raise LeaseLost
+                lease_end = now + LEASE_SECONDS
+            except StorageUnavailable:
+                # What has begun is not interrupted while nobody else can begin it.
+                if time.monotonic() >= lease_end:
+                    raise
+    finally:
+        if not task.done():
+            await _cancel(task, record)
+    if task.cancelled():
+        raise NodeFailed("it was cancelled from within")
+    return task.result()
+
+
+async def _cancel(task: asyncio.Task[Any], record: Record) -> None:
+    task.cancel()
+    # Its error, if there is one, is of no use to anybody any more.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    if not (await asyncio.wait({task}, timeout=CANCEL_SECONDS))[0]:
+        log.error(
+            "%s node %s goes on %g s after it was cancelled, and is left behind",
+            record.node.type,
+            printable(record.node.id),
+            CANCEL_SECONDS,
+        )
 
 
 async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | InTransaction:
     action = await node_type.reach(walk, node)
     if isinstance(action, InTransaction):
         return action
-    return _named(returned(action, NodeResult, f"reach of node type {node_type.name!r}"), node)
-
-
-async def _write(node_type: NodeType, node: Node, action: InTransaction, connection: Connection) -> NodeResult:
     try:
-        result = await action.write(connection)
-    except (StorageUnavailable, TransactionInvalid):
-        raise
-    except Exception as exc:
-        if blames_statement(exc):
-            # Not the database's failure, so waiting for it changes nothing.
-            raise NodeFailed(f"the SQL of node type {node_type.name!r} failed") from exc
-        raise
-    return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)
+        return _named(returned(action, NodeResult, f"reach of node type {node_type.name!r}"), node)
+    except PluginInvalid as exc:
+        # It has run, as far as anybody knows, so it does not run again.
+        log.error("node %s: %s", printable(node.id), exc)  # noqa: TRY400
+        return NodeResult(node_id=node.id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
+
+
+def _prepared(action: InTransaction) -> PreparedDelivery | None:
+    """Returns the webhook whose `write` this is, if it is nothing else."""
+    prepared = getattr(action.write, "__self__", None)
+    return prepared if isinstance(prepared, PreparedDelivery) and action.write == prepared.write else None
 
 
 def _named(result: NodeResult, node: Node) -> NodeResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.engine import Engines
+from flowactions_plugin.storage.guarding import GuardedTransactions
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.own_transactions import OwnTransactions
 from flowactions_plugin.storage.sqlite import Deadline
@@ -89,6 +90,7 @@ class Database(Dialect):
         self._outages = Outages(self._url)
         self._host = HostTransactions(engine)
         self._own = OwnTransactions(self._engines, is_sqlite=self.dialect == "sqlite")
+        self._guards = GuardedTransactions()
         self._prepared = False
 
     @property
@@ -207,7 +209,7 @@ class Database(Dialect):
         Raises:
             TransactionInvalid: it cannot be joined; the message says what it has to be.
         """
-        if transaction is None or self._own.includes(transaction):
+        if transaction is None or self._own.includes(self._guards.origin(transaction)):
             yield
             return
         with self._host.reserved(transaction):
@@ -270,6 +272,10 @@ class Database(Dialect):
             async with self._own.lent(transaction):
                 yield
 
+    def guarded(self, transaction: AsyncConnection) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Give a transaction of `write` to another plugin, which cannot end it; see `GuardedTransactions.guarded`."""
+        return self._guards.guarded(transaction)
+
     async def in_transaction(self, work: Callable[[SyncConnection], T]) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
@@ -325,6 +331,7 @@ class Database(Dialect):
                 call follows a moment later and is not guaranteed.
             call: quick, and does not raise.
         """
+        transaction = self._guards.origin(transaction)
         calls = self._own.calls_after(transaction)
         if calls is not None:
             calls.append(call)
@@ -333,6 +340,7 @@ class Database(Dialect):
 
     @asynccontextmanager
     async def _joined(self, transaction: AsyncConnection) -> AsyncIterator[AsyncConnection]:
+        transaction = self._guards.origin(transaction)
         if self._own.includes(transaction):
             yield transaction
             return

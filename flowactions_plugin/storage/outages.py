@@ -27,6 +27,30 @@ MISTAKE_CLASSES: Final = ("22", "23")
 """SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
 them, and a retry may succeed after an operator has repaired that."""
 
+OUTAGES: Final = (
+    "08",  # the connection
+    "25006",  # read-only
+    "28",  # who may connect
+    "3D",  # no such database
+    "40",  # deadlocks and serialization failures
+    "53",  # no memory, disk or connection to spare
+    "55P03",  # a lock was not available
+    "57P",  # the server is shut down or starts
+    "58",  # its files
+    "XX",  # its own faults
+    "SQLITE_BUSY",
+    "SQLITE_CANTOPEN",
+    "SQLITE_CORRUPT",
+    "SQLITE_FULL",
+    "SQLITE_IOERR",
+    "SQLITE_LOCKED",
+    "SQLITE_NOMEM",
+    "SQLITE_NOTADB",
+    "SQLITE_PROTOCOL",
+    "SQLITE_READONLY",
+)
+"""Codes that say that the database is at fault, whoever wrote the statement."""
+
 MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError)
 """The same for errors without an SQLSTATE, as those of SQLite's driver."""
 
@@ -142,7 +166,17 @@ def _pattern(secret: str) -> str:
     return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
 
 
-def blames_statement(exc: BaseException) -> bool:
-    """Returns whether a statement, a value or a constraint is at fault, so that waiting for the database is no use."""
-    code = code_of(exc) or ""
-    return isinstance(exc, FAILURES) and (is_mistake(exc) or code.startswith("42") or code == "SQLITE_ERROR")
+def is_outage(exc: BaseException) -> bool:
+    """Returns whether another party's statement failed because of the database, so that repeating it later may succeed.
+
+    Everything else is the statement's own fault: a table that is missing, a constraint, a trigger that raises, a
+    statement after one that failed.
+    """
+    if isinstance(exc, PoolTimeoutError):
+        return True
+    if not isinstance(exc, FAILURES) or (isinstance(exc, OSError) and not isinstance(exc, DBAPIError)):
+        return False
+    code = code_of(exc)
+    if code is None:
+        return isinstance(exc, DBAPIError) and exc.connection_invalidated
+    return code.startswith(OUTAGES)

@@ -41,17 +41,18 @@ class Joined:
         connection: the host's.
 
     Attributes:
+        connection: the host's.
         calls: called after the host's commit, unless the SAVEPOINT is rolled back.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._in_thread = connection.dialect.name == "sqlite"
         self.calls: list[Callable[[], None]] = []
 
     async def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Execute a statement, as `AsyncConnection.execute` does."""
-        executing = self._connection.execute(statement, parameters)
+        executing = self.connection.execute(statement, parameters)
         # On SQLite the statement runs in a thread and continues after a cancellation. PostgreSQL's driver cancels it on
         # the server.
         return await (shielded(executing) if self._in_thread else executing)

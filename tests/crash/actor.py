@@ -2,7 +2,9 @@
 
 It reads one JSON object a line and answers with one: ``{"do": "advance", "walk": {…}, "step": "s", "times": 10}``,
 ``{"do": "post", "path": …, "bodies": […]}``, ``{"do": "enqueue", "how": "alone", "key": "k"}``. With ``"kill": n`` it kills itself (SIGKILL) at the nth point: before and
-after each statement, and before each commit. Without, it says how many points there were.
+after each statement, before each commit, before and after each request to another server, and before the answer. Without,
+it says how many points there were. ``FLOWACTIONS_TEST_PACKAGES`` is a directory of further installed plugins, and with
+``FLOWACTIONS_TEST_SHARED`` the host has an engine of its own, which it shares.
 """
 
 from __future__ import annotations
@@ -31,11 +33,23 @@ class Fuse:
         self._last = 0
         for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
             event.listen(Engine, name, self.note)
+        send = httpx.AsyncClient.send
+
+        async def sending(client: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+            if request.url.host == "host":  # this process itself
+                return await send(client, request, **options)
+            self.note()
+            response = await send(client, request, **options)
+            self.note()
+            return response
+
+        setattr(httpx.AsyncClient, "send", sending)  # noqa: B010  a method is replaced
 
     def arm(self, last: int) -> None:
         self.passed, self._last = 0, last
 
     def note(self, *_: Any) -> None:
+        """Pass a point."""
         self.passed += 1
         if self.passed == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -79,6 +93,7 @@ async def enqueue(actions: FlowActions, ask: dict[str, Any]) -> Any:
 
 async def main() -> None:
     """Serve the parent until it closes the pipe."""
+    sys.path[:0] = [path for path in [os.environ.get("FLOWACTIONS_TEST_PACKAGES")] if path]
     host = SmallHost(os.environ)
     if "FLOWACTIONS_TEST_SHARED" in os.environ:
         host.database = engine_of(os.environ["FLOWACTIONS_DATABASE_URL"])

@@ -69,7 +69,7 @@ class Field:
         return Counter(message.text.split()[1] for message in self.provider.messages)
 
     async def abandon(self) -> None:
-        """Let every hold be over."""
+        """Let every lease expire."""
         async with self.engine.begin() as connection:
             await connection.execute(
                 text("UPDATE flowactions_deferred SET held_until = 0 WHERE held_until IS NOT NULL")
@@ -140,11 +140,11 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
     async with worker.lifespan():
 
         async def nothing_is_abandoned() -> bool:
-            held = "SELECT 1 FROM flowactions_deferred WHERE held_until IS NOT NULL"
-            return not await field.query(held)
+            leased = "SELECT 1 FROM flowactions_deferred WHERE held_until IS NOT NULL"
+            return not await field.query(leased)
 
         await until(nothing_is_abandoned)
-    for walk in runs:  # those that died before they held anything
+    for walk in runs:  # those that died before they leased anything
         await field.actions.advance(a_walk(**walk), "s")
     assert await field.query("SELECT * FROM flowactions_deferred") == []
     enqueued, sent = await field.enqueued(), field.sent()

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from litestar import Litestar
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
-from flowactions_hookspecs import Deferred, Node
+from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings import read_settings
 from tests.benchmarks.simulate import CASES, plot, row_of, simulate
 from tests.contract.wrap.django_host import django_host
@@ -39,6 +40,54 @@ class _Await(CodeBlockParser):
         pending = eval(code, example.namespace)  # noqa: S307  the project's own documents
         if inspect.iscoroutine(pending):
             example.namespace["loop"].run_until_complete(pending)
+
+
+def lines_of(example: Example) -> int:
+    """Count the lines of an example's code that are neither empty nor imports; a call over several lines is several."""
+    tree = ast.parse(example.parsed)
+    imports = {
+        number
+        for each in tree.body
+        if isinstance(each, ast.Import | ast.ImportFrom)
+        for number in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+    }
+    lines = enumerate(example.parsed.splitlines(), 1)
+    return sum(1 for number, line in lines if line.strip() and number not in imports)
+
+
+def stated_lines(page: str) -> int:
+    """Give the number of lines that a page says its whole example has."""
+    (number,) = re.findall(r"in\s(\d+)\slines", (ROOT / "docs" / "how-to" / page).read_text())
+    return int(number)
+
+
+def test_a_host_with_webhook_nodes_has_as_many_lines_as_its_page_says() -> None:
+    """The figure is that of the example, which is a whole host: with it alone, a webhook node is queued."""
+    example = examples(ROOT / "docs" / "how-to" / "add-to-your-host.md", {})[0]
+    assert lines_of(example) == stated_lines("add-to-your-host.md")
+
+
+def test_another_plugin_has_as_many_lines_as_its_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figure is that of the example, which is a whole plugin: its node is recorded, and queued at its step."""
+    whole, paced = examples(ROOT / "docs" / "how-to" / "write-a-node-type.md", {})
+    assert lines_of(whole) == stated_lines("write-a-node-type.md")
+    loop = asyncio.new_event_loop()
+    whole.namespace["loop"] = loop
+    whole.evaluate()
+    plugin = ModuleType("crm")
+    vars(plugin).update(whole.namespace)
+    plugin.__name__ = "crm"
+    settings = development(
+        f"sqlite:///{tmp_path / 'f.db'}", CRM_URL="https://crm.example/", FLOWACTIONS_HOST_WORKER="off"
+    )
+    actions = FlowActions.load(SmallHost(settings), plugins=[plugin])
+    paced.namespace.update(actions=actions, Node=Node, walk=a_walk(pacing=Deferred("s")), step_id="s")
+    try:
+        paced.evaluate()
+    finally:
+        loop.close()
 
 
 def examples(path: Path, namespace: dict[str, Any]) -> list[Example]:

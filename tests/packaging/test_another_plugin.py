@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
+
+from tests.packaging.wheels import install
 
 PLUGIN = """
 from flowactions_hookspecs import NodeResult, NodeType, hookimpl
@@ -47,36 +46,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def install(target: Path, name: str, source: str) -> None:
-    """Build a wheel that names a plugin, and install it with pip into a folder."""
-    module = name.replace("-", "_")
-    info = f"{module}-1.0.dist-info"
-    files = {
-        f"{module}.py": source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": f"[flowactions]\n{name} = {module}\n",
-    }
-    record = [f"{path},sha256={_digest(text)},{len(text.encode())}" for path, text in files.items()]
-    files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
-    wheel = target.parent / f"{module}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        "--target",
-        str(target),
-    ]
-    subprocess.run([*pip, str(wheel)], check=True, timeout=120)
 
 
 def run_host(packages: Path, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -122,7 +91,3 @@ def test_two_installed_plugins_with_one_node_type_are_both_named(tmp_path: Path)
     install(packages, "other-fax-plugin", PLUGIN)
     done = run_host(packages, tmp_path)
     assert "plugins 'fax-plugin' and 'other-fax-plugin' both declare the node type 'fax'" in done.stderr
-
-
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")

@@ -14,7 +14,7 @@ from sqlalchemy import event
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.records import Step
-from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.nodes.store import DeferredStore, Release
 from flowactions_plugin.outbox.claimed import Completion, Return
 from flowactions_plugin.outbox.queries import Filter, OutboxQueries
 from flowactions_plugin.outbox.rules import Transition
@@ -80,12 +80,14 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
         "globex", status=None, wanted=Filter(), before=None, limit=50
     ),
     "detail": lambda store: queries(store).detail(ROW, "acme"),
-    "hold of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
-    "abandoned steps": lambda store: deferred(store).expired(20),
-    "hold of a step that waits for another process": lambda store: deferred(store).lease(
+    "lease of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
+    "expired leases": lambda store: deferred(store).queries.expired(20),
+    "lease of a step that waits for another process": lambda store: deferred(store).lease(
         Step("acme", "run-5", "f", "")
     ),
-    "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),
+    "release of a step": lambda store: deferred(store).release(
+        Release(Step("acme", "run-7", "f", ""), "token")
+    ),
     "end of a lease": lambda store: deferred(store).state(Step("acme", "run-9", "f", "")),
     "end of a run": forget_one,
     "prune of inbound events": lambda store: inbound_store.prune(store._database, 0, 500),
@@ -199,7 +201,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
     for name in ("search for quarantined rows", "claim of a quarantined row"):
         assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
     # By type and time: a process comes by no record that it cannot run.
-    assert "ix_flowactions_deferred_held" in found["abandoned steps"][0]
+    assert "ix_flowactions_deferred_held" in found["expired leases"][0]
     work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
     await large.database.__aexit__()
 

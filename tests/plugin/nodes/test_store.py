@@ -1,4 +1,4 @@
-"""What an advance answers: done, running, halted or unavailable, and what each is worth (§3.2)."""
+"""Leases of deferred nodes, and what an advance answers: done, running, halted or unavailable (§3.2)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeRes
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
+from flowactions_plugin.nodes.queries import DeferredQueries
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.outbox.enqueue import Outbox
@@ -211,7 +212,7 @@ class TestStates:
 
 
 class TestTheDatabaseFails:
-    @pytest.mark.parametrize("method", ["lease", "pop", "_look"])
+    @pytest.mark.parametrize("method", ["lease", "pop", "find"])
     async def test_what_did_not_run_is_unavailable_and_runs_at_the_next_call(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -219,10 +220,11 @@ class TestTheDatabaseFails:
         walk = a_walk()
         for name in "abc":
             await run.record(walk, name)
-        real = getattr(DeferredStore, method)
+        owner = DeferredQueries if method == "find" else DeferredStore
+        real = getattr(owner, method)
         calls = 0
 
-        async def failing(self: DeferredStore, *arguments: Any) -> Any:
+        async def failing(self: Any, *arguments: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls > (1 if method == "pop" else 0):
@@ -230,7 +232,7 @@ class TestTheDatabaseFails:
             return await real(self, *arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(DeferredStore, method, failing)
+            patched.setattr(owner, method, failing)
             first = await run.actions.advance(walk, "s")
         assert (first.state, ran(first)) == ("unavailable", ["a"] if method == "pop" else [])
         second = await run.actions.advance(walk, "s")
@@ -238,10 +240,10 @@ class TestTheDatabaseFails:
         assert ran(first) + ran(second) == ["a", "b", "c"]
         assert len(await run.query("SELECT id FROM flowactions_outbox")) == 3
 
-    async def test_a_lost_answer_to_a_hold_holds_up_nobody(
+    async def test_a_lost_answer_to_a_lease_blocks_nobody(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The records were held and nobody knew; they are released, uncounted, by the next call of the process."""
+        """The records were leased and nobody knew; they are released, uncounted, by the next call of the process."""
         walk = a_walk()
         await run.record(walk, "a")
         lease = DeferredStore.lease
@@ -257,10 +259,10 @@ class TestTheDatabaseFails:
             assert await run.pacing.recover() in {0, 1}
         assert await run.query("SELECT body FROM flowactions_outbox") == [(b'"a"',)]
 
-    async def test_a_failure_of_the_database_does_not_count_towards_giving_up(
+    async def test_a_failure_of_the_database_does_not_count(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However often it fails in the middle, a node whose process lives is not given up."""
+        """However often it fails in the middle, a node whose process lives is not dropped."""
         walk = a_walk()
         await run.record(walk, "a")
 
@@ -273,8 +275,8 @@ class TestTheDatabaseFails:
                 assert (await run.actions.advance(walk, "s")).state == "unavailable"
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
-    async def test_only_the_first_record_counts_holds(self, run: Paced) -> None:
-        """What stands behind a node that ends its processes is not given up with it."""
+    async def test_only_the_first_record_counts_leases(self, run: Paced) -> None:
+        """What stands behind a node that ends its processes is not dropped with it."""
         walk = a_walk()
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
@@ -330,8 +332,8 @@ class TestTypesNotOffered:
         await both.reach(walk, Node(id="f", type="fax"))
         assert await both.recover() == 0
 
-    async def test_what_a_killed_process_held_is_taken_over_by_type(self, run: Paced) -> None:
-        """Held by a process that offered all and is gone: the one that does not is not held up, the one that does goes on."""
+    async def test_what_a_killed_process_leased_is_recovered_by_type(self, run: Paced) -> None:
+        """Leased by a process that offered all and is gone: the one that does not is not blocked, the one that does goes on."""
         both = run.offering("webhook", "fax")
         for number in range(30):
             walk = a_walk(run_id=f"mixed-{number}")
@@ -348,7 +350,7 @@ class TestTypesNotOffered:
             await run.pacing.recover()
         assert await run.query("SELECT id FROM flowactions_deferred WHERE run_id = 'plain'") == []
         # It comes by them no more.
-        assert await run.store.expired(100) == []
+        assert await run.store.queries.expired(100) == []
         while await both.recover():
             pass
         assert await run.query("SELECT id FROM flowactions_deferred") == []
@@ -371,7 +373,7 @@ class TestRecovery:
             assert (await run.actions.advance(walk, step)).state == state
         assert run.host.told == []
 
-    async def test_a_host_that_fails_to_take_note_holds_up_nobody(
+    async def test_a_host_that_fails_to_take_note_blocks_nobody(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """What it raises is logged, and it may not take long."""
@@ -401,7 +403,7 @@ class TestRecovery:
 class TestUnreadable:
     @pytest.mark.parametrize("column", ["walk", "node", "node_id", "visit", "node_type"])
     @pytest.mark.parametrize("first", ["a", "b"])
-    async def test_text_that_is_none_is_dropped_and_holds_up_nobody(
+    async def test_text_that_is_none_is_dropped_and_blocks_nobody(
         self, run: Paced, column: str, first: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """SQLite keeps any bytes as text: one ERROR line, and the others run at the same call."""
@@ -444,7 +446,7 @@ class TestUnreadable:
         advanced = await run.actions.advance(walk, "s")
         assert (advanced.state, ran(advanced)) == ("done", ["b"])
 
-    async def test_counters_at_their_end_hold_up_nobody(self, run: Paced) -> None:
+    async def test_counters_at_their_end_block_nobody(self, run: Paced) -> None:
         """A counter that cannot be raised ends its record, as one that was held too often."""
         walk = a_walk()
         for name in "ab":

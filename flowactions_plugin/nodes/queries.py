@@ -1,0 +1,176 @@
+"""Reads the nodes that wait for a content step, and the runs that were halted (§3.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    Text,
+    and_,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    not_,
+    select,
+    union_all,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowactions_plugin.nodes.records import Step, stored_text
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import deferred, halted_runs
+
+log = logging.getLogger("flowactions")
+
+LEASE_SECONDS: Final = 15.0
+"""Longer than most nodes take, a message with all its attempts included; the lease of a longer one is renewed."""
+
+UNREADABLE_TYPE: Final = ""
+"""The node type of records whose type could not be read when they were carried over from an earlier release."""
+
+
+class Found(NamedTuple):
+    """What waits for a step.
+
+    Attributes:
+        state: why there is nothing to lease; ``None`` when there is.
+        first: the first record that waits.
+        mark: whether the rows do not say yet that the user got there and the first one waits for another process.
+        unreadable: records whose type is no text, so that no process can ever offer it.
+    """
+
+    state: Literal["done", "running", "halted", "unavailable"] | None
+    first: int = 0
+    mark: bool = False
+    unreadable: Sequence[int] = ()
+
+
+class DeferredQueries:
+    """Reads the records of one database.
+
+    The column ``held_until`` is the end of a record's lease. Without a token it is the time from which the record is
+    run again, and no record that nobody has got to has one. ``holds`` counts the leases of a record.
+
+    Args:
+        database: which.
+        types: returns the node types that this process offers.
+    """
+
+    def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
+        self._database = database
+        self._offered = types
+
+    @property
+    def types(self) -> Sequence[str]:
+        """The node types whose records this process leases."""
+        return (*self._offered(), UNREADABLE_TYPE)
+
+    async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
+        """Returns what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
+        now = self._database.now()
+        # Its lease was released, and it is run again after a while. A time too far ahead is none.
+        later = and_(
+            deferred.c.token.is_(None),
+            deferred.c.held_until > now,
+            deferred.c.held_until <= now + int(2 * LEASE_SECONDS * 1000),
+        )
+        waiting = select(
+            deferred.c.id,
+            self.raw(deferred.c.node_type),
+            cast(self.is_leased(), Integer).label("leased"),
+            cast(deferred.c.held_until.is_not(None), Integer).label("reached"),
+            case((later, 1), else_=0).label("later"),
+        ).where(*of_step(step))
+        # No record's id is 0.
+        none = [literal(0), self.raw(literal("", Text)), *(literal(0) for _ in range(3))]
+        both = union_all(waiting, select(*none).where(*of_run(halted_runs, step)))
+        async with self._database.read(transaction) as connection:
+            rows = sorted((await connection.execute(both)).all(), key=lambda row: row.id)
+        if rows and rows[0].id == 0:
+            return Found("halted")
+        types = {row.id: stored_text(row.node_type) for row in rows}
+        unreadable = [row_id for row_id, node_type in types.items() if node_type is None]
+        rows = [row for row in rows if row.id not in unreadable]
+        if any(row.leased for row in rows):
+            return Found("running")
+        if not rows:
+            return Found("done", unreadable=unreadable)
+        first = rows[0]
+        if types[first.id] in self.types:
+            return Found("unavailable" if first.later else None, first.id, unreadable=unreadable)
+        mark = not first.reached or any(row.reached for row in rows[1:])
+        return Found("unavailable", first.id, mark=mark, unreadable=unreadable)
+
+    async def expired(self, limit: int) -> Sequence[Step]:
+        """List steps whose leases have expired and whose records this process can run, the earliest first.
+
+        Args:
+            limit: how many at the most.
+        """
+        other = deferred.alias("other")
+        key = [deferred.c[name] for name in Step._fields]
+        being_run = exists().where(
+            *(other.c[name] == deferred.c[name] for name in Step._fields), self.is_leased(other)
+        )
+        gone = (
+            select(func.min(deferred.c.id).label("first"), *(self.raw(column) for column in key))
+            .where(
+                deferred.c.node_type.in_(self.types),
+                deferred.c.held_until < self._database.now(),
+                not_(being_run),
+            )
+            .group_by(*key)
+            .order_by(func.min(deferred.c.held_until))
+            .limit(limit)
+        )
+        async with self._database.read() as connection:
+            rows = (await connection.execute(gone)).all()
+        steps = {row.first: [stored_text(part) for part in row[1:]] for row in rows}
+        broken = [first for first, parts in steps.items() if None in parts]
+        if broken:
+            log.error("deferred records %s cannot be read and are dropped", broken)
+            async with self._database.write() as connection:
+                await connection.execute(delete(deferred).where(deferred.c.id.in_(broken)))
+        return [Step(*parts) for parts in steps.values() if None not in parts]  # type: ignore[arg-type]
+
+    def is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
+        """Selects records that somebody leases. A time that no lease can have come to does not count."""
+        now = self._database.now()
+        return and_(
+            table.c.token.is_not(None),
+            table.c.held_until.is_not(None),
+            table.c.held_until.between(now, now + int(2 * LEASE_SECONDS * 1000)),
+        )
+
+    def raw(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Select a text as it is stored: in SQLite, it may be none that the driver can decode."""
+        if self._database.dialect != "sqlite":
+            return column
+        return cast(column, LargeBinary).label(getattr(column, "name", None))
+
+
+def of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
+    """Selects the rows of a step's run."""
+    return (
+        table.c.organization_id == step.organization_id,
+        table.c.run_id == step.run_id,
+        table.c.flow_id == step.flow_id,
+    )
+
+
+def of_step(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]:
+    """Selects the records that wait for a step."""
+    return (*of_run(table, step), table.c.step_id == step.step_id)
+
+
+def is_halted(step: Step) -> ColumnElement[bool]:
+    """Selects whether a step's run was halted."""
+    return exists().where(*of_run(halted_runs, step))

@@ -1,0 +1,540 @@
+"""Nodes of other plugins' types: what their `reach` and `write` may do, and what comes of it when they fail (§3.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from flowactions_hookspecs import (
+    Advanced,
+    Deferred,
+    FlowActions,
+    HostOrigin,
+    InTransaction,
+    Node,
+    NodeResult,
+    NodeType,
+    OutboundWebhook,
+    Walk,
+    hookimpl,
+)
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
+from flowactions_plugin.settings import read_settings
+from tests.support import SmallHost, a_walk, services_of
+
+Act = Callable[[Walk, Node], Awaitable[Any]]
+
+
+class Base(DeclarativeBase):
+    """Of the plugin's own tables."""
+
+
+class Contact(Base):
+    """The plugin's own table, in the host's database."""
+
+    __tablename__ = "crm_contacts"
+    id: Mapped[str] = mapped_column(primary_key=True)
+
+
+class Plugin:
+    """A plugin with one type, whose nodes do what a test says."""
+
+    __name__ = "crm"
+
+    def __init__(self, act: Act) -> None:
+        self.act = act
+        self.runs = 0
+
+    async def reach(self, walk: Walk, node: Node) -> Any:
+        self.runs += 1
+        return await self.act(walk, node)
+
+    @hookimpl
+    def flowactions_node_types(self) -> list[NodeType]:
+        return [NodeType(name="crm", title="CRM", description="Upserts.", reach=self.reach)]
+
+
+class Crm:
+    """A host with such a plugin."""
+
+    def __init__(self, actions: FlowActions, engine: AsyncEngine, plugin: Plugin) -> None:
+        self.actions = actions
+        self.engine = engine
+        self.plugin = plugin
+        self.pacing = services_of(actions.host)._pacing
+
+    async def ids(self, table: str = "crm_contacts", column: str = "id") -> list[Any]:
+        async with self.engine.connect() as connection:
+            query = text(f"SELECT {column} FROM {table} ORDER BY {column}")  # noqa: S608  a test's own words
+            return list((await connection.execute(query)).scalars())
+
+    async def record(self, *names: str, walk: Walk | None = None) -> Walk:
+        """Let a run reach nodes before step s; ``b…`` are webhooks."""
+        walk = replace(walk or a_walk(), pacing=Deferred("s"))
+        for name in names:
+            config = {"webhookUrl": "http://127.0.0.1:9/"} if name.startswith("b") else {}
+            kind = "webhook" if name.startswith("b") else "crm"
+            assert (
+                await self.actions.reach(walk, Node(id=name, type=kind, config=config))
+            ).status == "recorded"
+        return walk
+
+    async def pass_time(self) -> None:
+        """Let every lease and every wait be over."""
+        async with self.engine.begin() as connection:
+            await connection.execute(
+                text("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
+            )
+
+
+@asynccontextmanager
+async def crm(database_url: str, act: Act, host_type: type[SmallHost] = SmallHost) -> AsyncIterator[Crm]:
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    engine = create_async_engine(url)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(Base.metadata.create_all)
+        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_HOST_WORKER": "off"}
+        plugin = Plugin(act)
+        actions = FlowActions.load(host_type(settings, database=engine), plugins=[plugin])
+        async with actions.lifespan():
+            yield Crm(actions, engine, plugin)
+    finally:
+        await engine.dispose()
+
+
+def writes(write: Callable[[AsyncConnection, Node], Awaitable[Any]]) -> Act:
+    """Make a durable node of what it writes."""
+
+    async def act(walk: Walk, node: Node) -> InTransaction:
+        return InTransaction(lambda transaction: write(transaction, node))
+
+    return act
+
+
+def ran(advanced: Advanced) -> list[tuple[str, str]]:
+    return [(result.node_id, result.status) for result in advanced.results]
+
+
+async def by_core(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await transaction.execute(insert(Contact).values(id=node.id))
+    assert await transaction.scalar(select(Contact.id).where(Contact.id == node.id)) == node.id
+    assert (await transaction.scalars(select(Contact.id))).all()
+    return NodeResult(status="sent")
+
+
+async def by_driver_sql(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await transaction.exec_driver_sql(f"INSERT INTO crm_contacts (id) VALUES ('{node.id}')")  # noqa: S608
+    return NodeResult(status="sent")
+
+
+async def by_run_sync(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await transaction.run_sync(lambda connection: connection.execute(insert(Contact).values(id=node.id)))
+    return NodeResult(status="sent")
+
+
+async def by_session(transaction: AsyncConnection, node: Node) -> NodeResult:
+    async with AsyncSession(transaction) as session, session.begin():
+        session.add(Contact(id=node.id))
+    return NodeResult(status="sent")
+
+
+async def by_session_that_commits(transaction: AsyncConnection, node: Node) -> NodeResult:
+    async with AsyncSession(transaction) as session:
+        session.add(Contact(id="undone"))
+        await session.flush()
+        await session.rollback()
+        session.add(Contact(id=node.id))
+        await session.commit()
+    return NodeResult(status="sent")
+
+
+async def by_savepoint(transaction: AsyncConnection, node: Node) -> NodeResult:
+    async with transaction.begin_nested():
+        await transaction.execute(insert(Contact).values(id=node.id))
+    return NodeResult(status="sent")
+
+
+WAYS = [by_core, by_driver_sql, by_run_sync, by_session, by_session_that_commits, by_savepoint]
+
+
+class TestWhatAWriteMayDo:
+    @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+    async def test_it_has_the_whole_interface_of_a_connection(self, database_url: str, way: Any) -> None:
+        """Eager, deferred and in a host's transaction; with the host's commit it is there, with its rollback it is not."""
+        async with crm(database_url, writes(way)) as run:
+            assert (await run.actions.reach(a_walk(), Node(id="eager", type="crm"))).status == "sent"
+            walk = await run.record("deferred")
+            assert ran(await run.actions.advance(walk, "s")) == [("deferred", "sent")]
+            walk = await run.record("joined", "b")
+            for commit, left in ((False, ["joined", "b"]), (True, [])):
+                async with run.engine.connect() as connection:
+                    assert (
+                        await run.actions.reach(a_walk(), Node(id="now", type="crm"), connection)
+                    ).status == "sent"
+                    found = await run.actions.advance(walk, "s", connection)
+                    assert (found.state, ran(found)) == ("done", [("joined", "sent"), ("b", "queued")])
+                    await (connection.commit() if commit else connection.rollback())
+                assert sorted(await run.ids("flowactions_deferred", "node_id")) == sorted(left)
+                expected = ["deferred", "eager", "joined", "now"] if commit else ["deferred", "eager"]
+                assert await run.ids() == expected
+
+
+async def test_a_write_may_write_a_webhook_beside_its_own_rows(database_url: str) -> None:
+    """`prepare` before, both in one transaction: together there, or together not; the same again is the same row."""
+
+    async def act(walk: Walk, node: Node) -> InTransaction:
+        origin = HostOrigin(organization_id="acme", name="contact", id=node.id)
+        webhook = OutboundWebhook(
+            organization_id="acme",
+            event_type="crm.upserted",
+            entity=node.id,
+            url="http://127.0.0.1:9/",
+            origin=origin,
+        )
+        prepared = await run.actions.prepare(webhook)
+
+        async def write(transaction: AsyncConnection) -> NodeResult:
+            await by_core(transaction, node)
+            result = await prepared.write(transaction)
+            if node.id == "fails":
+                raise LookupError
+            assert await prepared.write(transaction) == result
+            return result
+
+        return InTransaction(write)
+
+    async with crm(database_url, act) as run:
+        for transaction in (False, True):
+            for name in ("works", "fails"):
+                walk = await run.record(name)
+                async with run.engine.connect() as connection:
+                    given = connection if transaction else None
+                    status = "queued" if name == "works" else "failed"
+                    assert ran(await run.actions.advance(walk, "s", given)) == [(name, status)]
+                    await connection.commit()
+            assert await run.ids() == ["works"]
+            assert len(await run.ids("flowactions_outbox")) == 1
+            async with run.engine.begin() as connection:
+                for table in ("crm_contacts", "flowactions_outbox"):
+                    await connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608  a test's own words
+
+
+async def commits(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    await transaction.commit()
+    return NodeResult(status="sent")
+
+
+async def rolls_back(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await transaction.rollback()
+    await by_core(transaction, node)
+    return NodeResult(status="sent")
+
+
+async def closes(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await transaction.close()
+    return NodeResult(status="sent")
+
+
+async def commits_below(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    await transaction.run_sync(lambda connection: connection.commit())
+    return NodeResult(status="sent")
+
+
+async def ends_the_savepoint(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    savepoint = transaction.get_nested_transaction()
+    assert savepoint is not None
+    await savepoint.rollback()
+    return NodeResult(status="sent")
+
+
+async def leaves_a_savepoint(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await transaction.begin_nested()
+    return await by_core(transaction, node)
+
+
+async def has_no_table(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    await transaction.execute(text("INSERT INTO crm_nowhere (id) VALUES (1)"))
+    return NodeResult(status="sent")
+
+
+async def goes_on_after_an_error(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    try:
+        await transaction.execute(text("SELECT 1 FROM crm_nowhere"))
+    except Exception:  # noqa: BLE001
+        await transaction.execute(text("SELECT 1 FROM crm_nowhere"))
+    return NodeResult(status="sent")
+
+
+async def violates(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    return await by_core(transaction, node)
+
+
+async def raises_of_the_network(transaction: AsyncConnection, node: Node) -> NodeResult:
+    await by_core(transaction, node)
+    raise ConnectionResetError("by the CRM")
+
+
+async def raises_a_timeout(transaction: AsyncConnection, node: Node) -> NodeResult:
+    raise TimeoutError
+
+
+async def is_cancelled_from_within(transaction: AsyncConnection, node: Node) -> NodeResult:
+    raise asyncio.CancelledError
+
+
+async def returns_something_else(transaction: AsyncConnection, node: Node) -> Any:
+    await by_core(transaction, node)
+    return {"status": "sent"}
+
+
+FAULTS = [
+    commits,
+    rolls_back,
+    closes,
+    commits_below,
+    ends_the_savepoint,
+    leaves_a_savepoint,
+    has_no_table,
+    goes_on_after_an_error,
+    violates,
+    raises_of_the_network,
+    raises_a_timeout,
+    is_cancelled_from_within,
+    returns_something_else,
+]
+
+
+class TestWritesThatFail:
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+    async def test_nothing_of_them_stays_and_the_hosts_transaction_can_be_used(
+        self, database_url: str, fault: Any
+    ) -> None:
+        """What it wrote is gone, what the host wrote before and writes after is not, and nodes behind it run."""
+        async with crm(database_url, writes(fault)) as run:
+            walk = await run.record("faulty", "b")
+            async with run.engine.connect() as connection:
+                await connection.execute(insert(Contact).values(id="host, before"))
+                found = await run.actions.reach(a_walk(), Node(id="now", type="crm"), connection)
+                assert (found.status, found.reason, found.halt) == ("failed", "plugin_error", False)
+                advanced = await run.actions.advance(walk, "s", connection)
+                assert (advanced.state, ran(advanced)) == (
+                    "unavailable",
+                    [("faulty", "failed"), ("b", "queued")],
+                )
+                await connection.execute(insert(Contact).values(id="host, after"))
+                await connection.commit()
+            assert await run.ids() == ["host, after", "host, before"]
+            assert await run.ids("flowactions_deferred", "node_id") == ["faulty"]
+
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+    async def test_they_are_tried_a_few_times_and_dropped(
+        self, database_url: str, fault: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Between tries passes time in which nothing is leased; then the node is dropped, and nothing of it stays."""
+        async with crm(database_url, writes(fault)) as run:
+            walk = await run.record("faulty", "b")
+            advanced = await run.actions.advance(walk, "s")
+            assert (advanced.state, ran(advanced)) == ("unavailable", [("faulty", "failed"), ("b", "queued")])
+            for number in range(1, MAX_LEASES):
+                assert run.plugin.runs == number
+                assert await run.pacing.recover() == 0
+                assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
+                await run.pass_time()
+                assert await run.pacing.recover() == 1
+            await run.pass_time()
+            await run.pacing.recover()
+            assert run.plugin.runs == MAX_LEASES
+            assert await run.actions.advance(walk, "s") == Advanced(state="done")
+            assert "deferred node faulty" in caplog.text
+            assert await run.ids() == []
+
+
+class TestReaches:
+    async def test_one_that_raises_is_tried_a_few_times(self, database_url: str) -> None:
+        """As one whose process ends; a node of the same step behind it is not tried again."""
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            raise OSError("the CRM is away")
+
+        async with crm(database_url, act) as run:
+            walk = await run.record("faulty", "b")
+            assert ran(await run.actions.advance(walk, "s")) == [("faulty", "failed"), ("b", "queued")]
+            for _ in range(2 * MAX_LEASES):
+                await run.pass_time()
+                await run.pacing.recover()
+            assert run.plugin.runs == MAX_LEASES
+            assert len(await run.ids("flowactions_outbox")) == 1
+
+    async def test_one_that_returns_a_wrong_type_has_run(
+        self, database_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its effect is not repeated; the error names type and answer."""
+
+        async def act(walk: Walk, node: Node) -> Any:
+            return "sent"
+
+        async with crm(database_url, act) as run:
+            assert (await run.actions.reach(a_walk(), Node(id="n", type="crm"))).reason == "plugin_error"
+            walk = await run.record("n")
+            advanced = await run.actions.advance(walk, "s")
+            assert (advanced.state, ran(advanced)) == ("done", [("n", "failed")])
+            assert await run.actions.advance(walk, "s") == Advanced(state="done")
+            assert run.plugin.runs == 2
+        assert "reach of node type 'crm' must return a NodeResult, not a str" in caplog.text
+
+    @pytest.mark.parametrize("deaf", [False, True], ids=["ends", "ignores its cancellation"])
+    async def test_one_that_never_ends_is_cancelled(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deaf: bool
+    ) -> None:
+        """After its time it fails, with and without a host's transaction, and those behind it run."""
+        monkeypatch.setattr("flowactions_plugin.nodes.running.RUN_SECONDS", 0.2)
+        monkeypatch.setattr("flowactions_plugin.nodes.running.CANCEL_SECONDS", 0.1)
+        over = asyncio.Event()
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    if not deaf:
+                        raise
+            return NodeResult(status="sent")
+
+        async with crm(database_url, act) as run:
+            if not deaf:
+                assert (await run.actions.reach(a_walk(), Node(id="n", type="crm"))).status == "failed"
+            walk = await run.record("n", "b")
+            assert ran(await run.actions.advance(walk, "s")) == [("n", "failed"), ("b", "queued")]
+            walk = await run.record("n", "b")
+            async with run.engine.connect() as connection:
+                found = await run.actions.advance(walk, "s", connection)
+                assert ran(found) == [("n", "failed"), ("b", "queued")]
+                await connection.commit()
+            over.set()
+        assert ("is left behind" in caplog.text) == deaf
+
+    async def test_one_that_is_cancelled_from_within_fails(self, database_url: str) -> None:
+        """Nobody who called it is cancelled."""
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            raise asyncio.CancelledError
+
+        async with crm(database_url, act) as run:
+            assert (await run.actions.reach(a_walk(), Node(id="n", type="crm"))).status == "failed"
+            walk = await run.record("n", "b")
+            assert ran(await run.actions.advance(walk, "s")) == [("n", "failed"), ("b", "queued")]
+
+    async def test_a_caller_that_is_cancelled_leaves_no_lease(self, database_url: str) -> None:
+        """What it leased is released, uncounted, and runs at the next call of the process."""
+        begun = asyncio.Event()
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            begun.set()
+            if run.plugin.runs <= 2 * MAX_LEASES:
+                await asyncio.Event().wait()
+            return NodeResult(status="sent")
+
+        async with crm(database_url, act) as run:
+            walk = await run.record("n")
+            for _ in range(2 * MAX_LEASES):
+                begun.clear()
+                call = asyncio.create_task(run.actions.advance(walk, "s"))
+                await begun.wait()
+                call.cancel()
+                await asyncio.wait({call})
+            assert ran(await run.actions.advance(walk, "s")) == [("n", "sent")]
+
+    async def test_one_that_takes_longer_than_its_lease_runs_once(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its lease is renewed while it runs, so neither recovery nor another advance begins it; nor does one failure to renew it end it."""
+        for name, seconds in (("store.LEASE_SECONDS", 1.0), ("queries.LEASE_SECONDS", 1.0)):
+            monkeypatch.setattr(f"flowactions_plugin.nodes.{name}", seconds)
+        monkeypatch.setattr("flowactions_plugin.nodes.running.RENEW_SECONDS", 0.2)
+        renewed = asyncio.Event()
+        renew = DeferredStore.renew
+        calls = 0
+
+        async def counting(self: DeferredStore, record: Any) -> bool:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise StorageUnavailable("the database failed: for a moment")
+            if calls == 8:
+                renewed.set()
+            return await renew(self, record)
+
+        monkeypatch.setattr(DeferredStore, "renew", counting)
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            await renewed.wait()
+            return NodeResult(status="sent")
+
+        async with crm(database_url, act) as run:
+            walk = await run.record("n")
+            call = asyncio.create_task(run.actions.advance(walk, "s"))
+            while not renewed.is_set():
+                assert await run.pacing.recover() == 0
+                await asyncio.sleep(0.05)
+            assert ran(await call) == [("n", "sent")]
+            assert run.plugin.runs == 1
+
+
+class TestSecretFields:
+    async def test_a_host_that_fails_does_not_make_recovery_spin(
+        self, database_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """However many steps wait for their secrets, each is tried once in a while, uncounted, and is not lost."""
+        caplog.set_level(logging.CRITICAL, "flowactions")
+        away = True
+
+        class Asked(SmallHost):
+            asked = 0
+
+            async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+                Asked.asked += 1
+                if away:
+                    raise RuntimeError
+                return Node(id=node_id, type="crm", config={"key": "hush"})
+
+        seen: list[Any] = []
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            seen.append(node.config.get("key"))
+            return NodeResult(status="sent")
+
+        async with crm(database_url, act, Asked) as run:
+            secret = replace(run.actions.node_types["crm"], secret_fields=("key",))
+            run.pacing._node_types = lambda: {"crm": secret}
+            walks = [await run.record("n") for _ in range(25)]
+            for walk in walks:
+                assert (await run.actions.advance(walk, "s")).state == "unavailable"
+            for _ in range(MAX_LEASES + 1):
+                await run.pass_time()
+                before = Asked.asked
+                while await run.pacing.recover():
+                    pass
+                assert Asked.asked == before + len(walks)
+            away = False
+            await run.pass_time()
+            while await run.pacing.recover():
+                pass
+            assert seen == ["hush"] * len(walks)
+            assert await run.ids("flowactions_deferred", "node_id") == []
