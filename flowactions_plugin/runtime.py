@@ -18,7 +18,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.testing import NodeTests
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
-from flowactions_plugin.storage.database import Connection
+from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions")
 
@@ -37,11 +37,11 @@ class PluginRuntime:
         self._webhooks = webhooks
         self._tests = tests
 
-    async def reach(self, walk: Walk, node: Node, transaction: Connection | None) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node, transaction: Transaction | None) -> NodeResult:
         """Runs the node, or records it when the walk's pacing is `Deferred` (§3.2)."""
         return await self._pacing.reach(walk, node, transaction)
 
-    async def advance(self, walk: Walk, step_id: str | None, transaction: Connection | None) -> Advanced:
+    async def advance(self, walk: Walk, step_id: str | None, transaction: Transaction | None) -> Advanced:
         """Runs what was recorded for a content step, in walk order, once (§3.2)."""
         return await self._pacing.advance(walk, step_id, transaction)
 
@@ -49,7 +49,7 @@ class PluginRuntime:
         """Applies the egress rules and fixes the bytes; no SQL (§5.2)."""
         return await self._webhooks.prepare(webhook, caller)
 
-    async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Connection | None) -> Receipt:
+    async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
         """Prepares a webhook and writes it, once per key."""
         return await self._webhooks.enqueue(webhook, caller, transaction)
 

@@ -39,13 +39,14 @@ from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.origins import origin_of
+from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.keys import IdempotencyKeys
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
 from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
@@ -72,9 +73,7 @@ class Services:
         self._settings = settings_of(host)
         self._database = Database(self._settings.database_url, lambda: host.database)
         self._chat = build_chat(self._settings, self._database, actions.prefix)
-        self._delivery = OutboxService(
-            host, self._settings, self._database, timing, lambda: actions.signing_secrets
-        )
+        self._delivery = OutboxService(host, self._settings, self._database, timing, self._secret_source)
         self._outbox = self._delivery.outbox
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
@@ -108,6 +107,11 @@ class Services:
     def __repr__(self) -> str:
         return "Services(…)"
 
+    def _secret_source(self) -> SecretSource:
+        secrets = self._actions.signing_secrets
+        unsigned = set(self._actions.plugin_names) - {plugin for plugin, _ in secrets}
+        return SecretSource(self._host.signing_secret, secrets, unsigned)
+
     def node_types(self) -> Sequence[NodeType]:
         """Returns the two node types."""
         return self._nodes
@@ -137,7 +141,7 @@ class Services:
         ]
 
     async def _organization_deleted(
-        self, organization_id: str, connection: Connection
+        self, organization_id: str, connection: Transaction
     ) -> Callable[[], Awaitable[None]] | None:
         if isinstance(self._chat, NotConfigured):
             # A connection of earlier times goes all the same; its token cannot be revoked without the settings.

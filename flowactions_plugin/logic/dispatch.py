@@ -22,7 +22,7 @@ from flowactions_plugin.host_answers import ask
 from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
 from flowactions_plugin.outbox.enqueue import Outbox, Webhook
 from flowactions_plugin.outbox.rules import NewDelivery
-from flowactions_plugin.storage.database import Connection
+from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions")
 
@@ -76,7 +76,7 @@ class Dispatcher:
         key = occasion.id if occasion.kind == "key" else None
         return msgspec.structs.replace(delivery, idempotency_key=key)
 
-    async def dispatch(self, firing: Firing, transaction: Connection | None = None) -> Receipt:
+    async def dispatch(self, firing: Firing, transaction: Transaction | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
             with self._outbox.using(transaction):

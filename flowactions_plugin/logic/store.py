@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from flowactions_plugin.logic.rate import LIMIT, admit
 from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner, api_caller
 from flowactions_plugin.outbox.rules import NewDelivery
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import enqueue_rates
 
 IDLE_MS: Final = 3600 * 1000
@@ -54,7 +54,7 @@ class CallStore:
             row = (await connection.execute(rate)).first()
         return CallState(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
 
-    async def use_key(self, delivery: NewDelivery, key: str, connection: Connection) -> bool:
+    async def use_key(self, delivery: NewDelivery, key: str, connection: Transaction) -> bool:
         """Use an idempotency key, within the caller's transaction.
 
         Returns:
@@ -74,7 +74,7 @@ class CallStore:
             return await self.count(organization_id, TESTS, connection, limit)
 
     async def count(
-        self, organization_id: str, agent_id: str, connection: Connection, limit: int = LIMIT
+        self, organization_id: str, agent_id: str, connection: Transaction, limit: int = LIMIT
     ) -> int:
         """Count a call, within the caller's transaction; until that ends, other calls of the agent wait.
 

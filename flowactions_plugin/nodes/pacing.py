@@ -13,14 +13,15 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
+from flowactions_hookspecs.editing import PLUGIN_ERROR_MESSAGE
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.records import Lease, Step, step_of
-from flowactions_plugin.nodes.running import PLUGIN_ERROR_MESSAGE, NodeRunner
+from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 
 log = logging.getLogger("flowactions")
 
@@ -60,7 +61,7 @@ class Pacing:
         self._runner = NodeRunner(database, store, host)
         self._releases: list[Release] = []
 
-    async def reach(self, walk: Walk, node: Node, transaction: Connection | None = None) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Runs the node, or records it against the content step that it precedes."""
         with self._database.using(transaction):
             try:
@@ -71,7 +72,7 @@ class Pacing:
                 return _not_stored(node, exc)
 
     async def _record(
-        self, walk: Walk, node: Node, step_id: str | None, transaction: Connection | None
+        self, walk: Walk, node: Node, step_id: str | None, transaction: Transaction | None
     ) -> NodeResult:
         # Secrets stay on the action's config (§5.3.6).
         secret = self._node_types()[node.type].secret_fields
@@ -81,7 +82,9 @@ class Pacing:
         message = "A node before this one has halted the run, so nothing more of it runs."
         return NodeResult(node_id=node.id, status="skipped", reason="run_halted", message=message, halt=True)
 
-    async def advance(self, walk: Walk, step_id: str | None, transaction: Connection | None = None) -> Advanced:
+    async def advance(
+        self, walk: Walk, step_id: str | None, transaction: Transaction | None = None
+    ) -> Advanced:
         """Runs what waits for this step, in walk order; a halt ends the whole run.
 
         However many calls race, one of them runs the step's nodes. The others get ``running`` while it does, and
@@ -135,7 +138,7 @@ class Pacing:
                 "%s.nodes_recovered failed for run %s", type(self._host).__name__, printable(step.run_id)
             )
 
-    async def _release(self, transaction: Connection | None, step: Step | None = None) -> None:
+    async def _release(self, transaction: Transaction | None, step: Step | None = None) -> None:
         """Releases leases of this process that it could not go on with.
 
         Args:
@@ -157,7 +160,7 @@ class Pacing:
         # What is forgotten here expires by itself.
         del self._releases[:-RELEASES_KEPT]
 
-    async def _lease(self, step: Step, transaction: Connection | None) -> Lease:
+    async def _lease(self, step: Step, transaction: Transaction | None) -> Lease:
         await self._release(transaction, step if transaction is not None else None)
         token = uuid4().hex
         try:
@@ -167,7 +170,7 @@ class Pacing:
             self._to_release(Release(step, token))
             raise
 
-    async def _run_all(self, step: Step, lease: Lease, transaction: Connection | None) -> Advanced:
+    async def _run_all(self, step: Step, lease: Lease, transaction: Transaction | None) -> Advanced:
         """Runs what was leased; where that ends early, the state says so and the results hold what has run."""
         results: list[NodeResult] = []
         left: Release | None = None
@@ -199,7 +202,7 @@ class Pacing:
         return Advanced(state=state, results=tuple(results))
 
     async def _run_in_order(
-        self, lease: Lease, transaction: Connection | None, results: list[NodeResult]
+        self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]
     ) -> bool:
         """Runs the records one after the other, up to one that halts; returns whether none is left to be run again."""
         complete = True
@@ -223,7 +226,7 @@ class Pacing:
                 break
         return complete
 
-    async def _state(self, step: Step, transaction: Connection | None) -> AdvancedState:
+    async def _state(self, step: Step, transaction: Transaction | None) -> AdvancedState:
         try:
             return await self._store.state(step, transaction)
         except StorageUnavailable:

@@ -21,6 +21,7 @@ from flowactions_hookspecs import (
     Walk,
     provides,
 )
+from flowactions_hookspecs.editing import PLUGIN_ERROR_MESSAGE
 from flowactions_hookspecs.hooks import returned
 from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import ask
@@ -30,7 +31,7 @@ from flowactions_plugin.nodes.records import Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.outbox.prepared import PreparedDelivery
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import is_outage
 
 log = logging.getLogger("flowactions")
@@ -50,8 +51,6 @@ CANCEL_SECONDS: Final = 5.0
 HOST_SECONDS: Final = 5.0
 """How long `Host.node` may take."""
 
-PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
-
 
 class NodeRunner:
     """Runs nodes, deferred or not.
@@ -68,7 +67,7 @@ class NodeRunner:
         self._host = host
 
     async def run(
-        self, node_type: NodeType, walk: Walk, node: Node, transaction: Connection | None
+        self, node_type: NodeType, walk: Walk, node: Node, transaction: Transaction | None
     ) -> NodeResult:
         """Runs a node that was reached.
 
@@ -94,7 +93,7 @@ class NodeRunner:
             return await self._write(node_type, node, action, connection)
 
     async def run_record(
-        self, node_type: NodeType, record: Record, transaction: Connection | None, results: list[NodeResult]
+        self, node_type: NodeType, record: Record, transaction: Transaction | None, results: list[NodeResult]
     ) -> None:
         """Runs a deferred node, removes its record, and adds its result.
 
@@ -132,11 +131,11 @@ class NodeRunner:
             )
             raise
 
-    async def _pop(self, record: Record, connection: Connection) -> None:
+    async def _pop(self, record: Record, connection: Transaction) -> None:
         if not await self._store.pop(record, connection):
             raise LeaseLost
 
-    async def _halt(self, record: Record, result: NodeResult, connection: Connection) -> None:
+    async def _halt(self, record: Record, result: NodeResult, connection: Transaction) -> None:
         if result.halt:
             await self._store.halt(record.walk, connection)
 
@@ -169,7 +168,7 @@ class NodeRunner:
         return replace(node, config={**node.config, **secrets})
 
     async def _write(
-        self, node_type: NodeType, node: Node, action: InTransaction, connection: Connection
+        self, node_type: NodeType, node: Node, action: InTransaction, connection: Transaction
     ) -> NodeResult:
         """Runs what a node type does in the transaction.
 

@@ -24,7 +24,7 @@ from flowactions_plugin.outbox.rules import (
 )
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
-from flowactions_plugin.storage.database import Connection
+from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -149,7 +149,7 @@ class Outbox:
                 f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
             )
 
-    async def write(self, delivery: NewDelivery, connection: Connection | None = None) -> None:
+    async def write(self, delivery: NewDelivery, connection: Transaction | None = None) -> None:
         """Write a delivery within the caller's transaction; it is due when that commits.
 
         Args:
@@ -167,15 +167,15 @@ class Outbox:
         else:
             self._store.after_commit(connection, self._on_commit)
 
-    def transaction(self, connection: Connection | None) -> AbstractAsyncContextManager[Connection]:
+    def transaction(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction for `write` and what belongs to it, or join the caller's."""
         return self._store.transaction(connection)
 
-    def reading(self, connection: Connection | None) -> AbstractAsyncContextManager[Connection]:
+    def reading(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
         """Open a connection for reading, or read in the caller's transaction."""
         return self._store.reading(connection)
 
-    def using(self, transaction: Connection | None) -> AbstractContextManager[None]:
+    def using(self, transaction: Transaction | None) -> AbstractContextManager[None]:
         """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""
         return self._store.using(transaction)
 

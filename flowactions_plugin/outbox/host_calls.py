@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -84,13 +84,18 @@ class SecretSource:
     Args:
         signing_secret: the host's method.
         plugin_secrets: the plugins' functions.
+        unsigned_plugins: plugins of this process that have none.
     """
 
     def __init__(
-        self, signing_secret: SigningSecret, plugin_secrets: PluginSecrets = MappingProxyType({})
+        self,
+        signing_secret: SigningSecret,
+        plugin_secrets: PluginSecrets = MappingProxyType({}),
+        unsigned_plugins: Collection[str] = (),
     ) -> None:
         self._signing_secret = signing_secret
         self._plugin_secrets = plugin_secrets
+        self._unsigned_plugins = unsigned_plugins
         self._episodes = Episodes()
 
     async def secrets(self, claimed: Iterable[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
@@ -103,6 +108,8 @@ class SecretSource:
         resolve: Callable[[Any], Any] | None = self._signing_secret
         name = name_of(self._signing_secret)
         if isinstance(origin, PluginOrigin):
+            if origin.plugin in self._unsigned_plugins:
+                return Secret()
             resolve = self._plugin_secrets.get((origin.plugin, origin.name))
             name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
         if resolve is None:

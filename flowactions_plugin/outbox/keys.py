@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import select
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage.database import Connection, Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import enqueue_keys
 
 KEY_SECONDS: Final = 10.0
@@ -54,7 +54,7 @@ class IdempotencyKeys:
         self._database = database
         self._window_ms = window_ms
 
-    async def find(self, owner: KeyOwner, key: str, connection: Connection) -> FirstUse | None:
+    async def find(self, owner: KeyOwner, key: str, connection: Transaction) -> FirstUse | None:
         """Returns what used a key within the window, without a lock; ``None``: nothing that has committed."""
         query = select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
             enqueue_keys.c.organization_id.in_((owner.organization_id, UNKNOWN)),
@@ -66,7 +66,7 @@ class IdempotencyKeys:
         return None if row is None else FirstUse(*row)
 
     async def use(
-        self, owner: KeyOwner, key: str, delivery_id: str, event_id: str, connection: Connection
+        self, owner: KeyOwner, key: str, delivery_id: str, event_id: str, connection: Transaction
     ) -> FirstUse | None:
         """Uses a key, within the caller's transaction.
 

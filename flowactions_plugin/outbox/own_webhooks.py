@@ -11,7 +11,7 @@ from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarg
 from flowactions_plugin.outbox.enqueue import Outbox, Webhook
 from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.outbox.prepared import KeyUse, PreparedDelivery
-from flowactions_plugin.storage.database import Connection
+from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -51,7 +51,7 @@ class OwnWebhooks:
             return PreparedDelivery(self._outbox, delivery, use)
         return PreparedDelivery(self._outbox, None, use, refused)
 
-    async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Connection | None) -> Receipt:
+    async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
         """Prepares a webhook and writes it, once per key.
 
         Args:

@@ -8,7 +8,7 @@ from flowactions_hookspecs import NodeResult, Receipt
 from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.outbox.rules import NewDelivery
-from flowactions_plugin.storage.database import Connection
+from flowactions_plugin.storage.database import Transaction
 
 
 class KeyUse(NamedTuple):
@@ -52,7 +52,7 @@ class PreparedDelivery:
         """Why it may not be sent; ``None`` when it may."""
         return self._refused
 
-    async def write(self, transaction: Connection | None) -> NodeResult:
+    async def write(self, transaction: Transaction | None) -> NodeResult:
         """Writes the delivery. Written again, it is the same row.
 
         Args:
@@ -70,7 +70,7 @@ class PreparedDelivery:
             return NodeResult(status="skipped", reason=receipt.reason, message=receipt.message)
         return NodeResult(status="queued", delivery_id=receipt.delivery_id)
 
-    async def enqueue(self, transaction: Connection | None) -> Receipt:
+    async def enqueue(self, transaction: Transaction | None) -> Receipt:
         """Does the same, and tells a duplicate apart.
 
         Raises:
@@ -90,7 +90,7 @@ class PreparedDelivery:
                 await self._outbox.write(delivery, connection)
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
-    async def _skip(self, transaction: Connection | None) -> Receipt:
+    async def _skip(self, transaction: Transaction | None) -> Receipt:
         """Returns why it is skipped, or the first delivery of its key, which passed the rules as they were then."""
         if self._use is not None:
             keys, owner, key = self._use

@@ -22,7 +22,7 @@ from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.outbox.executor import Executor
-from flowactions_plugin.outbox.host_calls import PluginSecrets, SecretSource
+from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.notifier import CHANNEL, Listener, Notifier
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import Timing
@@ -51,7 +51,7 @@ class OutboxService:
         settings: those of the host.
         database: where the queue is.
         timing: of claims and attempts; tests alone set others than the defaults.
-        plugin_secrets: returns what resolves the signing secrets of plugins' own webhooks, once all are loaded.
+        secret_source: returns what resolves signing secrets, once all plugins are loaded.
 
     Attributes:
         store: the queue.
@@ -66,13 +66,13 @@ class OutboxService:
         settings: Settings,
         database: Database,
         timing: Timing,
-        plugin_secrets: Callable[[], PluginSecrets],
+        secret_source: Callable[[], SecretSource],
     ) -> None:
         self._host = host
         self._settings = settings
         self._database = database
         self._timing = timing
-        self._plugin_secrets = plugin_secrets
+        self._secret_source = secret_source
         self.store = OutboxStore(database, timing.lease_seconds)
         self.queries = OutboxQueries(database)
         self.guard = self._guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
@@ -101,8 +101,7 @@ class OutboxService:
         sender = self._sender(monitor)
         listens = provides(self._host, "delivery_finished")
         completer = Completer(self.store, self._host.delivery_finished if listens else None)
-        secrets = SecretSource(self._host.signing_secret, self._plugin_secrets())
-        executor = Executor(self.store, sender, completer, secrets, self._timing)
+        executor = Executor(self.store, sender, completer, self._secret_source(), self._timing)
         try:
             async with self._claims(executor) as strategy:
                 with monitor:

@@ -34,8 +34,6 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-Connection: TypeAlias = Transaction
-"""The earlier name of `Transaction`."""
 
 STATEMENT_SECONDS: Final = 30
 """How long a statement may take on PostgreSQL. A server that no longer answers is detected by this."""

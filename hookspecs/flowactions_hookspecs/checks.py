@@ -7,7 +7,7 @@ empty step would be the end of the flow, and SQLite would take a number that Pos
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -204,14 +204,15 @@ def check_draft(draft: NodeDraft, walk: Walk | None = None) -> None:
 
 
 def check_webhook(
-    webhook: OutboundWebhook, caller: str, plugin_origins: Container[tuple[str, str]] = ()
+    webhook: OutboundWebhook, caller: str, plugin_origins: Collection[tuple[str, str]] = ()
 ) -> None:
     """Check a webhook of a host's or plugin's own.
 
     Args:
         webhook: the webhook.
         caller: ``host`` or ``plugin:<name>``.
-        plugin_origins: plugins and the names of their origins, as their hooks declare them.
+        plugin_origins: plugins and the names of their origins, as their hooks declare them. A plugin that declares none
+            sends unsigned.
 
     Raises:
         TypeError: something has the wrong type.
@@ -282,7 +283,7 @@ def _check_headers(headers: object) -> None:
             raise ValueError("webhook.headers must not hold a lone surrogate, which UTF-8 cannot write")
 
 
-def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Container[tuple[str, str]]) -> None:
+def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Collection[tuple[str, str]]) -> None:
     origin = webhook.origin
     if isinstance(origin, FlowNodeOrigin):
         _check_fields(origin, "webhook.origin", ("organization_id", "agent_id", "flow_id", "node_id"))
@@ -299,7 +300,8 @@ def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Contain
         _check_fields(origin, "webhook.origin", ("organization_id", "plugin", "name", "id"))
         if caller != f"plugin:{origin.plugin}":
             raise ValueError(f"webhook.origin is of plugin {origin.plugin!r}, and the caller is {caller!r}")
-        if (origin.plugin, origin.name) not in plugin_origins:
+        declared = {name for plugin, name in plugin_origins if plugin == origin.plugin}
+        if declared and origin.name not in declared:
             raise ValueError(
                 f"webhook.origin.name {origin.name!r} is none that plugin {origin.plugin!r} declares by the hook "
                 "flowactions_signing_secrets"

@@ -2,15 +2,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from flowactions_hookspecs import FlowActions, HostOrigin, Origin, OriginGone, PluginOrigin
+from flowactions_hookspecs import (
+    FlowActions,
+    HostOrigin,
+    NodeType,
+    Origin,
+    OriginGone,
+    PluginOrigin,
+    hookimpl,
+)
 from flowactions_plugin.egress.signature import sign
 from tests.owning import HOST_ORIGIN, CrmPlugin, OwningHost, keys_and_rows, own_webhook, owning, plugin_origin
 from tests.recorder import Recorder, Request, recorder
+from tests.support import SmallHost, development
 from tests.waiting import until
 
 WORKS: dict[str, Any] = {"FLOWACTIONS_HOST_WORKER": "on", "FLOWACTIONS_TICK_SECONDS": "0.05"}
@@ -236,3 +246,23 @@ def dead_rows(host: OwningHost) -> Callable[[], Any]:
         return {row.status for row in (await keys_and_rows(host))[1]} == {"dead"}
 
     return all_dead
+
+
+async def test_a_plugin_without_secrets_sends_unsigned(database_url: str, receiver: Recorder) -> None:
+    """A plugin that declares no resolver need not declare its origins either."""
+    facades: list[FlowActions] = []
+
+    @hookimpl
+    def flowactions_node_types(actions: FlowActions) -> list[NodeType]:
+        facades.append(actions)
+        return []
+
+    plain = SimpleNamespace(__name__="plain", flowactions_node_types=flowactions_node_types)
+    host = SmallHost(development(database_url))
+    async with FlowActions.load(host, plugins=[plain]).lifespan():
+        origin = plugin_origin("anything", plugin="plain")
+        receipt = await facades[0].enqueue(own_webhook(url=receiver.url, origin=origin))
+        assert receipt.status == "queued"
+        await until(lambda: host.finished)
+    (request,) = receiver.requests
+    assert "x-service-webhook-signature" not in dict(request.headers)

@@ -235,14 +235,14 @@ async def test_a_task_logs_an_outage_once(
         services = services_of(SmallHost(development(used)))
         await stack.enter_async_context(services)
         tries = 0
-        prune, expired = services._prunes()[2], services._deferred.expired
+        prune, expired = services._prunes()[2], services._deferred.queries.expired
 
         async def counted(limit: int, work: Any = prune if task == "retention" else expired) -> Any:
             nonlocal tries
             tries += 1
             return await work(limit)
 
-        monkeypatch.setattr(services._deferred, "expired", counted)
+        monkeypatch.setattr(services._deferred.queries, "expired", counted)
         await spoil(url, how, f"plain_{task}")
         caplog.clear()
         running = asyncio.create_task(

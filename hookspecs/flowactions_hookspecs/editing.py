@@ -1,0 +1,115 @@
+"""The part of `FlowActions` for nodes that an author edits: `check`, `preview` and `test`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from flowactions_hookspecs.checks import check_draft
+from flowactions_hookspecs.core import Core
+from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview, TestOutcome
+from flowactions_hookspecs.hooks import returned
+from flowactions_hookspecs.nodes import NodeType, Walk
+
+log = logging.getLogger("flowactions")
+
+PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
+MASK: Final = "••••••••"
+"""What a preview is given in place of a secret."""
+
+
+class Editing:
+    """What an editor asks of the plugins. None of it raises for what a config, a provider or a receiver can cause."""
+
+    _core: Core
+
+    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        """Returns what is wrong with a node's config, while an author edits it; empty: nothing.
+
+        A provider is asked only when ``draft.ask_provider`` says so. Nothing is sent or written.
+
+        Args:
+            draft: the node as it is in the editor.
+
+        Raises:
+            NotStarted: the lifespan is not open.
+            WrongLoop: it is open in another event loop.
+            TypeError, ValueError: an id of the draft cannot be used.
+        """
+        self._core.check_usable()
+        check_draft(draft)
+        node_type = self._core.node_types.get(draft.node.type)
+        if node_type is None:
+            return (_unknown_type(draft),)
+        if node_type.check is None:
+            return ()
+        try:
+            return tuple(returned(each, ConfigProblem, "check") for each in await node_type.check(draft))
+        except Exception:
+            log.exception("node type %s failed to check a draft", node_type.name)
+            return (ConfigProblem(code="plugin_error", message=PLUGIN_ERROR_MESSAGE, severity="warning"),)
+
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Returns what would leave if the node ran now: secrets masked, a signature shown as ``v1,…``.
+
+        Nothing is sent or written.
+
+        Args:
+            draft: the node as it is in the editor.
+            walk: gives the values of the template variables.
+
+        Raises:
+            NotStarted: the lifespan is not open.
+            WrongLoop: it is open in another event loop.
+            TypeError, ValueError: an id cannot be used, or draft and walk are of two organizations.
+        """
+        self._core.check_usable()
+        check_draft(draft, walk)
+        node_type = self._core.node_types.get(draft.node.type)
+        if node_type is None:
+            return Preview(problems=(_unknown_type(draft),))
+        if node_type.preview is None:
+            message = f"Nodes of type {node_type.title} have no preview."
+            return Preview(problems=(ConfigProblem(code="no_preview", message=message, severity="warning"),))
+        try:
+            return returned(await node_type.preview(_masked(draft, node_type), walk), Preview, "preview")
+        except Exception:
+            log.exception("node type %s failed to preview a draft", node_type.name)
+            return Preview(problems=(ConfigProblem(code="plugin_error", message=PLUGIN_ERROR_MESSAGE),))
+
+    async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
+        """Tests a node: one real send by the real path, at most ten a minute and organization.
+
+        Args:
+            draft: the node as it is in the editor.
+            walk: gives the values of the template variables.
+
+        Raises:
+            NotStarted: the lifespan is not open.
+            WrongLoop: it is open in another event loop.
+            TypeError, ValueError: an id cannot be used, or draft and walk are of two organizations.
+        """
+        self._core.check_usable()
+        check_draft(draft, walk)
+        if draft.node.type not in self._core.node_types:
+            problem = _unknown_type(draft)
+            return TestOutcome(status="skipped", reason=problem.code, message=problem.message)
+        try:
+            return returned(await self._core.runtime.test(draft, walk), TestOutcome, "the runtime")
+        except Exception:
+            log.exception("a test of node type %s failed unexpectedly", draft.node.type)
+            return TestOutcome(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
+
+
+def _unknown_type(draft: NodeDraft) -> ConfigProblem:
+    message = f"No installed plugin offers the node type {draft.node.type!r}."
+    return ConfigProblem(code="unknown_node_type", message=message)
+
+
+def _masked(draft: NodeDraft, node_type: NodeType) -> NodeDraft:
+    secrets = {name: MASK for name in node_type.secret_fields if draft.node.config.get(name)}
+    node = msgspec.structs.replace(draft.node, config={**draft.node.config, **secrets})
+    return msgspec.structs.replace(draft, node=node)
