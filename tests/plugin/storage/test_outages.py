@@ -242,7 +242,7 @@ async def test_a_task_logs_an_outage_once(
             tries += 1
             return await work(limit)
 
-        monkeypatch.setattr(services._deferred, "expired", counted)
+        monkeypatch.setattr(services._deferred.queries, "expired", counted)
         await spoil(url, how, f"plain_{task}")
         caplog.clear()
         running = asyncio.create_task(
