@@ -98,7 +98,17 @@ class LeaseLost(FlowActionsError):
 
 
 class BodyInvalid(FlowActionsError):
-    """The body is not valid JSON."""
+    """The body is not valid JSON.
+
+    Attributes:
+        line: of the first error, from 1; ``None`` when it is not known.
+        column: of that line, from 1, in characters.
+    """
+
+    def __init__(self, message: str | None = None, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
 
 
 class TooLarge(FlowActionsError):

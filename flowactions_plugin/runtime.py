@@ -16,6 +16,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.nodes.pacing import Pacing
+from flowactions_plugin.nodes.testing import NodeTests
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
 from flowactions_plugin.storage.database import Connection
 
@@ -28,11 +29,13 @@ class PluginRuntime:
     Args:
         pacing: runs and records nodes.
         webhooks: enqueues those of hosts and plugins.
+        tests: runs drafts.
     """
 
-    def __init__(self, pacing: Pacing, webhooks: OwnWebhooks) -> None:
+    def __init__(self, pacing: Pacing, webhooks: OwnWebhooks, tests: NodeTests) -> None:
         self._pacing = pacing
         self._webhooks = webhooks
+        self._tests = tests
 
     async def reach(self, walk: Walk, node: Node, transaction: Connection | None) -> NodeResult:
         """Runs the node, or records it when the walk's pacing is `Deferred` (§3.2)."""
@@ -51,5 +54,5 @@ class PluginRuntime:
         return await self._webhooks.enqueue(webhook, caller, transaction)
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
-        """Runs a draft once by the real path."""
-        raise NotImplementedError
+        """Runs a draft once by the real path, at most ten times a minute and organization."""
+        return await self._tests.test(draft, walk)

@@ -33,8 +33,11 @@ from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
+from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
+from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.origins import origin_of
 from flowactions_plugin.outbox.keys import IdempotencyKeys
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
@@ -63,6 +66,7 @@ class Services:
 
     def __init__(self, host: Host, actions: FlowActions) -> None:
         self._host = host
+        self._actions = actions
         # Tests give their hosts other times.
         self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
         self._settings = settings_of(host)
@@ -74,20 +78,30 @@ class Services:
         self._outbox = self._delivery.outbox
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
+        chat_drafts = ChatDrafts(self._chat)
+        webhook_drafts = WebhookDrafts(self._outbox, self._delivery.guard)
         self._nodes = (
             chat_message.node_type(
                 chat_message.ChatMessageNode(messenger),
                 CHAT_PICKERS,
                 self._chat if isinstance(self._chat, NotConfigured) else None,
+                chat_drafts.check,
+                chat_drafts.preview,
             ),
-            webhook.node_type(webhook.WebhookNode(self._outbox)),
+            webhook.node_type(webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview),
         )
         # Those of all plugins are known when all are loaded.
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host)
-        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys))
-        self._dispatcher = Dispatcher(host, self._outbox)
         self._calls = CallStore(self._database, self._keys)
+        tests = NodeTests(
+            self._pacing.reach,
+            self._delivery.queries,
+            partial(self._calls.count_test, limit=TESTS_A_MINUTE),
+            host,
+        )
+        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests)
+        self._dispatcher = Dispatcher(host, self._outbox)
         self._open = AsyncExitStack()
         self._is_running = False
 
@@ -110,6 +124,7 @@ class Services:
         guard = RouteGuard(self._host, origins, lambda: self._is_running)
         return [
             outbox_router(guard, self._delivery.queries),
+            nodes_router(guard, self._actions),
             chat_router(self._host, guard, self._chat, dashboard_url),
             logic_router(
                 self._host, guard, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)

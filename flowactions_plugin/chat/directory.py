@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from flowactions_plugin.chat.answers import ChannelState, MemberState
 from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.calls import ProviderCalls, missing_scopes
 from flowactions_plugin.chat.failures import AnswerTooLarge
@@ -66,6 +67,18 @@ class Directory:
             lambda token, size: self._provider.members(token, cursor, size),
             ("users:read",),
         )
+
+    async def channel(self, stored: StoredConnection, channel: str) -> ChannelState:
+        """Returns the state of one channel; nothing is recorded of the answer.
+
+        Raises:
+            ChatRefused: the provider refused, or the connection cannot be used.
+        """
+        return await self._provider.channel(usable_token(self._keys, stored), channel)
+
+    async def member(self, stored: StoredConnection, user: str) -> MemberState:
+        """Returns the state of one member, as `channel` does."""
+        return await self._provider.member(usable_token(self._keys, stored), user)
 
     async def _page(
         self,

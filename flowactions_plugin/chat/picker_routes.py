@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Final, TypeAlias
 
-import msgspec
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from flowactions_hookspecs import DashboardPrincipal
+from flowactions_hookspecs import DashboardPrincipal, PickerChoice, PickerPage
 from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth import BASE_PATH
@@ -29,22 +28,6 @@ SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=
 Cursor: TypeAlias = Annotated[str | None, QueryParameter(max_length=500)]
 
 
-class PickerChoice(msgspec.Struct):
-    """One choice of a picker."""
-
-    id: str
-    label: str
-    note: str | None
-
-
-class PickerPage(msgspec.Struct, rename="camel"):
-    """Choices of a picker; ``nextCursor`` leads to more, and ``notice`` says why there are fewer than wanted."""
-
-    data: list[PickerChoice]
-    next_cursor: str | None
-    notice: str | None
-
-
 @get(
     "/channels",
     summary="Pick a channel",
@@ -58,12 +41,10 @@ async def channels(
 ) -> PickerPage:
     """List channels by name; the note says where the app still has to be invited."""
     stored = await _connected(chat, principal)
-    page = await _pick(
-        partial(chat.directory.channels, stored, searched=bool(search_text)), search_text, cursor
+    otherwise = None if lists_private_channels(stored) else NO_PRIVATE_CHANNELS
+    return await _pick(
+        partial(chat.directory.channels, stored, searched=bool(search_text)), search_text, cursor, otherwise
     )
-    if page.notice is None and not lists_private_channels(stored):
-        page.notice = NO_PRIVATE_CHANNELS
-    return page
 
 
 @get(
@@ -89,7 +70,8 @@ async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnect
         raise Problem("not_connected", str(exc)) from None
 
 
-async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPage:
+async def _pick(list_page: ListPage, text: str, cursor: str | None, otherwise: str | None = None) -> PickerPage:
+    """Makes a page; its notice is ``otherwise`` when the search has none."""
     try:
         found = await search(list_page, text, cursor)
     except ChatRefused as refusal:
@@ -98,5 +80,5 @@ async def _pick(list_page: ListPage, text: str, cursor: str | None) -> PickerPag
                 "invalid_request", str(refusal), [{"path": "cursor", "message": "is not known"}]
             ) from None
         raise Problem("chat_refused", str(refusal)) from None
-    choices = [PickerChoice(choice.id, choice.label, choice.note) for choice in found.choices]
-    return PickerPage(choices, found.cursor, found.notice)
+    choices = [PickerChoice(id=choice.id, label=choice.label, note=choice.note) for choice in found.choices]
+    return PickerPage(data=choices, next_cursor=found.cursor, notice=found.notice or otherwise)

@@ -18,9 +18,13 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from flowactions_plugin.chat.answers import (
     MAX_BYTES,
+    ChannelState,
+    MemberState,
     channel_page,
+    channel_state,
     id_of,
     member_page,
+    member_state,
     name_of,
     object_of,
     optional_id,
@@ -93,6 +97,14 @@ class ChatProvider(Protocol):
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
         """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        ...
+
+    async def channel(self, token: str, channel: str) -> ChannelState:
+        """Tell the state of one channel."""
+        ...
+
+    async def member(self, token: str, user: str) -> MemberState:
+        """Tell the state of one member."""
         ...
 
 
@@ -188,6 +200,18 @@ class SlackProvider:
             token, lambda client: client.users_list(limit=size, cursor=cursor or None), needs="users:read"
         )
         return member_page(answer.data)
+
+    async def channel(self, token: str, channel: str) -> ChannelState:
+        """Tell the state of one channel."""
+        answer = await self._call(
+            token, lambda client: client.conversations_info(channel=channel), needs="channels:read"
+        )
+        return channel_state(object_of(answer.data, "channel"))
+
+    async def member(self, token: str, user: str) -> MemberState:
+        """Tell the state of one member."""
+        answer = await self._call(token, lambda client: client.users_info(user=user), needs="users:read")
+        return member_state(object_of(answer.data, "user"))
 
     async def _call(self, token: str | None, call: Call, *, needs: str | None = None) -> Any:
         """Make a call.

@@ -21,7 +21,7 @@ from flowactions_plugin.egress.attempt import (
 from flowactions_plugin.egress.deadline import Deadline, StallMonitor
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.resources import shortage
-from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from flowactions_plugin.egress.signature import attempt_headers, sign
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
 ERROR_LENGTH: Final = 500
@@ -138,7 +138,5 @@ class Sender:
 
 
 def _signed(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
-    headers = [*message.headers, (TIMESTAMP_HEADER, str(timestamp))]
-    if secret is not None:
-        headers.append((SIGNATURE_HEADER, sign(secret, timestamp, message.body or b"")))
-    return headers
+    signature = None if secret is None else sign(secret, timestamp, message.body or b"")
+    return attempt_headers(message.headers, str(timestamp), signature)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from typing import Final
 
 TIMESTAMP_HEADER: Final = "x-service-webhook-timestamp"
@@ -23,3 +24,17 @@ def sign(secret: str, timestamp: int, body: bytes) -> str:
     """
     signed = str(timestamp).encode() + b"." + body
     return f"v1,{hmac.digest(secret.encode('utf-8', 'surrogatepass'), signed, 'sha256').hex()}"
+
+
+def attempt_headers(
+    headers: Sequence[tuple[str, str]], timestamp: str, signature: str | None
+) -> list[tuple[str, str]]:
+    """Returns the headers of one attempt, in their order (§2.6).
+
+    Args:
+        headers: those that every attempt of the delivery sends.
+        timestamp: of this attempt.
+        signature: of this attempt; ``None`` when it is not signed.
+    """
+    signed = [] if signature is None else [(SIGNATURE_HEADER, signature)]
+    return [*headers, (TIMESTAMP_HEADER, timestamp), *signed]

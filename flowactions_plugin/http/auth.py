@@ -89,7 +89,8 @@ class RouteGuard:
         if found is None:
             realm = {"WWW-Authenticate": f'Bearer realm="{rules.caller}"'}
             raise Problem("unauthorized", otherwise, headers=realm)
-        if isinstance(found, DashboardPrincipal) and rules.changes and not found.may_change:
+        must_change = rules.changes and not rules.reads
+        if isinstance(found, DashboardPrincipal) and must_change and not found.may_change:
             raise Problem("forbidden", "You may look at this, and not change it.")
         cast("dict[str, Any]", request.scope)[_PRINCIPAL] = found
 

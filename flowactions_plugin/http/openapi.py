@@ -68,6 +68,8 @@ class RouteRules(NamedTuple):
         caller: the required credential; ``None``: the route is public.
         changes: whether it changes something, so that pages of other sites may not send it.
         navigable: whether a user may nevertheless follow a link to it from another site.
+        reads: whether it changes nothing although it is protected like what does: it has a body, and its answer costs
+            something and is the organization's. A person who may only look may call it.
         query: name → check of its value, when other names are errors; ``None``: unknown names are ignored.
         body: what to send, when a body is required.
     """
@@ -77,6 +79,7 @@ class RouteRules(NamedTuple):
     navigable: bool = False
     query: Mapping[str, Check] | None = None
     body: str | None = None
+    reads: bool = False
 
     @classmethod
     def of(cls, handler: BaseRouteHandler) -> RouteRules:
@@ -93,6 +96,7 @@ def openapi_spec(
     navigable: bool = False,
     query: Mapping[str, Check] | None = None,
     body: BodyRule | None = None,
+    reads: bool = False,
 ) -> dict[str, Any]:
     """Returns the keyword arguments of a route handler that declare its requirements and answers.
 
@@ -104,10 +108,11 @@ def openapi_spec(
         navigable: as in `RouteRules`.
         query: as in `RouteRules`.
         body: the body that it requires.
+        reads: as in `RouteRules`.
     """
     codes: dict[str, None] = dict.fromkeys(["unauthorized"] if caller else [])
     if changes and caller == "dashboard":
-        codes |= dict.fromkeys(["forbidden", "cross_site"])
+        codes |= dict.fromkeys(["cross_site"] if reads else ["forbidden", "cross_site"])
     if changes and caller in {"dashboard", "api"}:
         codes |= dict.fromkeys(["unsupported_media_type", "too_large", "invalid_request"])
     if query is not None:
@@ -129,7 +134,7 @@ def openapi_spec(
         status: ResponseSpec(data_container=body, generate_examples=False, description=meaning)
         for status, (body, meaning) in answers.items()
     }
-    rules = RouteRules(caller, changes, navigable, query, body.hint if body else None)
+    rules = RouteRules(caller, changes, navigable, query, body.hint if body else None, reads)
     keywords: dict[str, Any] = {
         "responses": responses,
         "security": [{caller: []}] if caller else [],

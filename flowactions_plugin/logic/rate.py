@@ -21,15 +21,16 @@ class Verdict(NamedTuple):
     wait_ms: int
 
 
-def admit(times: Sequence[int], now: int) -> Verdict:
-    """Decide on a call: in no stretch of a minute are more than `LIMIT` admitted.
+def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
+    """Decide on a call: in no stretch of a minute are more than ``limit`` admitted.
 
     Args:
         times: of the calls that were admitted, oldest first.
         now: Unix milliseconds. A clock that was set back counts as standing still.
+        limit: how many a minute admits.
     """
     now = max(now, times[-1]) if times else now
     recent = [time for time in times if time > now - WINDOW_MS]
-    if len(recent) >= LIMIT:
-        return Verdict(recent, recent[-LIMIT] + WINDOW_MS - now)
+    if len(recent) >= limit:
+        return Verdict(recent, recent[-limit] + WINDOW_MS - now)
     return Verdict([*recent, now], 0)

@@ -8,13 +8,16 @@ from typing import Final, NamedTuple
 import msgspec
 from sqlalchemy import select, update
 
-from flowactions_plugin.logic.rate import admit
+from flowactions_plugin.logic.rate import LIMIT, admit
 from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner, api_caller
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Connection, Database
 from flowactions_plugin.storage.schema import enqueue_rates
 
 IDLE_MS: Final = 3600 * 1000
+
+TESTS: Final = ""
+"""In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
 
 
 class CallState(NamedTuple):
@@ -61,8 +64,25 @@ class CallStore:
         owner = _owner(delivery.organization_id, delivery.agent_id or "")
         return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
 
-    async def count(self, organization_id: str, agent_id: str, connection: Connection) -> int:
+    async def count_test(self, organization_id: str, limit: int) -> int:
+        """Count a test of a node; an organization's tests have a rate of their own, across all processes.
+
+        Returns:
+            As `count`.
+        """
+        async with self._database.write() as connection:
+            return await self.count(organization_id, TESTS, connection, limit)
+
+    async def count(
+        self, organization_id: str, agent_id: str, connection: Connection, limit: int = LIMIT
+    ) -> int:
         """Count a call, within the caller's transaction; until that ends, other calls of the agent wait.
+
+        Args:
+            organization_id: the tenant.
+            agent_id: the agent.
+            connection: the transaction's.
+            limit: how many calls a minute admits.
 
         Returns:
             0 when it is within the rate; otherwise nothing is counted, and it is how many milliseconds to wait.
@@ -79,7 +99,7 @@ class CallStore:
         times = _times((await connection.execute(locked)).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
         now = (await connection.execute(select(self._database.now()))).scalar_one()
-        verdict = admit(times, now)
+        verdict = admit(times, now, limit)
         if verdict.wait_ms == 0:
             await connection.execute(
                 update(enqueue_rates)

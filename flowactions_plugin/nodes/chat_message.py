@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
+from flowactions_hookspecs.nodes import Check, MakePreview
 from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
 from flowactions_plugin.chat.messenger import Messenger
@@ -22,6 +23,11 @@ from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables
 log = logging.getLogger("flowactions")
 
 NAME: Final = "chat_message"
+
+NOT_CONNECTED: Final = "Connect a chat workspace first."
+MISSING_CHANNEL: Final = "Choose a channel."
+MISSING_PERSON: Final = "Choose a person."
+EMPTY_MESSAGE: Final = "The message is empty: write a text."
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -106,13 +112,21 @@ def _schema() -> dict[str, Any]:
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}
 
 
-def node_type(node: ChatMessageNode, pickers: dict[str, str], unavailable: NotConfigured | None) -> NodeType:
-    """Describe the node type to the flow editor.
+def node_type(
+    node: ChatMessageNode,
+    pickers: dict[str, str],
+    unavailable: NotConfigured | None,
+    check: Check,
+    preview: MakePreview,
+) -> NodeType:
+    """Describes the node type to the flow editor.
 
     Args:
         node: what reaching such a node does.
         pickers: field → route of its picker.
         unavailable: why chat cannot be used in this host.
+        check: finds what is wrong with a draft.
+        preview: shows what a draft would post.
     """
     return NodeType(
         name=NAME,
@@ -127,7 +141,15 @@ def node_type(node: ChatMessageNode, pickers: dict[str, str], unavailable: NotCo
         available=unavailable is None,
         unavailable_reason=None if unavailable is None else str(unavailable),
         reach=node.reach,
+        check=check,
+        preview=preview,
     )
+
+
+def target_of(config: ChatMessageConfig) -> str:
+    """Gives the id of the channel or member that a message goes to; empty when it is missing."""
+    to_member = config.chat_action_type == "dm"
+    return ((config.chat_user_id if to_member else config.chat_channel_id) or "").strip()
 
 
 class ChatMessageNode:
@@ -175,17 +197,17 @@ class ChatMessageNode:
             advice = "The database did not answer: try again later."
             raise _NotSent("send_failed", advice, "storage_unavailable") from None
         if messenger is None or stored is None:
-            raise _NotSent("not_connected", "Connect a chat workspace first.")
+            raise _NotSent("not_connected", NOT_CONNECTED)
         to_member = config.chat_action_type == "dm"
-        target = (config.chat_user_id if to_member else config.chat_channel_id) or ""
-        if not target.strip():
-            raise _NotSent("missing_target", "Choose a person." if to_member else "Choose a channel.")
+        target = target_of(config)
+        if not target:
+            raise _NotSent("missing_target", MISSING_PERSON if to_member else MISSING_CHANNEL)
         text = chat_message(config.chat_message_text, variables_of(walk))
         if not text:
-            raise _NotSent("empty_message", "The message is empty: write a text.")
+            raise _NotSent("empty_message", EMPTY_MESSAGE)
         send = messenger.send_to_member if to_member else messenger.send_to_channel
         try:
-            await send(stored, target.strip(), text, retry=config.chat_retry_on_failure, until=until)
+            await send(stored, target, text, retry=config.chat_retry_on_failure, until=until)
         except ChatRefused as refusal:
             raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None
 

@@ -38,6 +38,12 @@ def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, 
     return kind(**values), frozenset(unusable)
 
 
+def read_item(kind: type[Config], value: object) -> Config | None:
+    """Reads one item of a list in a stored config; ``None`` for one that cannot be used, and is left out."""
+    item = _item(value, kind)
+    return item if isinstance(item, kind) else None
+
+
 def _converted(value: object, annotation: Any) -> object:
     kind = _unconstrained(annotation)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):

@@ -26,6 +26,7 @@ _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _JSON_ERROR = re.compile(r"(?:JSON is malformed: )?(.*?)(?: \(byte ([0-9]+)\))?", re.DOTALL)
+_OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _CHAT_ENTITIES: Final = ("&amp;", "&lt;", "&gt;")
 _ENTITY_LENGTH: Final = max(map(len, _CHAT_ENTITIES))
 
@@ -131,6 +132,46 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
     return body
 
 
+def as_json_of_same_length(text: str) -> tuple[str, Mapping[str, int]]:
+    """Makes plain JSON of a template, so that a syntax error is found where its author has it.
+
+    It is valid exactly when `interpolate_json` gives something valid, whatever the values: bare tokens become strings
+    of their own length, and tokens within strings are text anyhow.
+
+    Args:
+        text: as authored.
+
+    Returns:
+        The JSON; and the variables in keys, where they are not substituted: name → offset of the first, in characters.
+    """
+    in_keys: dict[str, int] = {}
+    if "{{" not in text:
+        return text, in_keys
+    pieces: list[str] = []
+    for found in _RUN_THEN_SPECIAL.finditer(text):
+        run, token, colon, key = found.groups()
+        pieces.append(run)
+        if token is not None:
+            pieces.append(f'"{"_" * (len(token) + 2)}"')
+            if colon:
+                in_keys.setdefault(token, found.start(2) - 2)
+        elif key is not None:
+            pieces.append(key)
+            if len(in_keys) < len(VARIABLES):
+                for each in _TOKEN.finditer(key):
+                    in_keys.setdefault(each[1], found.start(4) + each.start())
+    return "".join(pieces), in_keys
+
+
+def check_json(text: str) -> None:
+    """Checks that text is JSON, by the rule that `interpolate_json` applies to its result.
+
+    Raises:
+        BodyInvalid: it is not; line and column are those of the text, as far as the decoder says.
+    """
+    _check_json(without_surrogates(text).encode())
+
+
 class _JsonValues(dict[str, str]):
     """The variables as they stand in a JSON string, each made when it is first used."""
 
@@ -153,14 +194,18 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 
 def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
     pieces = _pieces(text, escaped)
-    if "\\{{" in text and any(map(_ends_in_escape, pieces[:-1:2])):
+    if "\\" in text and any(map(_ends_in_escape, pieces[:-1:2])):
         raise BodyInvalid("The body is not valid JSON: there is a single backslash before a variable.")
     return pieces
 
 
 def _ends_in_escape(text: str) -> bool:
-    """Tell whether text within a JSON string ends in a backslash that would escape what comes next."""
-    return text.endswith("\\") and (len(text) - len(text.rstrip("\\"))) % 2 == 1
+    """Returns whether text within a JSON string ends in an escape that what comes next would complete."""
+    found = _OPEN_ESCAPE.search(text, max(0, len(text) - 5))
+    if found is None:
+        return False
+    before = text[: found.start() + 1]
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
 
 
 def _pieces(text: str, values: Mapping[str, str]) -> list[str]:
@@ -184,17 +229,22 @@ def _check_json(body: bytes) -> None:
     except RecursionError:
         raise BodyInvalid("The body is nested too deeply.") from None
     except msgspec.DecodeError as exc:
-        raise BodyInvalid(f"The body is not valid JSON: {_json_error(str(exc), body)}.") from None
+        raise _json_error(str(exc), body) from None
 
 
-def _json_error(message: str, body: bytes) -> str:
-    """Give the decoder's reason with the place as editors count it."""
+def _json_error(message: str, body: bytes) -> BodyInvalid:
+    """Returns the decoder's reason with the place as editors count it."""
     found = _JSON_ERROR.fullmatch(message)
     if found is None or found[2] is None:
-        return "it ends too early" if message == "Input data was truncated" else message
-    before = body[: int(found[2])].decode(errors="replace")
-    line_start = before.rfind("\n") + 1
-    return f"{found[1]} in line {before.count(chr(10)) + 1}, column {len(before) - line_start + 1}"
+        ended = message == "Input data was truncated"
+        return BodyInvalid(f"The body is not valid JSON: {'it ends too early' if ended else message}.")
+    line, column = place(body[: int(found[2])].decode(errors="replace"))
+    return BodyInvalid(f"The body is not valid JSON: {found[1]} in line {line}, column {column}.", line, column)
+
+
+def place(before: str) -> tuple[int, int]:
+    """Returns the line and column, both from 1 and in characters, of what follows a text."""
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def chat_message(text: str, variables: Variables) -> str:
@@ -203,8 +253,17 @@ def chat_message(text: str, variables: Variables) -> str:
     Substituted values are escaped, so an end user can neither ping people nor fake a link. What the cut leaves out
     is not put together first.
     """
+    return _cut(_chat_head(text, variables))
+
+
+def is_chat_message_cut(text: str, variables: Variables) -> bool:
+    """Returns whether `chat_message` leaves something out of a text because it is too long."""
+    return len(_chat_head(text, variables)) > CHAT_MESSAGE_LENGTH
+
+
+def _chat_head(text: str, variables: Variables) -> str:
     values = {"userId": _chat_text(variables.user_id), "content": _chat_text(variables.content)}
-    return _cut(_head(_trimmed(_pieces(text, values)), CHAT_MESSAGE_LENGTH + _ENTITY_LENGTH))
+    return _head(_trimmed(_pieces(text, values)), CHAT_MESSAGE_LENGTH + _ENTITY_LENGTH)
 
 
 def _trimmed(pieces: Sequence[str]) -> list[str]:

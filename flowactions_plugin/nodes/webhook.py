@@ -18,6 +18,7 @@ from flowactions_hookspecs import (
     Walk,
     config_schema,
 )
+from flowactions_hookspecs.nodes import Check, MakePreview
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
@@ -44,6 +45,8 @@ NAME: Final = "webhook"
 EVENT_TYPE: Final = "experience.flow_node.webhook"
 ATTEMPTS_WITH_RETRY: Final = 4
 SECRET_FIELD: Final = "webhookSecret"  # noqa: S105  a field's name
+
+RETRY_FIELD: Final = "webhookRetryOnFailure"
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -126,7 +129,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
         "webhookHeaders",
         "webhookBody",
         SECRET_FIELD,
-        "webhookRetryOnFailure",
+        RETRY_FIELD,
         "webhookContinueOnFailure",
         "*",
     ],
@@ -141,8 +144,14 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def node_type(node: WebhookNode) -> NodeType:
-    """Describe the node type to the flow editor."""
+def node_type(node: WebhookNode, check: Check, preview: MakePreview) -> NodeType:
+    """Describes the node type to the flow editor.
+
+    Args:
+        node: what reaching such a node does.
+        check: finds what is wrong with a draft.
+        preview: shows what a draft would send.
+    """
     return NodeType(
         name=NAME,
         title="Webhook",
@@ -154,6 +163,8 @@ def node_type(node: WebhookNode) -> NodeType:
         secret_fields=(SECRET_FIELD,),
         template_variables=VARIABLES,
         reach=node.reach,
+        check=check,
+        preview=preview,
     )
 
 
@@ -166,22 +177,38 @@ class WebhookNode:
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Checks and substitutes; the webhook is written in the transaction that removes the node's record (§3.1)."""
         config, unusable = read_config(WebhookConfig, node.config)
-        variables = variables_of(walk)
         try:
-            body = _body(config, variables, unusable, self._outbox.max_body_bytes)
-            delivery = await self._outbox.new_delivery(_webhook(config, variables, body, walk, node))
+            webhook = render(config, unusable, walk, node, self._outbox.max_body_bytes)
+            delivery = await self._outbox.new_delivery(webhook)
         except BodyInvalid as exc:
             return _skipped(node, config, "invalid_body", str(exc))
         except TooLarge as exc:
             return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
-            reason = "blocked_url" if config.webhook_url.strip() else "missing_url"
-            return _skipped(node, config, reason, str(exc))
+            return _skipped(node, config, url_refusal(config), str(exc))
         return InTransaction(PreparedDelivery(self._outbox, delivery).write)
 
 
-def _body(config: WebhookConfig, variables: Variables, unusable: frozenset[str], limit: int) -> bytes | None:
-    if (method_name(config.webhook_method) or "POST") in BODYLESS_METHODS:
+def url_refusal(config: WebhookConfig) -> str:
+    """Returns the reason of a URL that the egress guard refuses."""
+    return "blocked_url" if config.webhook_url.strip() else "missing_url"
+
+
+def has_body(config: WebhookConfig) -> bool:
+    """Returns whether the config's method is sent with a body."""
+    return (method_name(config.webhook_method) or "POST") not in BODYLESS_METHODS
+
+
+def render_body(
+    config: WebhookConfig, variables: Variables, unusable: frozenset[str], limit: int
+) -> bytes | None:
+    """Makes the body: what the author wrote, variables substituted; ``None``: none is sent.
+
+    Raises:
+        BodyInvalid: it is no JSON.
+        BodyTooLarge: it would be larger than ``limit`` bytes.
+    """
+    if not has_body(config):
         return None
     if "webhookBody" in unusable:
         raise BodyInvalid("The body must be text that holds JSON.")
@@ -189,36 +216,68 @@ def _body(config: WebhookConfig, variables: Variables, unusable: frozenset[str],
     return interpolate_json(text, variables, limit).encode() if text.strip() else None
 
 
-def _headers(config: WebhookConfig, variables: Variables) -> tuple[Header, ...]:
+def render_header(header: HeaderField, variables: Variables) -> Header | None:
+    """Makes a custom header; ``None`` for one without a name.
+
+    Raises:
+        HeadersTooLarge: its value would be larger than receivers take.
+    """
+    if not header.key.strip():
+        return None
+    value = interpolate_header(without_surrogates(header.value), variables, MAX_HEADER_VALUE_BYTES)
+    return Header(key=header.key, value=value)
+
+
+def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header, ...]:
+    """Makes the custom headers.
+
+    Raises:
+        HeadersTooLarge: one of them, or all of them together, would be larger than receivers take.
+    """
     headers: list[Header] = []
     size = 0
-    for header in config.webhook_headers:
-        if not header.key.strip():
+    for field in config.webhook_headers:
+        header = render_header(field, variables)
+        if header is None:
             continue
-        value = interpolate_header(without_surrogates(header.value), variables, MAX_HEADER_VALUE_BYTES)
-        headers.append(Header(key=header.key, value=value))
-        size += len(value)
+        headers.append(header)
+        size += len(header.value)
         check_headers_size(size)  # as it grows: what is too large is not built
     return tuple(headers)
 
 
-def _webhook(
-    config: WebhookConfig, variables: Variables, body: bytes | None, walk: Walk, node: Node
-) -> Webhook:
+def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
+    """Says where the host finds a node's signing secret."""
+    return FlowNodeOrigin(
+        organization_id=walk.organization_id, agent_id=walk.agent_id, flow_id=walk.flow_id, node_id=node.id
+    )
+
+
+def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
+    """Makes the webhook that a node sends; nothing is checked of its URL.
+
+    Args:
+        config: the node's.
+        unusable: the names of the fields that could not be used.
+        walk: the run, which gives the variables.
+        node: the node.
+        limit: bytes of the body at the most.
+
+    Raises:
+        BodyInvalid: the body is no JSON.
+        TooLarge: the body or the headers would be too large.
+    """
+    variables = variables_of(walk)
+    body = render_body(config, variables, unusable, limit)
     return Webhook(
         organization_id=walk.organization_id,
         agent_id=walk.agent_id,
-        origin=FlowNodeOrigin(
-            organization_id=walk.organization_id,
-            agent_id=walk.agent_id,
-            flow_id=walk.flow_id,
-            node_id=node.id,
-        ),
+        origin=origin(walk, node),
         event_type=EVENT_TYPE,
         entity=_entity(walk, node),
         url=config.webhook_url.strip(),
         method=config.webhook_method,
-        headers=_headers(config, variables),
+        headers=render_headers(config, variables),
         body=body,
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
     )

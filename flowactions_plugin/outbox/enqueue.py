@@ -92,25 +92,41 @@ class Outbox:
             BodyTooLarge: the body is larger than may be enqueued.
             HeadersTooLarge: the custom headers are larger than receivers accept.
         """
+        self._check_size(webhook)
+        destination = await self._guard.check(webhook.url)
+        delivery, dropped = self.serialize(webhook, destination.url, destination.key)
+        if dropped:
+            log.warning(
+                "webhook %s: invalid or reserved headers are left out: %r%s",
+                delivery.event_id,
+                dropped[:DROPPED_LOGGED],
+                " and more" if len(dropped) > DROPPED_LOGGED else "",
+            )
+        return delivery
+
+    def serialize(self, webhook: Webhook, url: str, destination: str) -> tuple[NewDelivery, tuple[str, ...]]:
+        """Fixes the bytes of a webhook; a preview is made of the same.
+
+        Args:
+            webhook: what is sent.
+            url: where, as the egress guard writes it.
+            destination: the unit of per-destination limits.
+
+        Returns:
+            The delivery, and the names of custom headers that are left out.
+
+        Raises:
+            BodyTooLarge: the body is larger than may be enqueued.
+            HeadersTooLarge: the custom headers are larger than receivers take.
+        """
+        self._check_size(webhook)
         method = method_name(webhook.method) or "POST"
         body = None if method in BODYLESS_METHODS else webhook.body
-        if body is not None and len(body) > self.max_body_bytes:
-            raise BodyTooLarge(
-                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
-            )
-        destination = await self._guard.check(webhook.url)
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         headers, dropped = delivery_headers(
             webhook.headers, event_id=event, event_type=webhook.event_type, has_body=body is not None
         )
-        if dropped:
-            log.warning(
-                "webhook %s: invalid or reserved headers are left out: %r%s",
-                event,
-                dropped[:DROPPED_LOGGED],
-                " and more" if len(dropped) > DROPPED_LOGGED else "",
-            )
         return NewDelivery(
             id=new_id(self._clock()),
             organization_id=webhook.organization_id,
@@ -118,13 +134,20 @@ class Outbox:
             origin=webhook.origin,
             event_id=event,
             event_type=webhook.event_type,
-            url=destination.url,
-            destination=destination.key,
+            url=url,
+            destination=destination,
             method=method,
             headers=headers,
             body=body,
             max_attempts=capped_attempts(webhook.max_attempts),
-        )
+        ), dropped
+
+    def _check_size(self, webhook: Webhook) -> None:
+        body = None if (method_name(webhook.method) or "POST") in BODYLESS_METHODS else webhook.body
+        if body is not None and len(body) > self.max_body_bytes:
+            raise BodyTooLarge(
+                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
+            )
 
     async def write(self, delivery: NewDelivery, connection: Connection | None = None) -> None:
         """Write a delivery within the caller's transaction; it is due when that commits.

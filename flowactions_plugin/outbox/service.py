@@ -57,6 +57,7 @@ class OutboxService:
         store: the queue.
         queries: the queue, for operators.
         outbox: enqueues.
+        guard: decides at enqueue where requests may go.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class OutboxService:
         self._plugin_secrets = plugin_secrets
         self.store = OutboxStore(database, timing.lease_seconds)
         self.queries = OutboxQueries(database)
-        guard = self._guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self.outbox = Outbox(self.store, guard, database.clock, settings.max_body_bytes)
+        self.guard = self._guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
+        self.outbox = Outbox(self.store, self.guard, database.clock, settings.max_body_bytes)
         self._notifier: Notifier | None = None
 
     @property

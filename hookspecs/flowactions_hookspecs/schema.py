@@ -12,15 +12,18 @@ def config_schema(config: type[msgspec.Struct], **extra: Any) -> dict[str, Any]:
     """Give the JSON Schema of a config struct, in the subset that editors of either draft understand.
 
     The result has no ``$schema``, ``$ref`` or ``$defs``: it means the same to a draft-07 and to a
-    2020-12 reader. Titles, descriptions and labelled choices come from `msgspec.Meta` on the fields.
+    2020-12 reader. Titles, descriptions and labelled choices come from `msgspec.Meta` on the fields; names and
+    docstrings of classes are for programmers, and left out.
 
     Args:
         config: a struct whose fields are annotated with `msgspec.Meta`.
         extra: keywords for the top of the schema, for example ``dependencies`` between fields.
     """
     (schema,), definitions = msgspec.json.schema_components([config], ref_template="{name}")
+    for definition in definitions.values():
+        for keyword in ("title", "description"):
+            definition.pop(keyword, None)
     inlined = cast("dict[str, Any]", _inline(schema, definitions))
-    inlined.pop("title", None)
     return {**inlined, **extra}
 
 

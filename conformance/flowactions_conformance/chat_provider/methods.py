@@ -128,6 +128,24 @@ def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
     return _page(token, "channels", [_channel_record(channel) for channel in channels], arguments)
 
 
+def conversations_info(_: State, token: Token, arguments: Arguments) -> Answer:
+    """Tell of one channel; of a private one only where the app is a member."""
+    channel = _channel(token.workspace.channels, str(arguments.get("channel") or ""))
+    if channel is None or (channel.is_private and not channel.is_member):
+        return refusal("channel_not_found")
+    scope = SCOPE_OF_TYPE["private_channel" if channel.is_private else "public_channel"]
+    if scope not in token.scopes:
+        return missing_scope(scope, token)
+    return {"ok": True, "channel": _channel_record(channel)}
+
+
+def users_info(_: State, token: Token, arguments: Arguments) -> Answer:
+    """Tell of one member."""
+    user = str(arguments.get("user") or "")
+    member = next((member for member in token.workspace.members if member.id == user), None)
+    return refusal("user_not_found") if member is None else {"ok": True, "user": _member_record(member)}
+
+
 def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
     """Returns members page by page."""
     return _page(token, "members", [_member_record(member) for member in token.workspace.members], arguments)
@@ -145,6 +163,8 @@ METHODS: Mapping[str, Method] = {
     "conversations.open": Method(conversations_open, "im:write", takes_json=True),
     "conversations.join": Method(conversations_join, "channels:join", takes_json=True),
     "conversations.list": Method(conversations_list),
+    "conversations.info": Method(conversations_info),
+    "users.info": Method(users_info, "users:read"),
     "users.list": Method(users_list, "users:read"),
 }
 

@@ -33,8 +33,10 @@ class TestOrder:
         assert len(ROUTES) >= 16
         assert [each.path for each in ROUTES if each.rules.caller is None] == ["/integrations/chat/callback"]
         changing = [each for each in routes_of("dashboard", "api") if each.method != "GET"]
-        assert len(changing) == 7, changing
+        assert len(changing) == 10, changing
         assert all(each.rules.changes for each in changing)
+        reading = [each.path for each in ROUTES if each.rules.reads]
+        assert reading == ["/integrations/nodes/check", "/integrations/nodes/preview"]
 
     def test_two_endpoints_take_signed_events(self) -> None:
         """One for the chat provider, one for the auth provider, and no other route takes events from outside (§1.6)."""

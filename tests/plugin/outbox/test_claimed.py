@@ -169,7 +169,7 @@ async def test_a_corrupt_row_ends_with_its_defect(queue: Queue, column: str, val
 @pytest.mark.parametrize(
     "origin",
     [
-        {"kind": "plugin", "plugin": "x"},
+        {"kind": "planet", "name": "x"},
         {"kind": "logic_action", "ref": {"source": "timer_trigger"}},
     ],
 )

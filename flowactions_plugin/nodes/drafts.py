@@ -1,0 +1,173 @@
+"""Check and preview of our two types: the rules of `checks`, and what only the network or the database knows."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from flowactions_hookspecs import ConfigProblem, Header, NodeDraft, Preview, Walk
+from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
+from flowactions_plugin.chat.directory import Directory
+from flowactions_plugin.chat.failures import advice
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import StoredConnection
+from flowactions_plugin.chat.targets import NOT_CHECKED, target_fault
+from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.signature import attempt_headers
+from flowactions_plugin.errors import BodyInvalid, EgressRefused, NotConfigured, StorageUnavailable, TooLarge
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url
+from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig, target_of
+from flowactions_plugin.nodes.checks import SAMPLE, Severity, bounded, chat_problems, webhook_problems
+from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
+from flowactions_plugin.nodes.webhook import WebhookConfig, render, url_refusal
+from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.rules import method_name
+
+log = logging.getLogger("flowactions")
+
+LEADS_ELSEWHERE: Final = (
+    "The URL's host leads to an address to which requests are not allowed. In production, private and local addresses"
+    " are refused."
+)
+"""Without the address: what a name resolves to here is nothing that an author has to know."""
+
+
+class WebhookDrafts:
+    """Checks and previews drafts of webhook nodes.
+
+    Args:
+        outbox: makes the delivery that a preview shows.
+        guard: decides where requests may go, as at enqueue.
+    """
+
+    def __init__(self, outbox: Outbox, guard: EgressGuard) -> None:
+        self._outbox = outbox
+        self._guard = guard
+
+    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        """Returns what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
+        return (await self._problems(draft, SAMPLE))[0]
+
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Returns the request that would leave, made by what makes the real one; nothing is sent or written."""
+        problems, destination = await self._problems(draft, variables_of(walk))
+        config, unusable = read_config(WebhookConfig, draft.node.config)
+        method = method_name(config.webhook_method) or "POST"
+        authored = without_surrogates(config.webhook_url.strip())
+        url = authored if destination is None else destination.url
+        shown = Preview(method=method, url=masked_url(url) or None, problems=problems)
+        try:
+            webhook = render(config, unusable, walk, draft.node, self._outbox.max_body_bytes)
+            delivery, _ = self._outbox.serialize(webhook, url, "")
+        except (BodyInvalid, TooLarge):
+            return shown
+        signature = f"v1,{MASK}" if config.webhook_secret else None
+        headers = attempt_headers(delivery.headers, MASK, signature)
+        return Preview(
+            method=delivery.method,
+            url=shown.url,
+            headers=tuple(
+                Header(key=name, value=value if value == signature else masked_header(name, value))
+                for name, value in headers
+            ),
+            body=None if delivery.body is None else delivery.body.decode(),
+            problems=problems,
+        )
+
+    async def _problems(
+        self, draft: NodeDraft, variables: Variables
+    ) -> tuple[Sequence[ConfigProblem], Destination | None]:
+        stored = draft.node.config
+        problems = webhook_problems(stored, self._outbox.max_body_bytes, variables)
+        config, _ = read_config(WebhookConfig, stored)
+        url = config.webhook_url.strip()
+        try:
+            return problems, await self._guard.check(url)
+        except EgressRefused as exc:
+            refused = ConfigProblem(path=("webhookUrl",), code=url_refusal(config), message=_public(url, exc))
+            return bounded([refused, *problems]), None
+
+
+def _public(url: str, refusal: EgressRefused) -> str:
+    """Says why a URL is refused, without an address that its name was resolved to."""
+    try:
+        host = parse_destination(url).host
+    except EgressRefused as exc:
+        return str(exc)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return LEADS_ELSEWHERE
+    return str(refusal)
+
+
+class ChatDrafts:
+    """Checks and previews drafts of chat-message nodes.
+
+    Args:
+        chat: the chat part; or why chat cannot be used in this host.
+    """
+
+    def __init__(self, chat: Chat | NotConfigured) -> None:
+        self._chat = chat
+
+    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        """Returns what is wrong with a config; the provider is asked only when the draft says so."""
+        return await self._problems(draft, SAMPLE)
+
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Returns the message that would be posted; nothing is sent or written."""
+        variables = variables_of(walk)
+        problems = await self._problems(draft, variables)
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        text = without_surrogates(chat_message(config.chat_message_text, variables))
+        target = without_surrogates(target_of(config))
+        return Preview(target=target or None, text=text or None, problems=problems)
+
+    async def _problems(self, draft: NodeDraft, variables: Variables) -> Sequence[ConfigProblem]:
+        problems = chat_problems(draft.node.config, variables)
+        return bounded([*await self._of_connection(draft), *problems])
+
+    async def _of_connection(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        chat = self._chat
+        if isinstance(chat, NotConfigured):
+            return [ConfigProblem(code="not_connected", message=f"{NOT_CONNECTED} {chat}")]
+        until = seconds_from_now(SEND_SECONDS)
+        try:
+            stored = await chat.messenger.connection_of(draft.organization_id, until)
+        except StorageUnavailable as exc:
+            log.warning("the chat connection could not be read: %s", exc)
+            message = "The database did not answer, so the chat connection was not checked."
+            return [ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")]
+        if stored is None:
+            return [ConfigProblem(code="not_connected", message=NOT_CONNECTED)]
+        unusable = chat.connections.reason(stored)
+        if unusable is not None:
+            return [ConfigProblem(code=unusable, message=advice(unusable))]
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        if draft.ask_provider and target_of(config):
+            return await _of_target(chat.directory, stored, config, until)
+        return []
+
+
+async def _of_target(
+    directory: Directory, stored: StoredConnection, config: ChatMessageConfig, until: float
+) -> Sequence[ConfigProblem]:
+    to_member = config.chat_action_type == "dm"
+    fault = await target_fault(directory, stored, target_of(config), to_member=to_member, until=until)
+    if fault is None:
+        return []
+    field = "chatUserId" if to_member else "chatChannelId"
+    severity: Severity = "error" if fault.certain else "warning"
+    return [
+        ConfigProblem(
+            path=(field,) if fault.of_target else (),
+            code=fault.code,
+            message=fault.message,
+            severity=severity,
+        )
+    ]

@@ -1,0 +1,105 @@
+"""What an author may have got wrong in a text with variables. Pure; positions are those of the author's own text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple, NoReturn
+
+from flowactions_plugin.errors import BodyInvalid
+from flowactions_plugin.nodes.template import VARIABLES, as_json_of_same_length, check_json, place
+
+TOKEN_LENGTH: Final = 100
+"""Characters between the braces at the most; what is longer was hardly meant as a variable."""
+
+_LIKE_A_TOKEN: Final = re.compile(rf"\{{\{{([^{{}}\n]{{1,{TOKEN_LENGTH}}})\}}\}}")
+
+
+class Fault(NamedTuple):
+    """Something in a text, and where: line and column from 1, in characters; ``None`` when that is not known."""
+
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+
+def json_fault(text: str) -> Fault | None:
+    """Finds what keeps a body from being JSON once its variables are substituted, whatever their values.
+
+    Args:
+        text: as authored.
+
+    Returns:
+        The first error; ``None`` when there is none.
+    """
+    same, _ = as_json_of_same_length(text)
+    try:
+        check_json(same)
+    except BodyInvalid as exc:
+        found = _first_error(same)
+        if found is None:
+            return Fault(str(exc), exc.line, exc.column)
+        reason, offset = found
+        # The second brace of what looks like a variable is the first that is wrong.
+        token = _LIKE_A_TOKEN.match(text, offset) or _LIKE_A_TOKEN.match(text, max(0, offset - 1))
+        hint = ""
+        if token is not None and token[1] not in VARIABLES:
+            offset, hint = token.start(), f" {_not_a_variable(token[1])}"
+        line, column = place(text[:offset])
+        return Fault(
+            f"The body is not valid JSON: {reason} in line {line}, column {column}.{hint}", line, column
+        )
+    return None
+
+
+def unknown_tokens(text: str) -> Iterator[Fault]:
+    """Finds what looks like a variable and is none, so that it is sent as it stands; each of them once."""
+    found: set[str] = set()
+    for token in _LIKE_A_TOKEN.finditer(text):
+        name = token[1]
+        if name in VARIABLES or not name.strip() or name in found:
+            continue
+        found.add(name)
+        yield Fault(f"{_not_a_variable(name)} It is sent as it stands.", *place(text[: token.start()]))
+
+
+def known_tokens(text: str) -> Iterator[Fault]:
+    """Finds the variables in a text in which none is substituted; each of them once."""
+    for name in VARIABLES:
+        token = f"{{{{{name}}}}}"
+        if token in text:
+            message = f"{token} is not substituted here. It is sent as it stands."
+            yield Fault(message, *place(text[: text.index(token)]))
+
+
+def tokens_in_keys(text: str) -> Iterator[Fault]:
+    """Finds the variables in keys of a JSON body, where none is substituted; each of them once."""
+    for name, offset in as_json_of_same_length(text)[1].items():
+        message = f"{{{{{name}}}}} is not substituted in a key. It is sent as it stands."
+        yield Fault(message, *place(text[:offset]))
+
+
+def _not_a_variable(name: str) -> str:
+    meant = next((known for known in VARIABLES if known.lower() == name.strip().lower()), None)
+    instead = f": write {{{{{meant}}}}}." if meant else "."
+    return f"{{{{{name}}}}} is not a variable{instead}"
+
+
+def _first_error(text: str) -> tuple[str, int] | None:
+    """Returns the reason and offset of the first error, as the standard library's reader says it.
+
+    It names the beginning of what is wrong, such as a string that does not end. ``None`` when it takes the text for
+    JSON or cannot say.
+    """
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+    except json.JSONDecodeError as exc:
+        return exc.msg[0].lower() + exc.msg[1:], exc.pos
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def _refuse(_: str) -> NoReturn:
+    raise ValueError

@@ -1,0 +1,216 @@
+"""Tests of a node: one real send by the real path, as the author has the node now."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from flowactions_hookspecs import (
+    Eager,
+    Host,
+    Node,
+    NodeDraft,
+    NodeResult,
+    OriginGone,
+    TestOutcome,
+    Walk,
+)
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.host_answers import checked
+from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
+from flowactions_plugin.nodes.webhook import RETRY_FIELD, origin
+from flowactions_plugin.outbox.host_calls import call_host
+from flowactions_plugin.outbox.queries import OutboxQueries
+from flowactions_plugin.outbox.rules import FINISHED
+from flowactions_plugin.outbox.views import detail
+
+log = logging.getLogger("flowactions")
+
+TESTS_A_MINUTE: Final = 10
+"""Of one organization, in all processes together."""
+
+WAIT_SECONDS: Final = 12.0
+"""The deadline of an attempt, and some more to claim and write it."""
+
+RUN_SECONDS: Final = 30.0
+"""How long a node of any type may run in a test."""
+
+FIRST_LOOK_SECONDS: Final = 0.05
+LOOK_SECONDS: Final = 0.5
+
+_NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
+"""What may be an address, with a port perhaps."""
+
+Run = Callable[[Walk, Node], Awaitable[NodeResult]]
+Admit = Callable[[str], Awaitable[int]]
+
+
+class NodeTests:
+    """Runs drafts.
+
+    Args:
+        run: runs a node that was reached.
+        store: where the deliveries of webhooks are.
+        admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
+        host: has the signing secrets.
+        wait_seconds: how long the end of an attempt is waited for.
+    """
+
+    def __init__(
+        self, run: Run, store: OutboxQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        self._run = run
+        self._store = store
+        self._admit = admit
+        self._host = host
+        self._wait_seconds = wait_seconds
+
+    async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
+        """Runs a draft once, with a visit of its own: its event id is new, so no receiver takes it for a repetition.
+
+        Args:
+            draft: the node as its author has it.
+            walk: gives the variables, and the flow that the node is in.
+        """
+        try:
+            wait_ms = await self._admit(draft.organization_id)
+        except StorageUnavailable as exc:
+            log.error("a test was not counted, and not made: %s", exc)  # noqa: TRY400
+            message = "The database did not answer, so nothing was sent."
+            return TestOutcome(status="failed", reason="storage_unavailable", message=message)
+        if wait_ms:
+            message = (
+                f"At most {TESTS_A_MINUTE} tests a minute: try again in {max(1, round(wait_ms / 1000))} s."
+            )
+            return TestOutcome(status="limited", reason="rate_limited", message=message)
+        walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{uuid4().hex}")
+        node, note = draft.node, None
+        if node.type == WEBHOOK:
+            node = replace(node, config={**node.config, RETRY_FIELD: False})
+            refused, note = await self._signing(walk, node)
+            if refused is not None:
+                return refused
+        outcome = await self._outcome(walk, node)
+        authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
+        said = " ".join(each for each in (outcome.message, note) if each)
+        return replace(outcome, message=without_addresses(said, authored) or None)
+
+    async def _signing(self, walk: Walk, node: Node) -> tuple[TestOutcome | None, str | None]:
+        """Asks the host whether it has the secret that the delivery is signed with (§5.3.6).
+
+        Returns:
+            Why there is no test; and what the author should know of the signature.
+        """
+        try:
+            answer = await call_host(self._host.signing_secret, origin(walk, node))
+            secret = checked(self._host, "signing_secret", str | None, answer)
+        except OriginGone:
+            message = "Save the flow first: a webhook is signed with the secret of the saved node."
+            return TestOutcome(status="skipped", reason="not_saved", message=message), None
+        except Exception:
+            log.exception("%s.signing_secret failed for a test", type(self._host).__name__)
+            message = "The signing secret could not be read; the server's log has the details."
+            return TestOutcome(status="failed", reason="host_error", message=message), None
+        drafted = node.config.get("webhookSecret")
+        if drafted and drafted != secret:
+            return None, "The signing secret was that of the saved node, which is not that of the draft."
+        return None, None
+
+    async def _outcome(self, walk: Walk, node: Node) -> TestOutcome:
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(RUN_SECONDS):
+                result = await self._run(walk, node)
+        except TimeoutError:
+            message = f"The node did not end within {RUN_SECONDS:g} s, and was cancelled."
+            return TestOutcome(status="failed", reason="timeout", message=message)
+        if result.status == "queued" and result.delivery_id is not None:
+            return await self._ended(walk.organization_id, result.delivery_id)
+        took = int((time.monotonic() - started) * 1000)
+        if result.status == "sent" or result.status == "skipped" or result.status == "failed":  # noqa: PLR1714  narrows the type
+            return TestOutcome(
+                status=result.status,
+                reason=result.reason,
+                message=result.message,
+                duration_ms=took if result.status == "sent" else None,
+                delivery_id=result.delivery_id,
+            )
+        return TestOutcome(status="pending", message=result.message, delivery_id=result.delivery_id)
+
+    async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
+        """Waits for the end of a delivery's first attempt, whichever process makes it."""
+        until = time.monotonic() + self._wait_seconds
+        pause = FIRST_LOOK_SECONDS
+        while True:
+            outcome = await self._look(organization_id, delivery_id)
+            if outcome is not None:
+                return outcome
+            left = until - time.monotonic()
+            if left <= 0:
+                message = "The attempt has not ended yet. It is made all the same: look at the delivery for its outcome."
+                return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, LOOK_SECONDS)
+
+    async def _look(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
+        try:
+            found = await self._store.detail(delivery_id, organization_id)
+        except StorageUnavailable:
+            return None
+        if found is None:
+            return None
+        shown = detail(*found)
+        if shown.status not in FINISHED and not shown.attempts:
+            return None
+        attempt: Any = shown.attempt_log[-1] if shown.attempt_log else None
+        common: dict[str, Any] = {"delivery_id": delivery_id}
+        if attempt is not None:
+            common |= {
+                "status_code": attempt.status_code,
+                "response": attempt.response or None,
+                "duration_ms": attempt.duration_ms,
+            }
+        if shown.status == "delivered":
+            return TestOutcome(status="delivered", **common)
+        if attempt is not None and attempt.status_code is not None:
+            message = f"The receiver answered {attempt.status_code}."
+            return TestOutcome(status="failed", reason="bad_status", message=message, **common)
+        reason = "not_sent" if attempt is None else "no_answer"
+        return TestOutcome(status="failed", reason=reason, message=shown.last_error, **common)
+
+
+def without_addresses(text: str, authored: str) -> str:
+    """Leaves out network addresses that the author did not write: what a name leads to here is nobody's business.
+
+    Args:
+        text: for the author.
+        authored: what the author wrote.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        address = _address(found[0])
+        return found[0] if address is None or address in authored else "(an address)"
+
+    return _NUMBERS.sub(shown, text)
+
+
+def _address(text: str) -> str | None:
+    text = text.rstrip(".")
+    if "." in text and text.count(":") == 1:
+        text = text.partition(":")[0]
+    for candidate in (text, text.rstrip(":")):
+        try:
+            ipaddress.ip_address(candidate)
+        except ValueError:
+            continue
+        return candidate
+    return None

@@ -1,0 +1,551 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowactions_conformance.chat_provider import Fault
+from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft, config_schema
+from flowactions_plugin.chat.connections import Connections
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.errors import BodyInvalid
+from flowactions_plugin.nodes.chat_message import ChatMessageConfig
+from flowactions_plugin.nodes.checks import (
+    CHAT_FALLBACKS,
+    MOST_PROBLEMS,
+    WEBHOOK_FALLBACKS,
+    chat_problems,
+    webhook_problems,
+)
+from flowactions_plugin.nodes.template import Variables, as_json_of_same_length, interpolate_json
+from flowactions_plugin.nodes.template_check import json_fault, unknown_tokens
+from flowactions_plugin.nodes.webhook import WebhookConfig
+from tests.chatting import Adopted, adopted
+from tests.support import SmallHost, a_walk, development, services_of
+
+LIMIT = 1 << 20
+URL = "http://127.0.0.1:9/hook"
+
+
+MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]
+
+
+def webhook(**config: Any) -> list[ConfigProblem]:
+    return list(webhook_problems({"webhookUrl": URL, **config}, LIMIT))
+
+
+def told(problems: Sequence[ConfigProblem]) -> list[tuple[Any, ...]]:
+    return [(*each.path, each.code, each.severity) for each in problems]
+
+
+def a_draft(kind: str, ask_provider: bool = False, **config: Any) -> NodeDraft:
+    node = Node(id="n1", type=kind, config=config)
+    return NodeDraft(organization_id="acme", agent_id="a1", node=node, ask_provider=ask_provider)
+
+
+class TestBody:
+    @pytest.mark.parametrize(
+        ("body", "line", "column"),
+        [
+            ("nope", 1, 1),
+            ('{"a": 1 "b": 2}', 1, 9),
+            ('{"a": {{userId}} "b": 2}', 1, 18),
+            ('{"a": {{content}},\n "é": {{userId}} x}', 2, 18),
+            ('{"user": {{userId}},\n  "text": "{{content}}"\n  "more": 1}', 3, 3),
+            ('{"a": {{user}}}', 1, 7),
+            ("{'a': 1}", 1, 2),
+            ('{"😀": tru}', 1, 7),
+            ('{\n\n"a": "never closed\n}', 3, 19),
+            ('{"a": "never closed', 1, 7),
+            ('{"a": 1}\n}', 2, 1),
+            ('{"a": [NaN]}', 1, 8),
+            ("[{{userId}}{{content}}]", 1, 12),
+            ('"\\{{userId}}"', 1, 2),
+            ('"\\u00{{userId}}"', 1, 3),
+            ("\ufeff{}", 1, 1),
+        ],
+    )
+    def test_the_first_error_is_where_the_author_has_it(self, body: str, line: int, column: int) -> None:
+        """Line and column count from 1, in characters, in the text as it was written; variables are no error."""
+        (problem,) = webhook(webhookBody=body)
+        assert (problem.path, problem.code, problem.severity) == (("webhookBody",), "invalid_body", "error")
+        assert (problem.line, problem.column) == (line, column)
+        assert f"line {line}, column {column}" in problem.message
+
+    def test_a_body_that_is_nested_too_deeply_is_an_error_without_a_place(self) -> None:
+        """What no reader can say the place of has none."""
+        deep = 100 * sys.getrecursionlimit()
+        (problem,) = webhook(webhookBody="[" * deep + "]" * deep)
+        assert (problem.code, problem.line) == ("invalid_body", None)
+
+    @given(
+        st.lists(
+            st.sampled_from([*'"\\{}[]:,a1u \n', *MEANINGFUL]),
+            max_size=12,
+        ).map("".join),
+        st.text(max_size=5),
+        st.text(max_size=5),
+    )
+    @settings(max_examples=500)
+    def test_the_text_is_valid_exactly_when_every_result_is(
+        self, text: str, user_id: str, content: str
+    ) -> None:
+        """The check of a template says what rendering it with any values says, and keeps every position."""
+        same, _ = as_json_of_same_length(text)
+        assert len(same) == len(text)
+        try:
+            interpolate_json(text, Variables(user_id, content))
+            is_valid = True
+        except BodyInvalid:
+            is_valid = False
+        assert (json_fault(text) is None) == is_valid
+
+    @pytest.mark.parametrize("escape", ["\\", "\\u", "\\u0", "\\u00", "\\u004", "\\\\\\u00"])
+    @pytest.mark.parametrize("value", ["n", "0041", "41", "1", ""])
+    def test_a_value_completes_no_escape(self, escape: str, value: str) -> None:
+        """An escape before a variable is wrong whatever the value is, so check and walk agree."""
+        text = f'["{escape}{{{{content}}}}"]'
+        with pytest.raises(BodyInvalid):
+            interpolate_json(text, Variables("", value))
+        assert json_fault(text) is not None
+        assert json_fault(text.replace(escape, "\\\\" + escape[:0])) is None
+
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            ('{"a": "{{email}}"}', [("{{email}}", 1, 8)]),
+            ('{"a": "{{ userId }}"}', [("write {{userId}}", 1, 8)]),
+            (
+                '{"a": "{{userid}}",\n"b": "{{email}} {{email}}"}',
+                [("write {{userId}}", 1, 8), ("{{email}}", 2, 7)],
+            ),
+            ('{"{{other}}": 1}', [("{{other}}", 1, 3)]),
+            ('{"a": {{userId}}, "b": "{{content}}", "c": {"d": {}}}', []),
+        ],
+    )
+    def test_what_looks_like_a_variable_and_is_none_is_a_warning(
+        self, body: str, expected: list[tuple[str, int, int]]
+    ) -> None:
+        """It is sent as it stands; each is told once, with its place."""
+        problems = webhook(webhookBody=body)
+        assert [(each.code, each.severity) for each in problems] == [("unknown_token", "warning")] * len(
+            expected
+        )
+        assert [(each.line, each.column) for each in problems] == [
+            (line, column) for _, line, column in expected
+        ]
+        assert all(text in each.message for (text, *_), each in zip(expected, problems, strict=True))
+
+    @pytest.mark.parametrize(("body", "column"), [('{"{{userId}}": 1}', 3), ("{ {{userId}}: 1}", 3)])
+    def test_a_variable_in_a_key_is_a_warning(self, body: str, column: int) -> None:
+        """Keys are left alone, so it is sent as it stands."""
+        (problem,) = webhook(webhookBody=body)
+        assert told([problem]) == [("webhookBody", "token_not_substituted", "warning")]
+        assert (problem.line, problem.column) == (1, column)
+
+    @pytest.mark.parametrize("method", ["GET", "head", " Get "])
+    def test_a_body_that_the_method_drops_is_a_warning(self, method: str) -> None:
+        """GET and HEAD are sent without a body, whatever stands there."""
+        for body in ("{}", "not json", 5):
+            assert told(webhook(webhookMethod=method, webhookBody=body)) == [
+                ("webhookBody", "body_dropped", "warning")
+            ]
+        assert webhook(webhookMethod=method, webhookBody=" ") == []
+
+    def test_a_body_above_the_limit_is_an_error_and_one_near_it_a_warning(self) -> None:
+        """The limit holds for the template; with long values, a result may get above it."""
+        config = {"webhookUrl": URL, "webhookBody": '"{{content}}"'}
+        assert told(webhook_problems(config, 12)) == [("webhookBody", "body_too_large", "error")]
+        assert told(webhook_problems(config, 13)) == [("webhookBody", "body_may_be_too_large", "warning")]
+        assert webhook_problems(config, 5000) == ()
+
+
+class TestHeaders:
+    @pytest.mark.parametrize(
+        ("header", "part", "code", "severity"),
+        [
+            ({"key": "Host", "value": "x"}, "key", "header_dropped", "warning"),
+            ({"key": "X-Service-Webhook-Id", "value": "x"}, "key", "header_dropped", "warning"),
+            ({"key": "content-length", "value": "1"}, "key", "header_dropped", "warning"),
+            ({"key": "a b", "value": "x"}, "key", "header_dropped", "warning"),
+            ({"key": "x-{{userId}}", "value": "x"}, "key", "header_dropped", "warning"),
+            ({"key": "x" * 257, "value": "x"}, "key", "header_dropped", "warning"),
+            ({"key": " ", "value": "x"}, "key", "header_dropped", "warning"),
+            ({"value": "x"}, "key", "header_dropped", "warning"),
+            ({"key": 5, "value": "x"}, "key", "wrong_type", "warning"),
+            ({"key": "a", "value": None}, "value", "wrong_type", "warning"),
+            ({"key": "a", "value": "b\nc"}, "value", "control_characters", "warning"),
+            ({"key": "a", "value": "{{email}}"}, "value", "unknown_token", "warning"),
+            ({"key": "a", "value": "x" * 8193}, "value", "headers_too_large", "error"),
+        ],
+    )
+    def test_each_header_is_told_by_its_own_place(
+        self, header: dict[str, Any], part: str, code: str, severity: str
+    ) -> None:
+        """The index is that of the author's list, also behind what cannot be read."""
+        items = [{"key": "ok", "value": "{{userId}}"}, "not a header", header, {"key": "ok", "value": "b"}]
+        first, second = webhook(webhookHeaders=items)
+        assert told([first]) == [("webhookHeaders", 1, "wrong_type", "warning")]
+        assert told([second]) == [("webhookHeaders", 2, part, code, severity)]
+
+    def test_headers_too_large_together_are_an_error_of_the_list(self) -> None:
+        """No single one of them is too large."""
+        items = [{"key": f"x-{number}", "value": "v" * 8000} for number in range(9)]
+        assert told(webhook(webhookHeaders=items)) == [("webhookHeaders", "headers_too_large", "error")]
+
+    @pytest.mark.parametrize("items", [[], [{}], [{"key": "", "value": " "}], None])
+    def test_empty_rows_are_no_problem(self, items: Any) -> None:
+        """An editor leaves them behind, and nothing of them is lost."""
+        assert webhook(webhookHeaders=items) == []
+
+
+class TestFields:
+    @pytest.mark.parametrize(
+        ("kind", "fallbacks"), [(WebhookConfig, WEBHOOK_FALLBACKS), (ChatMessageConfig, CHAT_FALLBACKS)]
+    )
+    def test_every_field_of_a_wrong_type_is_told_with_what_is_done(
+        self, kind: Any, fallbacks: dict[str, str]
+    ) -> None:
+        """Each field has words of its own; the body, which has no fallback, is an error."""
+        fields = {field.encode_name for field in msgspec.structs.fields(kind)}
+        assert fields - {"webhookBody"} == set(fallbacks)
+        for name in fields:
+            stored = {name: {"an": "object"}}
+            problems = webhook_problems(stored, LIMIT) if kind is WebhookConfig else chat_problems(stored)
+            assert name in {each.path[0] for each in problems}
+
+    @pytest.mark.parametrize(
+        ("method", "code"),
+        [
+            ("PURGE", "unusual_method"),
+            ("a b", "invalid_method"),
+            ("CONNECT", "invalid_method"),
+            ("{{userId}}", "invalid_method"),
+        ]
+        + [
+            (method, None)
+            for method in ("GET", "post", " Put ", "PATCH", "DELETE", "HEAD", "OPTIONS", "", None)
+        ],
+    )
+    def test_methods(self, method: Any, code: str | None) -> None:
+        """What is no method's name is sent as POST; an unusual one is sent."""
+        expected = [] if code is None else [("webhookMethod", code, "warning")]
+        assert told(webhook(webhookMethod=method)) == expected
+
+    def test_a_variable_in_the_url_is_a_warning(self) -> None:
+        """No variable is substituted there, known or not."""
+        problems = webhook(webhookUrl=f"{URL}/{{{{userId}}}}?m={{{{email}}}}")
+        assert told(problems) == [("webhookUrl", "token_not_substituted", "warning")] * 2
+
+    def test_unknown_fields_are_ignored(self) -> None:
+        """A host keeps fields of its own beside ours."""
+        assert webhook(label="x", position={"x": 1}, webhookURL=5) == []
+        assert chat_problems({"chatChannelId": "C1", "chatMessageText": "hi", "label": 1}) == ()
+
+    def test_the_number_of_problems_is_bounded_and_errors_come_first(self) -> None:
+        """However much is wrong, the answer is short and no error is left out."""
+        problems = webhook(webhookHeaders=["x"] * 5000, webhookBody="nope")
+        assert len(problems) == MOST_PROBLEMS
+        assert problems[0].code == "invalid_body"
+        assert len(list(unknown_tokens("{{a}}" * 50_000))) == 1
+
+    @pytest.mark.parametrize(
+        ("config", "expected"),
+        [
+            ({}, [("chatChannelId", "missing_target", "error"), ("chatMessageText", "empty_message", "error")]),
+            (
+                {"chatActionType": "dm", "chatChannelId": "C1", "chatMessageText": "a"},
+                [("chatUserId", "missing_target", "error")],
+            ),
+            (
+                {"chatActionType": "DM", "chatChannelId": "C1", "chatMessageText": "a"},
+                [("chatActionType", "unknown_action_type", "warning")],
+            ),
+            (
+                {"chatChannelId": "#general", "chatMessageText": "a"},
+                [("chatChannelId", "not_an_id", "warning")],
+            ),
+            (
+                {"chatChannelId": "{{content}}", "chatMessageText": "a"},
+                [("chatChannelId", "token_not_substituted", "warning")],
+            ),
+            (
+                {"chatChannelId": "C1", "chatMessageText": "x" * 4001},
+                [("chatMessageText", "text_cut", "warning")],
+            ),
+            ({"chatChannelId": "C1", "chatMessageText": " " + "x" * 4000 + " "}, []),
+            ({"chatChannelId": "C1", "chatMessageText": "{{content}}"}, []),
+            (
+                {"chatChannelId": "C1", "chatMessageText": "hi {{name}}"},
+                [("chatMessageText", "unknown_token", "warning")],
+            ),
+        ],
+    )
+    def test_chat_messages(self, config: dict[str, Any], expected: list[tuple[Any, ...]]) -> None:
+        """Target, text, length and variables, by the rules that post the message."""
+        assert told(chat_problems(config)) == expected
+
+
+PIECES = ["{{userId}}", "{{content}}", "{{x}}", '"', "{", "}", ":", '{"a":', "1", "text", "\\", "\n", "é"]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
+ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), TEXTS, st.lists(TEXTS, max_size=2))
+URLS = st.sampled_from(
+    [
+        "http://127.0.0.1:9/a",
+        "https://192.0.2.1/",
+        "http://169.254.169.254/",
+        "http://10.0.0.1/{{userId}}",
+        "",
+        "  ",
+        "ftp://x",
+        "http://a b",
+        "http://user@127.0.0.1/",
+        "http://127.0.0.1:99999/",
+        "http://01.2.3.4/",
+    ]
+)
+HEADER = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": st.one_of(ANYTHING, st.sampled_from(["x-a", "Host", "content-type"])),
+        "value": st.one_of(ANYTHING, st.sampled_from(["v" * 8192, "v" * 8193, "{{userId}}"])),
+    },
+)
+WEBHOOK_CONFIGS = st.fixed_dictionaries(
+    {"webhookUrl": st.one_of(URLS, URLS, ANYTHING)},
+    optional={
+        "webhookMethod": st.one_of(st.sampled_from(["POST", "GET", "put", "a b"]), ANYTHING),
+        "webhookBody": st.one_of(TEXTS, ANYTHING, st.just("[" + "1," * 700 + "1]")),
+        "webhookHeaders": st.one_of(ANYTHING, st.lists(st.one_of(HEADER, ANYTHING), max_size=10)),
+        "webhookRetryOnFailure": ANYTHING,
+        "webhookContinueOnFailure": ANYTHING,
+        "other": ANYTHING,
+    },
+)
+CHAT_CONFIGS = st.fixed_dictionaries(
+    {"chatMessageText": st.one_of(TEXTS, ANYTHING)},
+    optional={
+        "chatActionType": st.one_of(st.sampled_from(["channel", "dm"]), ANYTHING),
+        "chatChannelId": st.one_of(
+            st.sampled_from(["C0ORDERS", "C0RANDOM", "G0LEADS", "C0OLD", "CNONE", " C0ORDERS "]), ANYTHING
+        ),
+        "chatUserId": st.one_of(st.sampled_from(["U0GRACE", "U0GONE", "U0ROBOT", "UNONE"]), ANYTHING),
+        "chatRetryOnFailure": st.just(False),
+        "chatContinueOnFailure": ANYTHING,
+    },
+)
+
+
+@contextmanager
+def hosted(loop: asyncio.AbstractEventLoop, actions: FlowActions) -> Iterator[None]:
+    lifespan = actions.lifespan(tasks=False)
+    loop.run_until_complete(lifespan.__aenter__())
+    try:
+        yield
+    finally:
+        loop.run_until_complete(lifespan.__aexit__(None, None, None))
+
+
+def test_a_webhook_without_errors_is_queued_and_one_with_an_error_is_not(database_url: str) -> None:
+    """What `check` says of a config is what `reach` does with it; an error's code is the reason."""
+    actions = FlowActions.load(
+        SmallHost(development(database_url, FLOWACTIONS_MAX_BODY_BYTES="1024", FLOWACTIONS_HOST_WORKER="off"))
+    )
+    loop = asyncio.new_event_loop()
+
+    @given(WEBHOOK_CONFIGS)
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    def holds(config: dict[str, Any]) -> None:
+        node = Node(id="n1", type="webhook", config=config)
+        draft = NodeDraft(organization_id="acme", agent_id="a1", node=node)
+        problems = loop.run_until_complete(actions.check(draft))
+        result = loop.run_until_complete(actions.reach(a_walk(), node))
+        errors = {each.code for each in problems if each.severity == "error"}
+        assert (result.status == "queued") == (not errors), problems
+        if errors:
+            assert result.reason in errors
+
+    try:
+        with hosted(loop, actions):
+            holds()
+    finally:
+        loop.close()
+
+
+def connections_of(run: Adopted) -> Connections:
+    chat = services_of(run.actions.host)._chat
+    assert isinstance(chat, Chat)
+    return chat.connections
+
+
+class TestChat:
+    @pytest.fixture
+    async def run(
+        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[Adopted]:
+        monkeypatch.chdir(tmp_path)
+        async with adopted(database_url) as running:
+            yield running
+
+    async def test_a_message_without_errors_is_sent_and_one_with_an_error_is_not(self, run: Adopted) -> None:
+        """With the provider asked, what `check` says is what `reach` does."""
+        examples: list[dict[str, Any]] = []
+
+        @given(CHAT_CONFIGS)
+        @settings(max_examples=80, deadline=None, database=None)
+        def collect(config: dict[str, Any]) -> None:
+            examples.append(config)
+
+        collect()
+        for config in examples:
+            problems = await run.actions.check(a_draft("chat_message", ask_provider=True, **config))
+            result = await run.reach(config)
+            errors = [each for each in problems if each.severity == "error"]
+            assert (result.status == "sent") == (not errors), (config, problems, result)
+
+    @pytest.mark.parametrize(
+        ("config", "expected"),
+        [
+            ({"chatChannelId": "C0ORDERS"}, None),
+            ({"chatChannelId": "C0RANDOM"}, ("chatChannelId", "not_in_channel")),
+            ({"chatChannelId": "C0OLD"}, ("chatChannelId", "is_archived")),
+            ({"chatChannelId": "CNONE"}, ("chatChannelId", "channel_not_found")),
+            ({"chatActionType": "dm", "chatUserId": "U0GRACE"}, None),
+            ({"chatActionType": "dm", "chatUserId": "U0GONE"}, ("chatUserId", "user_disabled")),
+            ({"chatActionType": "dm", "chatUserId": "U0ROBOT"}, ("chatUserId", "cannot_dm_bot")),
+            ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
+        ],
+    )
+    async def test_the_provider_is_asked_about_the_target(
+        self, run: Adopted, config: dict[str, Any], expected: tuple[str, str] | None
+    ) -> None:
+        """One call, nothing is posted, and the advice is that of a send; not asked for, there is no call at all."""
+        draft = a_draft("chat_message", ask_provider=True, chatMessageText="hi", **config)
+        problems = await run.actions.check(draft)
+        assert told(problems) == ([] if expected is None else [(*expected, "error")])
+        assert run.provider.calls == ["users.info" if "chatUserId" in config else "conversations.info"]
+        assert await run.actions.check(a_draft("chat_message", chatMessageText="hi", **config)) == ()
+        assert len(run.provider.calls) == 1
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            Fault(503, b"<html>down</html>"),
+            Fault(429),
+            Fault(200, b"not json"),
+            Fault(0),
+            Fault(200, b'{"ok":false,"error":"missing_scope"}', (("content-type", "application/json"),)),
+            Fault(200, b'{"ok":false,"error":"unknown_method"}', (("content-type", "application/json"),)),
+            Fault(200, b'{"ok":true}', (("content-type", "application/json"),)),
+            Fault(200, b'{"ok":true,"channel":{}}', (("content-type", "application/json"),)),
+        ],
+    )
+    async def test_a_provider_that_fails_is_a_warning(self, run: Adopted, fault: Fault) -> None:
+        """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""
+        run.provider.faults["conversations.info"].append(fault)
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
+        (problem,) = await run.actions.check(draft)
+        assert (problem.code, problem.severity) == ("not_checked", "warning")
+
+    async def test_a_private_channel_that_the_app_cannot_see_may_exist(self, run: Adopted) -> None:
+        """Without the scope to list private channels, one that is not found is a warning."""
+        token = run.provider.state.tokens_of(run.provider.state.workspaces[0])[0]
+        connections = connections_of(run)
+        stored = await connections.existing("acme")
+        await connections._store.change_missing_scopes(stored, lambda _: ["groups:read"])
+        token.scopes = tuple(scope for scope in token.scopes if scope != "groups:read")
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="GNONE", chatMessageText="hi")
+        assert told(await run.actions.check(draft)) == [("chatChannelId", "channel_not_found", "warning")]
+
+    async def test_a_connection_that_cannot_be_used_is_an_error(self, run: Adopted) -> None:
+        """A revoked token is known without asking; another organization has no connection."""
+        connections = connections_of(run)
+        await connections._store.revoke([await connections.existing("acme")], "token_revoked")
+        draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
+        assert told(await run.actions.check(draft)) == [("token_revoked", "error")]
+        other = NodeDraft(organization_id="globex", agent_id="a", node=draft.node)
+        assert told(await run.actions.check(other)) == [("not_connected", "error")]
+        assert run.provider.calls == []
+
+    async def test_asking_writes_nothing_of_a_dead_token(self, run: Adopted) -> None:
+        """The check says that the token is dead, and leaves noting it to what sends."""
+        for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
+            token.dead = "token_revoked"
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
+        assert told(await run.actions.check(draft)) == [("token_revoked", "error")]
+        assert (await connections_of(run).existing("acme")).status == "active"
+
+
+async def test_without_chat_settings_the_problem_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chat that is not configured is an error of the whole config."""
+    monkeypatch.chdir(tmp_path)
+    actions = FlowActions.load(SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")))
+    async with actions.lifespan(tasks=False):
+        (problem,) = await actions.check(a_draft("chat_message", chatChannelId="C1", chatMessageText="hi"))
+    assert (problem.path, problem.code) == ((), "not_connected")
+    assert "CHAT_CLIENT_ID" in problem.message
+
+
+class TestEgress:
+    @pytest.mark.parametrize(
+        ("environment", "url", "code"),
+        [
+            ("development", "http://127.0.0.1:9/", None),
+            ("production", "http://127.0.0.1:9/", "blocked_url"),
+            ("production", "http://localhost:9/", "blocked_url"),
+            ("production", "http://10.1.2.3/", "blocked_url"),
+            ("development", "http://169.254.169.254/", "blocked_url"),
+            ("development", "http://name.invalid/", None),
+            ("development", "", "missing_url"),
+            ("development", 5, "missing_url"),
+            ("development", "example.com", "blocked_url"),
+        ],
+    )
+    async def test_urls_are_judged_as_at_enqueue(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, url: Any, code: str | None
+    ) -> None:
+        """The rules of production or development hold; a name that has no address is no problem."""
+        monkeypatch.chdir(tmp_path)
+        settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_ENVIRONMENT=environment)
+        actions = FlowActions.load(SmallHost(settings))
+        async with actions.lifespan(tasks=False):
+            problems = await actions.check(a_draft("webhook", webhookUrl=url))
+        errors = [(each.path, each.code) for each in problems if each.severity == "error"]
+        assert errors == ([] if code is None else [(("webhookUrl",), code)])
+
+    async def test_no_problem_holds_an_address_that_a_name_leads_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Check, preview and test say that the host is refused, and not what it resolves to."""
+        monkeypatch.chdir(tmp_path)
+        settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_ENVIRONMENT="production")
+        actions = FlowActions.load(SmallHost(settings))
+        draft = a_draft("webhook", webhookUrl="http://localhost:9/")
+        async with actions.lifespan(tasks=False):
+            answers: list[object] = [await actions.check(draft), await actions.preview(draft, a_walk())]
+            answers.append(await actions.test(draft, a_walk()))
+        for answer in answers:
+            assert "127.0.0.1" not in repr(answer)
+            assert "::1" not in repr(answer)
+            assert "not allowed" in repr(answer)
+
+
+def test_schemas_hold_no_docstring() -> None:
+    """Names and docstrings of classes are for programmers; an editor shows neither."""
+    for kind in (WebhookConfig, ChatMessageConfig):
+        text = json.dumps(config_schema(kind))
+        assert "§" not in text
+        assert kind.__name__ not in text
+        assert "HeaderField" not in text
+        assert "One custom header in the editor" not in text

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Litestar
+from litestar.openapi import OpenAPIConfig
+
+from flowactions_conformance.chat_provider import FakeChatProvider
+from flowactions_hookspecs import OPENAPI_COMPONENTS, DashboardPrincipal, FlowActions, Node, NodeDraft
+from tests.chatting import chat_host
+from tests.recorder import Recorder, recorder
+from tests.support import SmallHost, a_walk, development
+
+CHECK, PREVIEW, TEST = (f"/integrations/nodes/{name}" for name in ("check", "preview", "test"))
+
+
+class Running:
+    def __init__(
+        self, host: SmallHost, actions: FlowActions, receiver: Recorder, client: httpx.AsyncClient
+    ) -> None:
+        self.host = host
+        self.actions = actions
+        self.receiver = receiver
+        self.client = client
+
+    def body(self, **config: Any) -> dict[str, Any]:
+        values = {"webhookUrl": self.receiver.url, **config}
+        return {"agentId": "agent-1", "node": {"id": "n1", "type": "webhook", "config": values}}
+
+
+@pytest.fixture
+async def run(database_url: str) -> AsyncIterator[Running]:
+    host = SmallHost(development(database_url))
+    actions = FlowActions.load(host)
+    app = Litestar(list(actions.route_handlers), openapi_config=None, logging_config=None)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://host")  # type: ignore[arg-type]
+    async with recorder() as receiver, actions.lifespan(), client:
+        yield Running(host, actions, receiver, client)
+
+
+async def test_check_answers_the_problems(run: Running) -> None:
+    """The route and the facade say the same, camelCase, with path, code, severity and place."""
+    body = run.body(webhookBody='{"a": {{userId}}\n x}', webhookHeaders=[{"key": "host", "value": "a"}])
+    answer = await run.client.post(CHECK, json=body)
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    first, second = answer.json()["data"]
+    assert (first["path"], first["code"]) == (["webhookHeaders", 0, "key"], "header_dropped")
+    assert (second["path"], second["code"], second["severity"]) == (["webhookBody"], "invalid_body", "error")
+    assert (second["line"], second["column"]) == (2, 2)
+    assert (await run.client.post(CHECK, json=run.body())).json() == {"data": []}
+
+
+async def test_preview_answers_what_the_facade_shows(run: Running) -> None:
+    """With the run that the body names, or a sample of one."""
+    walk = {"flowId": "f", "runId": "r", "userId": "u", "content": "c", "visit": "2"}
+    body = run.body(webhookBody='["{{userId}}", {{content}}]', webhookSecret="S3CRET")
+    answer = (await run.client.post(PREVIEW, json={**body, "walk": walk})).json()["data"]
+    assert (answer["method"], answer["url"], answer["body"]) == ("POST", run.receiver.url, '["u", "c"]')
+    draft = NodeDraft(
+        organization_id="acme",
+        agent_id="agent-1",
+        node=Node(id="n1", type="webhook", config=body["node"]["config"]),
+    )
+    same = a_walk(flow_id="f", run_id="r", user_id="u", content="c", visit="2")
+    expected = await run.actions.preview(draft, same)
+    assert [(each["key"], each["value"]) for each in answer["headers"]] == [
+        (each.key, each.value) for each in expected.headers
+    ]
+    assert answer["headers"][-1] == {"key": "x-service-webhook-signature", "value": "v1,…"}
+    assert "S3CRET" not in str(answer)
+    sample = (await run.client.post(PREVIEW, json=body)).json()["data"]
+    assert sample["body"] == '["sample-user", "This is a sample message."]'
+    assert run.receiver.requests == []
+
+
+async def test_test_sends_once(run: Running) -> None:
+    """The receiver gets one request, and the answer says what it answered."""
+    answer = await run.client.post(TEST, json=run.body(), timeout=30)
+    assert answer.status_code == 200
+    data = answer.json()["data"]
+    assert (data["status"], data["statusCode"], data["response"]) == ("delivered", 200, "ok")
+    assert len(run.receiver.requests) == 1
+    shown = await run.client.get(f"/v1/webhooks/outbox/{data['deliveryId']}")
+    assert shown.json()["data"]["status"] == "delivered"
+
+
+@pytest.mark.parametrize("path", [CHECK, PREVIEW, TEST])
+async def test_the_organization_is_the_principals(run: Running, path: str) -> None:
+    """A body that names one is refused, whichever it is; what is done is done for the principal's."""
+    for place in ("body", "node", "walk"):
+        body: dict[str, Any] = {**run.body(), "walk": {}}
+        (body if place == "body" else body[place])["organizationId"] = "globex"
+        answer = await run.client.post(path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert run.receiver.requests == []
+
+
+@pytest.mark.parametrize(("path", "status"), [(CHECK, 200), (PREVIEW, 200), (TEST, 403)])
+async def test_who_may_only_look_may_check_and_preview(run: Running, path: str, status: int) -> None:
+    """They change nothing; a test sends something."""
+    run.host.principal = DashboardPrincipal(
+        organization_id="acme", user_id="u", user_name="U", may_change=False
+    )
+    assert (await run.client.post(path, json=run.body())).status_code == status
+    run.host.principal = None
+    assert (await run.client.post(path, json=run.body())).status_code == 401
+    assert run.receiver.requests == []
+
+
+@pytest.mark.parametrize("path", [CHECK, PREVIEW, TEST])
+async def test_pages_of_other_sites_and_bodies_of_other_kinds_are_refused(run: Running, path: str) -> None:
+    """All three are protected like what changes something."""
+    for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
+        answer = await run.client.post(path, json=run.body(), headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "cross_site")
+    answer = await run.client.post(path, content=b"a=b", headers={"content-type": "text/plain"})
+    assert answer.status_code == 415
+    assert (await run.client.post(path)).status_code == 400
+    assert run.receiver.requests == []
+
+
+@pytest.mark.parametrize("path", [CHECK, PREVIEW, TEST])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"agentId": ""},
+        {"agentId": "a\x00b"},
+        {"agentId": "a" * 256},
+        {"agentId": 5},
+        {"agentId": None},
+        {"node": {}},
+        {"node": {"type": "", "config": {}}},
+        {"node": {"type": "webhook", "id": "", "config": {}}},
+        {"node": {"type": "webhook", "config": []}},
+        {"node": {"type": "webhook", "version": "1"}},
+        {"askProvider": "yes"},
+        {"more": 1},
+    ],
+)
+async def test_bodies_are_read_strictly(run: Running, path: str, change: dict[str, Any]) -> None:
+    """What cannot be used is a 400 with the field, before anything happens."""
+    answer = await run.client.post(path, json={**run.body(), **change})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    (error,) = answer.json()["errors"]
+    assert error["path"].startswith(next(iter(change)))
+
+
+async def test_a_walk_is_read_strictly(run: Running) -> None:
+    """Its ids are ids."""
+    for walk in ({"flowId": ""}, {"runId": "\x00"}, {"visit": "v" * 256}, {"userId": 5}, {"more": 1}):
+        for path in (PREVIEW, TEST):
+            answer = await run.client.post(path, json={**run.body(), "walk": walk})
+            assert answer.status_code == 400
+    assert run.receiver.requests == []
+
+
+async def test_bodies_have_up_to_two_mebibytes(run: Running) -> None:
+    """So that a webhook's largest body fits; more is a 413."""
+    big = '"' + "x" * ((1 << 20) - 2) + '"'
+    assert (await run.client.post(CHECK, json=run.body(webhookBody=big))).json() == {"data": []}
+    answer = await run.client.post(CHECK, json=run.body(webhookBody="x" * (2 << 20)))
+    assert answer.status_code == 413
+
+
+async def test_an_unknown_type_is_a_problem_of_the_draft(run: Running) -> None:
+    """Not an error of the request: an editor shows it beside the others."""
+    body = {"agentId": "a", "node": {"type": "nobody"}}
+    assert (await run.client.post(CHECK, json=body)).json()["data"][0]["code"] == "unknown_node_type"
+    assert (await run.client.post(PREVIEW, json=body)).json()["data"]["problems"][0][
+        "code"
+    ] == "unknown_node_type"
+    assert (await run.client.post(TEST, json=body)).json()["data"]["status"] == "skipped"
+
+
+async def test_pickers_answer_the_contracts_page(
+    database_url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``{data: [{id, label, note}], nextCursor, notice}``, at the paths that the node type names."""
+    monkeypatch.chdir(tmp_path)
+    async with chat_host(database_url) as running:
+        await running.connect()
+        assert isinstance(running.provider, FakeChatProvider)
+        for path in running.actions.node_types["chat_message"].pickers.values():
+            page = (await running.browser.get(path, params={"search": "r"})).json()
+            assert set(page) == {"data", "nextCursor", "notice"}
+            assert page["data"]
+            assert all(set(choice) == {"id", "label", "note"} for choice in page["data"])
+
+
+def test_the_routes_describe_themselves(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies and answers are in a host's OpenAPI document, with the problems of each route."""
+    monkeypatch.chdir(tmp_path)
+    actions = FlowActions.load(SmallHost())
+    config = OpenAPIConfig(title="host", version="1", components=OPENAPI_COMPONENTS)
+    document = Litestar(list(actions.route_handlers), openapi_config=config).openapi_schema.to_schema()
+    for path, changes in ((CHECK, False), (PREVIEW, False), (TEST, True)):
+        operation = document["paths"][path]["post"]
+        assert operation["security"] == [{"dashboard": []}]
+        assert "requestBody" in operation
+        assert {"200", "400", "401", "403", "413", "415"} <= set(operation["responses"])
+        forbidden = operation["responses"]["403"]["description"]
+        assert ("`forbidden`" in forbidden) == changes
+        assert "`cross_site`" in forbidden
+    names = document["components"]["schemas"]
+    assert any(name.endswith("ConfigProblem") for name in names)
