@@ -235,7 +235,7 @@ async def test_a_task_logs_an_outage_once(
         services = services_of(SmallHost(development(used)))
         await stack.enter_async_context(services)
         tries = 0
-        prune, expired = services._prunes()[2], services._deferred.expired
+        prune, expired = services._prunes()[2], services._deferred.queries.expired
 
         async def counted(limit: int, work: Any = prune if task == "retention" else expired) -> Any:
             nonlocal tries
