@@ -197,7 +197,8 @@ class Pacing:
             state, left = "halted", None
         if left is not None:
             self._to_release(left)
-            with suppress(StorageUnavailable):  # it is released later
+            # Otherwise it is released later, or expires. What has run is reported in any case.
+            with suppress(Exception):
                 await self._release(transaction, step)
         return Advanced(state=state, results=tuple(results))
 
