@@ -122,18 +122,32 @@ class SharingHost(SmallHost):
         self.engine = engine
         self.action = LogicAction(url="http://127.0.0.1:9/")
 
-    async def make_table(self) -> None:
-        async with self.engine.begin() as connection:
-            await connection.execute(text("CREATE TABLE orders (id TEXT PRIMARY KEY)"))
+    # Public async methods of a host are the contract's, so these only give coroutines.
 
-    async def ids(self) -> set[str]:
-        async with self.engine.connect() as connection:
-            return set((await connection.execute(text("SELECT id FROM orders"))).scalars())
+    def make_table(self) -> Awaitable[None]:
+        return _make_table(self.engine)
 
-    async def count(self, table: str) -> int:
-        async with self.engine.connect() as connection:
-            query = text(f"SELECT count(*) FROM flowactions_{table}")  # noqa: S608  a test's own words
-            return int((await connection.execute(query)).scalar_one())
+    def ids(self) -> Awaitable[set[str]]:
+        return _ids(self.engine)
+
+    def count(self, table: str) -> Awaitable[int]:
+        return _count(self.engine, table)
+
+
+async def _make_table(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE orders (id TEXT PRIMARY KEY)"))
+
+
+async def _ids(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        return set((await connection.execute(text("SELECT id FROM orders"))).scalars())
+
+
+async def _count(engine: AsyncEngine, table: str) -> int:
+    async with engine.connect() as connection:
+        query = text(f"SELECT count(*) FROM flowactions_{table}")  # noqa: S608  a test's own words
+        return int((await connection.execute(query)).scalar_one())
 
 
 async def order(connection: AsyncConnection, order_id: str) -> None:
