@@ -40,11 +40,11 @@ class Probe:
         self.scopes: list[Any] = []
 
     @hookimpl
-    def flowactions_lifespan(self, host: object) -> Any:
-        return _Lifespan(self)
+    def flowactions_lifespan(self) -> Any:
+        return lambda: _Lifespan(self)
 
     @hookimpl
-    def flowactions_route_handlers(self, host: object) -> list[Router]:
+    def flowactions_route_handlers(self) -> list[Router]:
         @get("/seen/{number:int}")
         async def seen(request: Request[Any, Any, Any], number: FromPath[int]) -> dict[str, Any]:
             self.scopes.append(request.scope)

@@ -88,6 +88,7 @@ class TestProxy:
                 },
                 transport=httpx.MockTransport(answer) if how == "transport" else None,
             )
+            actions = FlowActions.load(host)
             services = services_of(host)
 
             async def planted(url: str) -> Delivery:
@@ -97,7 +98,6 @@ class TestProxy:
                 ended = lambda: [each for each in host.finished if each.id == delivery.id]  # noqa: E731
                 return (await until(ended))[0]  # type: ignore[no-any-return]
 
-            actions = FlowActions.load(host)
             async with actions.lifespan():
                 yield host, planted, asked
 
@@ -205,8 +205,8 @@ class TestProxy:
 
                 transport = httpx.MockTransport(answer)
             host = SmallHost(settings, transport=transport)
-            services = services_of(host)
             actions = FlowActions.load(host)
+            services = services_of(host)
             async with actions.lifespan():
                 for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
                     delivery = a_delivery(url=url)

@@ -256,8 +256,8 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
 
     async with listening(serve) as port:
         host = SmallHost(settings)
-        services = services_of(host)
         actions = FlowActions.load(host)
+        services = services_of(host)
         node = Node(id="n", type="webhook", config={"webhookUrl": f"http://127.0.0.1:{port}/"})
         before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
         async with before.lifespan():
