@@ -366,6 +366,28 @@ class TestWritesThatFail:
             assert await run.ids() == []
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+async def test_an_end_that_is_written_as_text_fails_the_node(
+    database_url: str, statement: str, deferred: bool
+) -> None:
+    """It cannot be refused; it is found, the node fails, and the next node has a transaction of its own."""
+
+    async def ends(transaction: AsyncConnection, node: Node) -> NodeResult:
+        if node.id == "n":
+            await transaction.execute(text(statement))
+        return NodeResult(status="sent")
+
+    async with crm(database_url, writes(ends)) as made:
+        if deferred:
+            walk = await made.record("n")
+            advanced = await made.actions.advance(walk, "s")
+            assert (advanced.state, ran(advanced)) == ("unavailable", [("n", "failed")])
+        else:
+            assert (await made.actions.reach(a_walk(), Node(id="n", type="crm"))).reason == "plugin_error"
+        assert (await made.actions.reach(a_walk(), Node(id="m", type="crm"))).status == "sent"
+
+
 class TestReaches:
     async def test_one_that_raises_is_tried_a_few_times(self, database_url: str) -> None:
         """As one whose process ends; a node of the same step behind it is not tried again."""
