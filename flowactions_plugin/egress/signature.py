@@ -34,7 +34,7 @@ def attempt_headers(
     Args:
         headers: those that every attempt of the delivery sends.
         timestamp: of this attempt.
-        signature: of this attempt; ``None`` when it is not signed.
+        signature: of this attempt; ``None`` when it is not signed (§5.3.7).
     """
     signed = [] if signature is None else [(SIGNATURE_HEADER, signature)]
     return [*headers, (TIMESTAMP_HEADER, timestamp), *signed]
