@@ -16,7 +16,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from flowactions_hookspecs import FlowActions, FlowActionsError, Host, HostInvalid, SettingsInvalid
+from flowactions_hookspecs import (
+    FlowActions,
+    FlowActionsError,
+    Host,
+    HostInvalid,
+    SettingsInvalid,
+    StartFailed,
+)
 from flowactions_hookspecs.host_check import check_host
 from flowactions_hookspecs.tasks import Supervisor
 from flowactions_plugin.chat.reseal import reseal
@@ -140,9 +147,14 @@ async def _worker(options: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop_once)
     async with _opened_host(options.host) as host:
         actions = FlowActions.load(host)
-        async with actions.lifespan(), Supervisor(actions.plugin_state(Services).tasks_left_to_workers()):
-            log.info("worker %s delivers", os.getpid())
-            await stop.wait()
+        tasks = actions.plugin_state(Services).tasks_left_to_workers()
+        try:
+            async with actions.lifespan(), Supervisor(tasks):
+                log.info("worker %s delivers", os.getpid())
+                await stop.wait()
+        except StartFailed as exc:
+            # The plugin's own error says what to do, and its kind is the exit status.
+            raise (exc.__cause__ if isinstance(exc.__cause__, FlowActionsError) else exc) from None
     log.info("worker %s has stopped", os.getpid())
     return 0
 

@@ -21,10 +21,14 @@ def settings_of(host: Host) -> Settings:
     if str(host.settings.get(AUTH_SECRET, "")).strip() and not provides(host, "auth_event"):
         name = type(host).__name__
         unhandled = f"{AUTH_SECRET} is set, and {name} has no method auth_event: add it, or remove the secret"
+    settings, wrong = None, ""
     try:
         settings = read_settings(host.settings)
     except SettingsInvalid as exc:
-        raise SettingsInvalid("; ".join(filter(None, (str(exc), unhandled)))) from None
+        wrong = str(exc)
+    # Raised here, and not where the first one was caught: what it came from may hold a value.
+    if settings is None:
+        raise SettingsInvalid("; ".join(filter(None, (wrong, unhandled))))
     if unhandled:
         raise SettingsInvalid(f"these settings cannot be used: {unhandled}")
     return settings

@@ -50,8 +50,8 @@ def test_the_suite_leaves_no_database_behind(postgres_server: str, tmp_path: Pat
         "tests.conftest",
         "-p",
         "no:cacheprovider",
-        "-p",
-        "no:xdist",
+        "-n",
+        "0",
     ]
     command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(file)]
     settings = {"FLOWACTIONS_TEST_POSTGRES_URL": postgres_server, "FLOWACTIONS_TEST_NOTE": str(noted)}

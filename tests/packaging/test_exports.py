@@ -26,7 +26,7 @@ def test_every_error_explains_itself() -> None:
     errors = importlib.import_module("flowactions_hookspecs.errors")
     for name in vars(errors):
         value = getattr(errors, name)
-        if isinstance(value, type) and issubclass(value, Exception):
+        if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, Warning):
             assert str(value()) == (value.__doc__ or "").partition("\n")[0]
             assert name in (errors.__doc__ or ""), f"{name} is missing from the drawn tree"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import ORIGIN, fastapi, make, starlette
-from tests.waiting import until
+from tests.waiting import SAFETY_SECONDS, until
 
 HOSTS: dict[str, Callable[..., Any]] = {
     "fastapi": fastapi,
@@ -63,7 +64,6 @@ ASKS = [
     Ask("GET", "/who"),
     Ask("GET", "/stream"),
     Ask("POST", "/upload", b"x" * 300_000),
-    Ask("GET", "/background"),
     Ask("GET", "/background"),
     Ask("GET", "/typed/7"),
     Ask("GET", "/typed/seven"),
@@ -131,7 +131,17 @@ async def answers(url: str, asks: list[Ask]) -> list[Any]:
             if "set-cookie" in headers:  # signed with the time
                 headers["set-cookie"] = headers["set-cookie"].partition("=")[0]
             found.append((ask.method, ask.path, answer.status_code, headers, answer.text.replace(url, "URL")))
+        if any(ask.path == "/background" for ask in asks) and answer_of(found, "/background") == "0 done":
+            # The task that the first of these began ends in its own time.
+            async with asyncio.timeout(SAFETY_SECONDS):
+                while (await client.get("/background")).text == "0 done":  # noqa: ASYNC110  the task is the framework's
+                    await asyncio.sleep(0.01)
     return found
+
+
+def answer_of(found: list[Any], path: str) -> str:
+    """Give the body of the answer for a path."""
+    return next(str(each[4]) for each in found if each[1] == path)
 
 
 @pytest.mark.parametrize("host", HOSTS)

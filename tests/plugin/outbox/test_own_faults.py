@@ -318,8 +318,8 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
 
     async def tell(*_: Any) -> None:
         if answered.is_set():
-            asyncio.get_running_loop().call_later(0.2, setattr, database, "_engine", opened[0])
-            asyncio.get_running_loop().call_later(0.2, setattr, database, "_thread", opened[1])
+            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "current", opened[0])
+            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "thread", opened[1])
             completer.flush = flush  # type: ignore[method-assign]
             if completer.behind:
                 raise crash
