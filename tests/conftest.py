@@ -26,6 +26,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return int(given) if given else 2 * count
 
 
+SLOW = ("tests/benchmarks/", "tests/crash/", "tests/packaging/", "tests/plugin/egress/test_receivers.py")
+"""Where tests take seconds each: they begin first, so that at the end no process is left alone with them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal the slow tests out: each process gets its share of them first."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.nodeid.startswith(SLOW)]
+    quick = [item for item in items if not item.nodeid.startswith(SLOW)]
+    size = -(-len(items) // count)
+    dealt: list[pytest.Item] = []
+    for number in range(count):
+        first = slow[number::count]
+        room = max(0, size - len(first))
+        dealt += [*first, *quick[:room]]
+        del quick[:room]
+    items[:] = [*dealt, *quick]
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Async tests run on asyncio."""

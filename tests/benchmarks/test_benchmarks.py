@@ -19,7 +19,9 @@ def printed(module: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert all(value > 0 for value in found.values() if isinstance(value, float))
+    # "joined" is a difference of two medians, which may be anything when little is measured.
+    measured = [value for name, value in found.items() if "joined" not in name]
+    assert all(value > 0 for value in measured if isinstance(value, float))
     return found
 
 

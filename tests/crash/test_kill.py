@@ -32,8 +32,8 @@ POINTS = ["claimed", "sent", "answered", "writing", "written"]
 @pytest.mark.parametrize(
     ("delivery", "count", "points"),
     [
-        pytest.param("scheduled", 300, POINTS * 2, id="scheduled"),
-        pytest.param("continuous", 300, POINTS * 2, id="continuous"),
+        pytest.param("scheduled", 300, POINTS, id="scheduled"),
+        pytest.param("continuous", 300, POINTS, id="continuous"),
         pytest.param("scheduled", 1000, POINTS * 8, id="scheduled-soak", marks=pytest.mark.soak),
         pytest.param("continuous", 1000, POINTS * 8, id="continuous-soak", marks=pytest.mark.soak),
     ],
