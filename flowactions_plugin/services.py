@@ -117,11 +117,11 @@ class Services:
         return self._nodes
 
     def logic_action_types(self) -> Sequence[LogicActionType]:
-        """Give the webhook action."""
+        """Returns the webhook action."""
         return [LogicActionType(name="webhook", dispatch=self._dispatcher.dispatch)]
 
     def route_handlers(self) -> Sequence[Router]:
-        """Give the routes."""
+        """Returns the routes."""
         dashboard_url = (self._settings.public_url or "") + self._settings.connections_path
         own = origin_of(self._settings.public_url or "")
         origins = [*self._settings.dashboard_origins, *([own] if own else [])]
@@ -144,13 +144,13 @@ class Services:
         self, organization_id: str, connection: Transaction
     ) -> Callable[[], Awaitable[None]] | None:
         if isinstance(self._chat, NotConfigured):
-            # A connection of earlier times goes all the same; its token cannot be revoked without the settings.
+            # A connection that was made when chat was configured is deleted all the same; its token cannot be revoked without the settings.
             await ConnectionStore(self._database).pop(organization_id, connection)
             return None
         return await self._chat.connections.organization_deleted(organization_id, connection)
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
-        """Give what runs inside the host: everything, or nothing when ``flowactions worker`` does it."""
+        """Returns what runs inside the host: everything, or nothing when ``flowactions worker`` does it."""
         return self.worker_tasks() if self._settings.host_worker else []
 
     def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
@@ -158,7 +158,7 @@ class Services:
         return [] if self._settings.host_worker else self.worker_tasks()
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Give the delivery worker, what takes deferred nodes over from processes that are gone, and retention."""
+        """Returns the delivery worker, the recovery of deferred nodes whose leases expired, and retention."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(

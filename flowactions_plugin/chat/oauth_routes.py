@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -95,7 +95,7 @@ async def callback(
                 host,
                 "dashboard_principal",
                 DashboardPrincipal | None,
-                ScopeRequest(cast("dict[str, Any]", request.scope)),
+                ScopeRequest(request.scope),
             ),
         )
     except OAuthFailed as exc:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Progress, Request, Response
 from flowactions_plugin.errors import HostFailed, SendFailed
 
@@ -49,8 +50,7 @@ class HostTransport:
         except HostFailed:
             raise
         except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             raise HostFailed(f"{self._name} was cancelled from within") from exc
         except Exception as exc:

@@ -77,7 +77,7 @@ class RouteGuard:
 
     async def _authenticate(self, request: ASGIRequest, rules: RouteRules) -> None:
         found: DashboardPrincipal | ApiPrincipal | None
-        seen = ScopeRequest(cast("dict[str, Any]", request.scope))
+        seen = ScopeRequest(request.scope)
         if rules.caller == "dashboard":
             found = await ask(self._host, "dashboard_principal", DashboardPrincipal | None, seen)
             otherwise = "This needs a dashboard session."

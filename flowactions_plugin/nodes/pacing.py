@@ -13,8 +13,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
-from flowactions_hookspecs.editing import PLUGIN_ERROR_MESSAGE
-from flowactions_hookspecs.nodes import AdvancedState
+from flowactions_hookspecs.nodes import AdvancedState, plugin_failed
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
@@ -221,7 +220,7 @@ class Pacing:
             except Exception:
                 # It does not keep those behind it. Its record stays, is tried again, and is dropped in the end.
                 log.exception("deferred node %s failed unexpectedly", printable(record.node.id))
-                results.append(_failed(record.node))
+                results.append(plugin_failed(record.node.id))
                 complete = False
             if results[-1].halt:
                 break
@@ -247,10 +246,6 @@ async def keep_recovering(pacing: Pacing) -> None:
                 log.warning("deferred nodes wait for the database: %s", exc)
             away = True
         await asyncio.sleep(RECOVER_SECONDS)
-
-
-def _failed(node: Node) -> NodeResult:
-    return NodeResult(node_id=node.id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:

@@ -21,8 +21,9 @@ from flowactions_hookspecs import (
     Walk,
     provides,
 )
-from flowactions_hookspecs.editing import PLUGIN_ERROR_MESSAGE
 from flowactions_hookspecs.hooks import returned
+from flowactions_hookspecs.nodes import plugin_failed
+from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
@@ -79,8 +80,7 @@ class NodeRunner:
             async with asyncio.timeout(RUN_SECONDS):
                 action = await _reach(node_type, walk, node)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_being_cancelled():
                 raise
             raise NodeFailed(f"a node of type {node_type.name!r} was cancelled from within") from None
         if isinstance(action, NodeResult):
@@ -187,8 +187,7 @@ class NodeRunner:
         except (NodeFailed, StorageUnavailable, TransactionInvalid):
             raise
         except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_being_cancelled():
                 raise
             raise NodeFailed(failed) from exc
         except Exception as exc:
@@ -257,7 +256,7 @@ async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | In
     except PluginInvalid as exc:
         # It has run, as far as anybody knows, so it does not run again.
         log.error("node %s: %s", printable(node.id), exc)  # noqa: TRY400
-        return NodeResult(node_id=node.id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
+        return plugin_failed(node.id)
 
 
 def _prepared(action: InTransaction) -> PreparedDelivery | None:

@@ -125,7 +125,7 @@ class DeferredStore:
     async def state(
         self, step: Step, transaction: AsyncConnection | None = None
     ) -> Literal["done", "running", "halted"]:
-        """Tell how a step stands whose records somebody else has taken."""
+        """Returns the state of a step whose records another call has leased."""
         found = await self.queries.find(step, transaction)
         return found.state if found.state == "done" or found.state == "halted" else "running"  # noqa: PLR1714  narrows
 
@@ -254,9 +254,9 @@ class DeferredStore:
         return removed.rowcount == 1
 
     async def halt(self, walk: Walk, connection: AsyncConnection) -> None:
-        """Remember that a run was halted, and remove everything that still waits in it."""
+        """Records that a run was halted, and removes everything that still waits in it."""
         step = step_of(walk, None)
-        # In the order in which others lock them, so that nobody waits in a circle.
+        # To avoid deadlock, rows are locked in id order.
         rest = select(deferred.c.id).where(*of_run(deferred, step)).order_by(deferred.c.id).with_for_update()
         await connection.execute(delete(deferred).where(deferred.c.id.in_(rest)))
         halted = {**step._asdict(), "halted_at": self._database.now()}

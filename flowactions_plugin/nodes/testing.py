@@ -44,8 +44,8 @@ WAIT_SECONDS: Final = 12.0
 RUN_SECONDS: Final = 30.0
 """How long a node of any type may run in a test."""
 
-FIRST_LOOK_SECONDS: Final = 0.05
-LOOK_SECONDS: Final = 0.5
+FIRST_POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.5
 
 _NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
 """What may be an address, with a port perhaps."""
@@ -59,17 +59,17 @@ class NodeTests:
 
     Args:
         run: runs a node that was reached.
-        store: where the deliveries of webhooks are.
+        queries: where the deliveries of webhooks are.
         admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
         host: has the signing secrets.
         wait_seconds: how long the end of an attempt is waited for.
     """
 
     def __init__(
-        self, run: Run, store: OutboxQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
+        self, run: Run, queries: OutboxQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
     ) -> None:
         self._run = run
-        self._store = store
+        self._queries = queries
         self._admit = admit
         self._host = host
         self._wait_seconds = wait_seconds
@@ -149,9 +149,9 @@ class NodeTests:
     async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
         """Waits for the end of a delivery's first attempt, whichever process makes it."""
         until = time.monotonic() + self._wait_seconds
-        pause = FIRST_LOOK_SECONDS
+        pause = FIRST_POLL_SECONDS
         while True:
-            outcome = await self._look(organization_id, delivery_id)
+            outcome = await self._poll(organization_id, delivery_id)
             if outcome is not None:
                 return outcome
             left = until - time.monotonic()
@@ -159,11 +159,11 @@ class NodeTests:
                 message = "The attempt has not ended yet. It is made all the same: look at the delivery for its outcome."
                 return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
             await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, LOOK_SECONDS)
+            pause = min(pause * 1.5, POLL_SECONDS)
 
-    async def _look(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
+    async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
         try:
-            found = await self._store.detail(delivery_id, organization_id)
+            found = await self._queries.detail(delivery_id, organization_id)
         except StorageUnavailable:
             return None
         if found is None:
@@ -189,7 +189,7 @@ class NodeTests:
 
 
 def without_addresses(text: str, authored: str) -> str:
-    """Leaves out network addresses that the author did not write: what a name leads to here is nobody's business.
+    """Leaves out network addresses that the author did not write: what a name resolves to here is not shown to authors.
 
     Args:
         text: for the author.

@@ -92,9 +92,9 @@ class Outbox:
             BodyTooLarge: the body is larger than may be enqueued.
             HeadersTooLarge: the custom headers are larger than receivers accept.
         """
-        self._check_size(webhook)
+        request = self._request(webhook)
         destination = await self._guard.check(webhook.url)
-        delivery, dropped = self.serialize(webhook, destination.url, destination.key)
+        delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
         if dropped:
             log.warning(
                 "webhook %s: invalid or reserved headers are left out: %r%s",
@@ -119,9 +119,12 @@ class Outbox:
             BodyTooLarge: the body is larger than may be enqueued.
             HeadersTooLarge: the custom headers are larger than receivers take.
         """
-        self._check_size(webhook)
-        method = method_name(webhook.method) or "POST"
-        body = None if method in BODYLESS_METHODS else webhook.body
+        return self._serialize(webhook, self._request(webhook), url, destination)
+
+    def _serialize(
+        self, webhook: Webhook, request: tuple[str, bytes | None], url: str, destination: str
+    ) -> tuple[NewDelivery, tuple[str, ...]]:
+        method, body = request
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         headers, dropped = delivery_headers(
@@ -142,12 +145,19 @@ class Outbox:
             max_attempts=capped_attempts(webhook.max_attempts),
         ), dropped
 
-    def _check_size(self, webhook: Webhook) -> None:
-        body = None if (method_name(webhook.method) or "POST") in BODYLESS_METHODS else webhook.body
+    def _request(self, webhook: Webhook) -> tuple[str, bytes | None]:
+        """Returns method and body as they are sent.
+
+        Raises:
+            BodyTooLarge: the body is larger than may be enqueued.
+        """
+        method = method_name(webhook.method) or "POST"
+        body = None if method in BODYLESS_METHODS else webhook.body
         if body is not None and len(body) > self.max_body_bytes:
             raise BodyTooLarge(
                 f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
             )
+        return method, body
 
     async def write(self, delivery: NewDelivery, connection: Transaction | None = None) -> None:
         """Write a delivery within the caller's transaction; it is due when that commits.

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from flowactions_hookspecs import Delivery, Origin, OriginGone, PluginOrigin
+from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
@@ -65,8 +66,7 @@ async def call_host(method: Callable[[Any], Any], argument: object, name: str | 
             raise
         raise HostFailed(f"{name} did not answer within {HOST_SECONDS:g} s") from exc
     except asyncio.CancelledError as exc:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_being_cancelled():
             raise
         raise HostFailed(f"{name} was cancelled from within") from exc
 

@@ -19,12 +19,20 @@ from flowactions_hookspecs.checks import (
     check_webhook,
 )
 from flowactions_hookspecs.core import Core
-from flowactions_hookspecs.editing import PLUGIN_ERROR_MESSAGE, Editing
+from flowactions_hookspecs.editing import Editing, unknown_type
 from flowactions_hookspecs.errors import TransactionInvalid
 from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.logic import Firing
-from flowactions_hookspecs.nodes import Advanced, Node, NodeResult, NodeType, Walk
+from flowactions_hookspecs.nodes import (
+    PLUGIN_ERROR_MESSAGE,
+    Advanced,
+    Node,
+    NodeResult,
+    NodeType,
+    Walk,
+    plugin_failed,
+)
 from flowactions_hookspecs.openapi import openapi_document
 from flowactions_hookspecs.origins import LogicActionRef, PluginOrigin
 from flowactions_hookspecs.webhooks import OutboundWebhook, PreparedWebhook, Receipt
@@ -189,21 +197,15 @@ class FlowActions(Editing):
         check_node(node)
         if node.type not in self.node_types:
             log.error("no plugin offers node type %r of node %r", node.type, node.id)
-            return NodeResult(
-                node_id=node.id,
-                status="failed",
-                reason="unknown_node_type",
-                message=f"No installed plugin offers the node type {node.type!r}.",
-            )
+            problem = unknown_type(node.type)
+            return NodeResult(node_id=node.id, status="failed", reason=problem.code, message=problem.message)
         try:
             return returned(await self._core.runtime.reach(walk, node, transaction), NodeResult, "the runtime")
         except TransactionInvalid:
             raise
         except Exception:
             log.exception("node %r of type %r failed in its plugin", node.id, node.type)
-            return NodeResult(
-                node_id=node.id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE
-            )
+            return plugin_failed(node.id)
 
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None

@@ -97,7 +97,7 @@ class Core:
         self.route_handlers = prefixed([owned.value for owned in routes], self.prefix)
         self.signing_secrets = secrets
         self._tasks = tuple(owned.value for owned in tasks)
-        # Opened first and closed last: the others may use it while they open.
+        # The runtime is opened first and closed last: its tables exist when the other plugins open.
         self._lifespans = sorted(lifespans, key=lambda owned: owned.plugin != runtime.plugin)
         vars(self.host)[LOADED] = self
 

@@ -12,11 +12,10 @@ from flowactions_hookspecs.checks import check_draft
 from flowactions_hookspecs.core import Core
 from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview, TestOutcome
 from flowactions_hookspecs.hooks import returned
-from flowactions_hookspecs.nodes import NodeType, Walk
+from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeType, Walk
 
 log = logging.getLogger("flowactions")
 
-PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
 MASK: Final = "••••••••"
 """What a preview is given in place of a secret."""
 
@@ -43,7 +42,7 @@ class Editing:
         check_draft(draft)
         node_type = self._core.node_types.get(draft.node.type)
         if node_type is None:
-            return (_unknown_type(draft),)
+            return (unknown_type(draft.node.type),)
         if node_type.check is None:
             return ()
         try:
@@ -70,7 +69,7 @@ class Editing:
         check_draft(draft, walk)
         node_type = self._core.node_types.get(draft.node.type)
         if node_type is None:
-            return Preview(problems=(_unknown_type(draft),))
+            return Preview(problems=(unknown_type(draft.node.type),))
         if node_type.preview is None:
             message = f"Nodes of type {node_type.title} have no preview."
             return Preview(problems=(ConfigProblem(code="no_preview", message=message, severity="warning"),))
@@ -95,7 +94,7 @@ class Editing:
         self._core.check_usable()
         check_draft(draft, walk)
         if draft.node.type not in self._core.node_types:
-            problem = _unknown_type(draft)
+            problem = unknown_type(draft.node.type)
             return TestOutcome(status="skipped", reason=problem.code, message=problem.message)
         try:
             return returned(await self._core.runtime.test(draft, walk), TestOutcome, "the runtime")
@@ -104,9 +103,11 @@ class Editing:
             return TestOutcome(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
 
-def _unknown_type(draft: NodeDraft) -> ConfigProblem:
-    message = f"No installed plugin offers the node type {draft.node.type!r}."
-    return ConfigProblem(code="unknown_node_type", message=message)
+def unknown_type(name: str) -> ConfigProblem:
+    """Returns what is wrong with a node of a type that no plugin offers."""
+    return ConfigProblem(
+        code="unknown_node_type", message=f"No installed plugin offers the node type {name!r}."
+    )
 
 
 def _masked(draft: NodeDraft, node_type: NodeType) -> NodeDraft:

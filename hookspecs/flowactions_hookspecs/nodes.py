@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 else:
     # Aliases are made at run time, and the contract imports no SQLAlchemy.
     AsyncConnection = Any
+
+PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
 
 AdvancedState: TypeAlias = Literal["done", "running", "halted", "unavailable"]
 Status: TypeAlias = Literal["sent", "queued", "recorded", "skipped", "failed"]
@@ -104,6 +106,11 @@ class NodeResult(ContractStruct, frozen=True, kw_only=True):
     message: str | None = None
     halt: bool = False
     delivery_id: str | None = None
+
+
+def plugin_failed(node_id: str) -> NodeResult:
+    """Returns the result of a node whose plugin does not do what the contract says."""
+    return NodeResult(node_id=node_id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
 
 class InTransaction(Struct, frozen=True):

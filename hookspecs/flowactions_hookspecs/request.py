@@ -41,7 +41,7 @@ class ScopeRequest:
         scope: of an HTTP request.
     """
 
-    def __init__(self, scope: Mapping[str, Any]) -> None:
+    def __init__(self, scope: Mapping[str, object]) -> None:
         self._connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(cast("Scope", scope))
 
     @property

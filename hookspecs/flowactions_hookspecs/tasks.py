@@ -77,16 +77,16 @@ class Supervisor:
             started = clock()
             try:
                 await task.run()
-                if _is_being_cancelled():
+                if is_being_cancelled():
                     return
                 log.error("background task %s returned before it was cancelled", task.name)
             except asyncio.CancelledError:
-                if _is_being_cancelled():
+                if is_being_cancelled():
                     raise
                 log.exception("background task %s was cancelled from within", task.name)
             except Exception:
                 log.exception("background task %s crashed", task.name)
-                if _is_being_cancelled():
+                if is_being_cancelled():
                     return
             crashes = 1 if clock() - started >= SETTLED_SECONDS else crashes + 1
             delay = self._delay(crashes)
@@ -94,6 +94,7 @@ class Supervisor:
             await asyncio.sleep(delay)
 
 
-def _is_being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
+    """Returns whether somebody cancels the current task; not so when what it awaits was cancelled from within."""
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0

@@ -99,7 +99,7 @@ class Wrapped:
             if "app" in scope:
                 own[_HOST_APP] = scope["app"]
         except Exception:
-            log.exception("a request could not be told from the plugins' and is passed on to the app")
+            log.exception("a request could not be routed, and is passed on to the app")
             return None
         return own
 

@@ -44,7 +44,7 @@ class WrappedLifespan:
         self._answered = False
         self._start_error: Exception | None = None
         self._start_failure_sent = False
-        self._app_told_to_stop = False
+        self._app_was_stopped = False
         self._stop_failure: str | None = None
 
     async def run(self, scope: MutableMapping[str, Any]) -> None:
@@ -72,8 +72,8 @@ class WrappedLifespan:
             raise self._start_error  # as frameworks do after they said so; some servers and test clients only see this
 
     async def _app_receives(self) -> Message:
-        if self._start_error is not None and not self._app_told_to_stop:
-            self._app_told_to_stop = True
+        if self._start_error is not None and not self._app_was_stopped:
+            self._app_was_stopped = True
             return {"type": "lifespan.shutdown"}
         return await self._next()
 

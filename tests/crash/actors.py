@@ -6,13 +6,16 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.crash.forking import Forked, fork
 
 ANSWER_BYTES = 1 << 22
+
+AT_ONCE = 4
+"""Processes."""
 
 
 class Actor:
@@ -70,3 +73,12 @@ async def actors(settings: Mapping[str, str], count: int) -> AsyncIterator[list[
             await actor.process.wait()
             assert actor.process.stdin is not None
             actor.process.stdin.close()
+
+
+async def advance_and_die(settings: Mapping[str, str], walks: Sequence[Mapping[str, Any]]) -> None:
+    """Advance each run to step s in a process that ends at another point of it: the first run's at the first point."""
+    for first in range(0, len(walks), AT_ONCE):
+        some = walks[first : first + AT_ONCE]
+        async with actors(settings, len(some)) as doomed:
+            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
+                await actor.die(first + number + 1, do="advance", walk=walk, step="s")

@@ -18,11 +18,9 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings import read_settings
 from tests.chatting import adopt, adopting_settings
-from tests.crash.actors import actors
+from tests.crash.actors import AT_ONCE, actors, advance_and_die
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
-
-AT_ONCE = 4
 
 
 class Field:
@@ -125,11 +123,7 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
         points = await actor.points(do="advance", walk=await field.record(*kinds), step="s")
     assert points >= 8
     runs = [await field.record(*kinds) for _ in range(points)]
-    for first in range(0, points, AT_ONCE):
-        some = runs[first : first + AT_ONCE]
-        async with actors(field.settings, len(some)) as doomed:
-            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
-                await actor.die(first + number + 1, do="advance", walk=walk, step="s")
+    await advance_and_die(field.settings, runs)
     await field.abandon()
 
     # The step is reached once more, or the run is taken over by whoever looks after what was abandoned.
@@ -185,11 +179,7 @@ async def test_killed_at_a_halt_no_later_node_runs(field: Field) -> None:
     async with actors(field.settings, 1) as (actor,):
         points = await actor.points(do="advance", walk=await field.record(*kinds), step="s")
     runs = [await field.record(*kinds) for _ in range(points)]
-    for first in range(0, points, AT_ONCE):
-        some = runs[first : first + AT_ONCE]
-        async with actors(field.settings, len(some)) as doomed:
-            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
-                await actor.die(first + number + 1, do="advance", walk=walk, step="s")
+    await advance_and_die(field.settings, runs)
     for walk in runs:
         assert (await field.actions.advance(a_walk(**walk), "s")).state in {"running", "halted"}
     await field.abandon()

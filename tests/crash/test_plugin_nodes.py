@@ -16,13 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings import read_settings
-from tests.crash.actors import actors
+from tests.crash.actors import AT_ONCE, actors, advance_and_die
 from tests.packaging.wheels import install_crm
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
 
-AT_ONCE = 4
 KINDS = ("crm_upsert", "webhook", "crm_note", "chat_message", "crm_contact")
 RAN = ["crm_upsert:queued", "webhook:queued", "crm_note:sent", "chat_message:failed", "crm_contact:sent"]
 """No workspace is connected here: a chat message fails, and the flow goes on."""
@@ -148,11 +147,7 @@ async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: 
         points = await actor.points(do="advance", walk=await field.record(*KINDS), step="s")
     assert points >= 20
     runs = [await field.record(*KINDS) for _ in range(points)]
-    for first in range(0, points, AT_ONCE):
-        some = runs[first : first + AT_ONCE]
-        async with actors(field.settings, len(some)) as doomed:
-            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
-                await actor.die(first + number + 1, do="advance", walk=walk, step="s")
+    await advance_and_die(field.settings, runs)
     await field.expire()
     worker = TellingHost({**field.settings, "FLOWACTIONS_HOST_WORKER": "on"}, database=field.engine)
     with pytest.MonkeyPatch.context() as patched:
@@ -185,11 +180,7 @@ async def test_a_node_that_halts_ends_the_run(field: Installed, packages: Path, 
         points = await actor.points(do="advance", walk=walk, step="s")
     assert (await field.actions.advance(a_walk(**walk), "s")).state == "halted"
     runs = [await field.record(*kinds) for _ in range(points)]
-    for first in range(0, points, AT_ONCE):
-        some = runs[first : first + AT_ONCE]
-        async with actors(field.settings, len(some)) as doomed:
-            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
-                await actor.die(first + number + 1, do="advance", walk=walk, step="s")
+    await advance_and_die(field.settings, runs)
     await field.expire()
     host = TellingHost(field.settings, database=field.engine)
     with pytest.MonkeyPatch.context() as patched:

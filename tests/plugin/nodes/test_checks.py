@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from flowactions_plugin.nodes.checks import (
 from flowactions_plugin.nodes.template import Variables, as_json_of_same_length, interpolate_json
 from flowactions_plugin.nodes.template_check import json_fault, unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig
-from tests.chatting import Adopted, adopted
+from tests.chatting import Adopted
 from tests.support import SmallHost, a_walk, development, services_of
 
 LIMIT = 1 << 20
@@ -388,15 +388,7 @@ def connections_of(run: Adopted) -> Connections:
 
 
 class TestChat:
-    @pytest.fixture
-    async def run(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[Adopted]:
-        monkeypatch.chdir(tmp_path)
-        async with adopted(database_url) as running:
-            yield running
-
-    async def test_a_message_without_errors_is_sent_and_one_with_an_error_is_not(self, run: Adopted) -> None:
+    async def test_a_message_without_errors_is_sent_and_one_with_an_error_is_not(self, chat: Adopted) -> None:
         """With the provider asked, what `check` says is what `reach` does."""
         examples: list[dict[str, Any]] = []
 
@@ -407,8 +399,8 @@ class TestChat:
 
         collect()
         for config in examples:
-            problems = await run.actions.check(a_draft("chat_message", ask_provider=True, **config))
-            result = await run.reach(config)
+            problems = await chat.actions.check(a_draft("chat_message", ask_provider=True, **config))
+            result = await chat.reach(config)
             errors = [each for each in problems if each.severity == "error"]
             assert (result.status == "sent") == (not errors), (config, problems, result)
 
@@ -426,15 +418,15 @@ class TestChat:
         ],
     )
     async def test_the_provider_is_asked_about_the_target(
-        self, run: Adopted, config: dict[str, Any], expected: tuple[str, str] | None
+        self, chat: Adopted, config: dict[str, Any], expected: tuple[str, str] | None
     ) -> None:
         """One call, nothing is posted, and the advice is that of a send; not asked for, there is no call at all."""
         draft = a_draft("chat_message", ask_provider=True, chatMessageText="hi", **config)
-        problems = await run.actions.check(draft)
+        problems = await chat.actions.check(draft)
         assert told(problems) == ([] if expected is None else [(*expected, "error")])
-        assert run.provider.calls == ["users.info" if "chatUserId" in config else "conversations.info"]
-        assert await run.actions.check(a_draft("chat_message", chatMessageText="hi", **config)) == ()
-        assert len(run.provider.calls) == 1
+        assert chat.provider.calls == ["users.info" if "chatUserId" in config else "conversations.info"]
+        assert await chat.actions.check(a_draft("chat_message", chatMessageText="hi", **config)) == ()
+        assert len(chat.provider.calls) == 1
 
     @pytest.mark.parametrize(
         "fault",
@@ -449,40 +441,40 @@ class TestChat:
             Fault(200, b'{"ok":true,"channel":{}}', (("content-type", "application/json"),)),
         ],
     )
-    async def test_a_provider_that_fails_is_a_warning(self, run: Adopted, fault: Fault) -> None:
+    async def test_a_provider_that_fails_is_a_warning(self, chat: Adopted, fault: Fault) -> None:
         """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""
-        run.provider.faults["conversations.info"].append(fault)
+        chat.provider.faults["conversations.info"].append(fault)
         draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
-        (problem,) = await run.actions.check(draft)
+        (problem,) = await chat.actions.check(draft)
         assert (problem.code, problem.severity) == ("not_checked", "warning")
 
-    async def test_a_private_channel_that_the_app_cannot_see_may_exist(self, run: Adopted) -> None:
+    async def test_a_private_channel_that_the_app_cannot_see_may_exist(self, chat: Adopted) -> None:
         """Without the scope to list private channels, one that is not found is a warning."""
-        token = run.provider.state.tokens_of(run.provider.state.workspaces[0])[0]
-        connections = connections_of(run)
+        token = chat.provider.state.tokens_of(chat.provider.state.workspaces[0])[0]
+        connections = connections_of(chat)
         stored = await connections.existing("acme")
         await connections._store.change_missing_scopes(stored, lambda _: ["groups:read"])
         token.scopes = tuple(scope for scope in token.scopes if scope != "groups:read")
         draft = a_draft("chat_message", ask_provider=True, chatChannelId="GNONE", chatMessageText="hi")
-        assert told(await run.actions.check(draft)) == [("chatChannelId", "channel_not_found", "warning")]
+        assert told(await chat.actions.check(draft)) == [("chatChannelId", "channel_not_found", "warning")]
 
-    async def test_a_connection_that_cannot_be_used_is_an_error(self, run: Adopted) -> None:
+    async def test_a_connection_that_cannot_be_used_is_an_error(self, chat: Adopted) -> None:
         """A revoked token is known without asking; another organization has no connection."""
-        connections = connections_of(run)
+        connections = connections_of(chat)
         await connections._store.revoke([await connections.existing("acme")], "token_revoked")
         draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
-        assert told(await run.actions.check(draft)) == [("token_revoked", "error")]
+        assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
         other = NodeDraft(organization_id="globex", agent_id="a", node=draft.node)
-        assert told(await run.actions.check(other)) == [("not_connected", "error")]
-        assert run.provider.calls == []
+        assert told(await chat.actions.check(other)) == [("not_connected", "error")]
+        assert chat.provider.calls == []
 
-    async def test_asking_writes_nothing_of_a_dead_token(self, run: Adopted) -> None:
+    async def test_asking_writes_nothing_of_a_dead_token(self, chat: Adopted) -> None:
         """The check says that the token is dead, and leaves noting it to what sends."""
-        for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
+        for token in chat.provider.state.tokens_of(chat.provider.state.workspaces[0]):
             token.dead = "token_revoked"
         draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
-        assert told(await run.actions.check(draft)) == [("token_revoked", "error")]
-        assert (await connections_of(run).existing("acme")).status == "active"
+        assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
+        assert (await connections_of(chat).existing("acme")).status == "active"
 
 
 async def test_without_chat_settings_the_problem_names_them(

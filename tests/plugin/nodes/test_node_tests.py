@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, without_addresses
 from flowactions_plugin.storage.schema import halted_runs, outbox
-from tests.chatting import Adopted, adopted
+from tests.chatting import Adopted
 from tests.recorder import Recorder, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of
 
@@ -237,14 +236,6 @@ class TestOtherTypes:
 
 
 class TestChat:
-    @pytest.fixture
-    async def chat(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[Adopted]:
-        monkeypatch.chdir(tmp_path)
-        async with adopted(database_url) as running:
-            yield running
-
     async def test_a_message_is_posted(self, chat: Adopted) -> None:
         """The outcome is that of the send, and how long it took."""
         draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi {{userId}}")

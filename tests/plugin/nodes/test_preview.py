@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from sqlalchemy import select, text
 from flowactions_hookspecs import FlowActions, Node, NodeDraft, Preview
 from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flowactions_plugin.storage.schema import metadata, outbox
-from tests.chatting import Adopted, adopted
+from tests.chatting import Adopted
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -172,14 +171,6 @@ async def test_no_secret_ever_appears(run: Running) -> None:
 
 
 class TestChat:
-    @pytest.fixture
-    async def chat(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[Adopted]:
-        monkeypatch.chdir(tmp_path)
-        async with adopted(database_url) as running:
-            yield running
-
     @pytest.mark.parametrize(
         ("config", "content"),
         [
