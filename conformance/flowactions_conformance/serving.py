@@ -59,7 +59,9 @@ async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterato
         RuntimeError: the app did not start; its log says why.
     """
     listener = listener or listen()
-    config = uvicorn.Config(app, lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, interface="asgi3", lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=5
+    )
     server = _Server(config)
     running = asyncio.create_task(_run(server, listener))
     try:

@@ -60,14 +60,21 @@ class Receiver:
     Args:
         secret: the signing secret.
         clock: Unix seconds.
+        on_arrival: called with each request once it is recorded.
 
     Attributes:
         arrivals: the newest thousand, oldest first.
         app: the ASGI app.
     """
 
-    def __init__(self, secret: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        secret: str,
+        clock: Callable[[], float] = time.time,
+        on_arrival: Callable[[Arrival], None] = lambda _: None,
+    ) -> None:
         self._secret = secret
+        self._on_arrival = on_arrival
         self._clock = clock
         self._seen: Counter[str] = Counter()
         self._total = 0
@@ -97,6 +104,7 @@ class Receiver:
             answer=_answer(path, seen),
         )
         self.arrivals.append(arrival)
+        self._on_arrival(arrival)
         return arrival
 
     def _count(self, event_id: str) -> int:

@@ -25,6 +25,7 @@ class ReferenceApp(NamedTuple):
     app: Litestar
     host: ReferenceHost
     actions: FlowActions
+    walker: Walker
 
 
 def create_app(
@@ -68,4 +69,4 @@ def create_app(
         openapi_config=OpenAPIConfig(title="Reference host", version="1", components=OPENAPI_COMPONENTS),
         logging_config=None,
     )
-    return ReferenceApp(app, host, actions)
+    return ReferenceApp(app, host, actions, walker)

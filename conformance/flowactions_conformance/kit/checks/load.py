@@ -1,0 +1,42 @@
+"""LOAD: the host loads every installed plugin, once, and keeps two hosts in one process apart."""
+
+from __future__ import annotations
+
+from flowactions_conformance.kit.probe import NODE
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.trial import Trial
+
+
+@check(
+    "LOAD-1",
+    profile="core",
+    clause="contract: Hooks; spec 1.7",
+    causes=(
+        "the host does not load plugins with FlowActions.load(host), which reads the entry points",
+        "the host was loaded before the kit put its plugin on the path: load in make_host, not at import",
+    ),
+)
+async def loads_installed_plugins(trial: Trial) -> None:
+    """A plugin that is installed is loaded, without any change to the host."""
+    loaded = trial.reports("loaded")
+    trial.expect(
+        loaded,
+        "the probe plugin, which is on the path with an entry point, was not loaded",
+        expected="its hook flowactions_node_types is called by FlowActions.load",
+        actual="it was never called",
+    )
+    trial.equal(len(loaded), 1, "the plugins were loaded more than once for one host")
+
+
+@check(
+    "LOAD-2",
+    profile="core",
+    clause="contract: Hooks, NodeType; spec 1.7",
+    causes=("the palette is a fixed list: make it of actions.node_types",),
+)
+async def shows_the_node_types_of_all_plugins(trial: Trial) -> None:
+    """The editor's palette offers the node types of every plugin."""
+    await trial.seed()
+    names = [entry.get("name") for entry in await trial.call("palette", trial.author)]
+    for name in (NODE, "webhook", "chat_message"):
+        trial.equal(names.count(name), 1, f"the palette must offer {name!r} once", causes=trial.check.causes)

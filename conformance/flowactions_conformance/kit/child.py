@@ -1,0 +1,122 @@
+"""The child process in which a host runs: ``python -m flowactions_conformance.kit.child``, started by `processes`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import msgspec
+
+from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.factories import load_factory
+from flowactions_conformance.kit.hosting import METHODS, LogLines, Output, call_driver, live
+from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.under_test import HostUnderTest
+from flowactions_conformance.serving import listen
+
+
+class Child:
+    """The child's side of the connection.
+
+    Args:
+        reader: from the parent.
+        writer: to the parent.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._stopping = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def run(self, start: Start) -> int:
+        """Serves the host until the parent, or a signal, stops it.
+
+        Returns:
+            The exit status.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        output = Output()
+        logging.getLogger().addHandler(LogLines(output))
+        logging.basicConfig(level=logging.WARNING)
+        try:
+            await live(
+                load_factory(start.factory),
+                start.env,
+                listen(start.port),
+                self._serving,
+                lambda about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
+                output,
+            )
+        except DriverFault as exc:
+            self._reply(Reply(number=0, error=str(exc)))
+        except OSError as exc:
+            self._reply(Reply(number=0, error=f"port {start.port} cannot be used: {exc}"))
+        else:
+            return 0
+        with suppress(ConnectionError):
+            await self._writer.drain()
+        return 1
+
+    async def _serving(self, host: HostUnderTest) -> None:
+        reading = asyncio.create_task(self._read(host))
+        await self._stopping.wait()
+        reading.cancel()
+
+    async def _read(self, host: HostUnderTest) -> None:
+        while line := await self._reader.readline():
+            task = asyncio.create_task(self._answer(host, msgspec.json.decode(line, type=Call)))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+        self._stopping.set()  # the parent is gone
+
+    async def _answer(self, host: HostUnderTest, call: Call) -> None:
+        try:
+            types = METHODS[call.method].arguments
+            arguments = tuple(
+                msgspec.convert(value, kind) for value, kind in zip(call.arguments, types, strict=True)
+            )
+            value = await call_driver(host, call.method, arguments)
+            self._reply(Reply(number=call.number, value=msgspec.to_builtins(value)))
+        except NotImplementedError as exc:
+            self._reply(Reply(number=call.number, missing=str(exc) or call.method))
+        except DriverFault as exc:
+            self._reply(Reply(number=call.number, error=str(exc)))
+
+    def _reply(self, reply: Reply) -> None:
+        self._writer.write(msgspec.json.encode(reply) + b"\n")
+
+
+async def _main() -> int:
+    port, _, word = os.environ.pop(PARENT).partition(":")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port), limit=LINE_LIMIT)
+    writer.write(f"{word}\n".encode())
+    # The one type that JSON does not have is the path of the state folder.
+    start = msgspec.json.decode(await reader.readline(), type=Start, dec_hook=lambda kind, text: kind(text))
+    sys.path[:0] = [folder for folder in start.path if folder not in sys.path]
+    return await Child(reader, writer).run(start)
+
+
+def _leave_with_parent() -> None:
+    """Ends the process when its parent is gone, even when the host blocks the event loop."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    _leave_with_parent()
+    sys.exit(asyncio.run(_main()))

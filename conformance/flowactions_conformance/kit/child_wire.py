@@ -1,0 +1,37 @@
+"""What a parent and the child process in which a host runs tell each other: lines of JSON over loopback."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flowactions_conformance.kit.under_test import Env, Wire
+
+LINE_LIMIT: Final = 64 * 1024 * 1024
+PARENT: Final = "FLOWACTIONS_CONFORMANCE_PARENT"
+"""``<port>:<word>``: where the child finds its parent, and how it shows that it is the child."""
+
+
+class Start(Wire, frozen=True):
+    """What the parent tells the child first."""
+
+    factory: str
+    env: Env
+    port: int
+    path: tuple[str, ...]
+
+
+class Call(Wire, frozen=True):
+    """A call of the driver."""
+
+    number: int
+    method: str
+    arguments: list[Any]
+
+
+class Reply(Wire, frozen=True):
+    """What came of a call; number 0 is the start."""
+
+    number: int
+    value: Any = None
+    error: str | None = None
+    missing: str | None = None

@@ -1,0 +1,158 @@
+"""What comes of a check: pure data, written into the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from flowactions_conformance.kit.under_test import Wire
+
+Level: TypeAlias = Literal["must", "should"]
+
+MAX_SHOWN_CHARACTERS = 4_000
+
+
+class Status(StrEnum):
+    """How a check ended."""
+
+    PASS = "pass"  # noqa: S105  not a password
+    FAIL = "fail"
+    """A must does not hold."""
+    WARN = "warn"
+    """A should does not hold."""
+    NOT_CLAIMED = "not_claimed"
+    """The host does not claim the check's profile; never counted as a success."""
+    NOT_TESTABLE = "not_testable"
+    """The host's driver does not let the kit look; counts as a failure."""
+    KNOWN = "known"
+    """It failed, and the baseline gives the reason why that is accepted."""
+    ERROR = "error"
+    """The driver or the kit is at fault: nothing is known about the host. Never accepted."""
+
+
+COUNTS_AS_FAILURE = frozenset({Status.FAIL, Status.NOT_TESTABLE, Status.ERROR})
+
+
+class Moment(Wire, frozen=True):
+    """Something that happened during a check.
+
+    Args:
+        at: seconds since the check began.
+        source: ``kit``, ``host``, ``probe``, ``receiver`` or ``provider``.
+        text: what happened, in one line.
+    """
+
+    at: float
+    source: str
+    text: str
+
+
+class Finding(Wire, frozen=True):
+    """Why a check did not pass.
+
+    Args:
+        message: what is wrong, in one sentence that names host, step or node.
+        expected: what the contract asks for.
+        actual: what was observed.
+        causes: what usually causes this, the most frequent first.
+    """
+
+    message: str
+    expected: str = ""
+    actual: str = ""
+    causes: tuple[str, ...] = ()
+
+
+class CheckResult(Wire, frozen=True):
+    """One check and what came of it.
+
+    Args:
+        id: of the check, for example ``EAGER-1``; stable.
+        clause: what it follows from: a section of the contract page and of the specification.
+        since: the version of the contract in which the check is required; ``None`` while it is provisional.
+        rerun: the command line that runs this check alone.
+        seconds: how long it took.
+        known: the baseline's reason, with the status ``known``.
+    """
+
+    id: str
+    profile: str
+    title: str
+    clause: str
+    level: Level
+    since: str | None
+    status: Status
+    finding: Finding | None = None
+    timeline: tuple[Moment, ...] = ()
+    seconds: float = 0.0
+    rerun: str = ""
+    known: str | None = None
+
+
+class Report(Wire, frozen=True):
+    """What came of a run.
+
+    Args:
+        host: the factory, for example ``mypkg.testing:make_host``.
+        contract: the version of the contract.
+        mode: ``in-process`` or ``child``.
+        claims: profiles that the host claims, with ``core``.
+        error: what ended the run before any check, ``None`` otherwise.
+        selected: whether only some checks were run; then the host is not proved.
+    """
+
+    host: str
+    contract: str
+    kit: str
+    mode: str
+    database: str
+    started_at: str
+    seconds: float
+    claims: tuple[str, ...]
+    results: tuple[CheckResult, ...]
+    stale_baseline: tuple[str, ...] = ()
+    error: Finding | None = None
+    output: str = ""
+    selected: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check of a claimed profile passed or is known, at least one ran, and nothing was an error."""
+        ran = [result for result in self.results if result.status is not Status.NOT_CLAIMED]
+        return (
+            self.error is None
+            and bool(ran)
+            and not self.stale_baseline
+            and not any(result.status in COUNTS_AS_FAILURE for result in ran)
+        )
+
+
+class CheckFailed(Exception):
+    """The host does not do what the check asks."""
+
+    def __init__(
+        self, message: str, *, expected: object = "", actual: object = "", causes: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.finding = Finding(
+            message=message, expected=shown(expected), actual=shown(actual), causes=tuple(causes)
+        )
+
+
+class NotTestable(Exception):
+    """The host's driver does not let the kit look; the message says what is missing."""
+
+
+class DriverFault(Exception):
+    """The host's driver, or the kit, did not do its part; the message says which method and why."""
+
+
+def shown(value: object) -> str:
+    """Returns a value as text for the report, cut when it is long."""
+    text = value if isinstance(value, str) else repr(value)
+    return (
+        text
+        if len(text) <= MAX_SHOWN_CHARACTERS
+        else f"{text[:MAX_SHOWN_CHARACTERS]}… ({len(text)} characters)"
+    )

@@ -1,0 +1,94 @@
+"""Before any check: whether the driver does its part, so that a fault of the driver is not taken for one of the host."""
+
+from __future__ import annotations
+
+import difflib
+
+from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.probe import HOST_SETTING
+from flowactions_conformance.kit.registry import PROFILES, Check
+from flowactions_conformance.kit.session import Host, Session
+from flowactions_conformance.kit.trial import Trial
+
+SELF = Check(
+    "PREFLIGHT-0", "core", "The driver does its part", "", "must", None, (), False, lambda _: _nothing()
+)
+
+
+async def _nothing() -> None:
+    """A preflight is no check."""
+
+
+async def preflight(session: Session) -> Host:
+    """Starts the host that checks share, and tries each method of the driver that ``core`` needs once.
+
+    Returns:
+        The host. `Session.claims` is set.
+
+    Raises:
+        DriverFault: the driver does not do its part; the message says what to do.
+    """
+    host = await session.start()
+    claims = frozenset(host.running.about.claims)
+    _check_claims(claims)
+    session.claims = claims | {"core"}
+    _check_settings(session, host)
+    if "inbound" in claims:
+        # Only such a host has the method that makes this setting a valid one.
+        await host.running.stop()
+        host = await session.start()
+    await _check_driver(Trial(session, SELF, host))
+    return host
+
+
+def _check_claims(claims: frozenset[str]) -> None:
+    for claim in sorted(claims - set(PROFILES)):
+        close = difflib.get_close_matches(claim, PROFILES, n=1)
+        hint = f", did you mean {close[0]!r}" if close else ""
+        raise DriverFault(f"claims names the unknown profile {claim!r}{hint}; there are {', '.join(PROFILES)}")
+
+
+def _check_settings(session: Session, host: Host) -> None:
+    """Compares what the plugin was given with what the factory was given.
+
+    A host that loads no plugin says nothing here: a check tells of that.
+    """
+    given = host.running.env.settings
+    loaded = [event for event in session.control.events if event.kind == "loaded"]
+    if not loaded:
+        return
+    got = dict(loaded[-1].data["settings"])
+    lacking = sorted(name for name in given if name not in got)
+    if lacking:
+        raise DriverFault(
+            f"env.settings do not reach the plugin: {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing "
+            "from Host.settings. The factory has to hand env.settings on unchanged, for example "
+            "MyHost(settings=env.settings)"
+        )
+    changed = sorted(name for name in given if got[name] != given[name] and name != HOST_SETTING)
+    if changed:
+        raise DriverFault(
+            f"env.settings reach the plugin changed: {', '.join(changed)}. The factory has to hand them on unchanged"
+        )
+
+
+async def _check_driver(trial: Trial) -> None:
+    eager = trial.flow(trial.step("only"))
+    for method in ("seed", "open", "next", "palette", "headers"):
+        try:
+            if method == "seed":
+                await trial.seed(eager)
+            elif method == "open":
+                turn = await trial.open(eager)
+            elif method == "next":
+                paced = trial.flow(trial.step("one"), trial.step("two"), pacing="deferred", name="paced")
+                await trial.seed(paced)
+                await trial.next(await trial.open(paced))
+            else:
+                await trial.call(method, trial.author)
+        except Exception as exc:
+            if isinstance(exc, DriverFault):
+                raise
+            raise DriverFault(str(exc)) from exc
+    if not turn.session and not turn.done:
+        raise DriverFault("open() returned a Turn without a session that is not done: next() could not go on")

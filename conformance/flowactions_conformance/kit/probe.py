@@ -1,0 +1,338 @@
+"""The probe: a plugin that the host under test loads like any other, and that reports what reaches it.
+
+It is never installed. The kit writes a folder with an entry point that names a `Probe` and puts it on the path of the
+process in which the host runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+from litestar import HttpMethod, Request, Response, Router, get, post, route
+from litestar.params import Body
+from msgspec import Meta, Struct
+
+from flowactions_hookspecs import (
+    BackgroundTask,
+    ConfigProblem,
+    FlowActions,
+    Host,
+    Node,
+    NodeDraft,
+    NodeResult,
+    NodeType,
+    OutboundWebhook,
+    PluginOrigin,
+    Preview,
+    Walk,
+    config_schema,
+    hookimpl,
+)
+
+NODE: Final = "probe"
+UNAVAILABLE: Final = "probe_unavailable"
+UNAVAILABLE_REASON: Final = "The probe's second node type is never available."
+PROBLEM: Final = "The probe says that this config is wrong."
+HOST_SETTING: Final = "PROBE_HOST"
+ROUTES: Final = "/integrations/probe"
+ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
+REPORT_SECONDS: Final = 60.0
+
+
+class ProbeConfig(Struct, kw_only=True, rename="camel"):
+    """What a probe node does when it is reached. Its schema has what re-serialising schemas loses."""
+
+    text: Annotated[str, Meta(title="Text", description="Tëxt — “quoted” & <angled>", max_length=500)] = ""
+    count: Annotated[int, Meta(ge=0, le=10)] = 0
+    flag: bool = False
+    rate: float = 0.0
+    nothing: str | None = None
+    items: list[str] = []
+    probe_secret: str = ""
+
+
+class Answering(Struct, kw_only=True):
+    """What the probe's answer route answers."""
+
+    status: int = 200
+    body_base64: str = ""
+    headers: list[tuple[str, str]] = []
+
+
+class Enqueuing(Struct, kw_only=True):
+    """What the probe's enqueue route enqueues."""
+
+    organization_id: str
+    url: str
+    entity: str
+    agent_id: str | None = None
+    key: str | None = None
+
+
+class Probe:
+    """The plugin.
+
+    Args:
+        control_url: where it reports.
+    """
+
+    def __init__(self, control_url: str) -> None:
+        self._control_url = control_url
+
+    @hookimpl
+    def flowactions_node_types(self, host: Host, actions: FlowActions) -> Sequence[NodeType]:
+        """Two node types, of which one is not available."""
+        state = actions.plugin_state(self._make)
+        state.report_now("loaded", settings=dict(host.settings))
+        schema = config_schema(ProbeConfig)
+        return [
+            NodeType(
+                name=NODE,
+                title="Probe",
+                description="Reports to the conformance kit when it is reached.",
+                reach=state.reach,
+                category="Conformance",
+                icon=ICON,
+                config_schema=schema,
+                ui_schema={
+                    "ui:order": ["text", "count", "flag", "rate", "nothing", "items", "probeSecret", "*"],
+                    "text": {"ui:options": {"templates": True, "rows": 0, "hint": None, "empty": []}},
+                },
+                pickers={"text": f"{ROUTES}/choices"},
+                template_variables={"userId": "the end user's id"},
+                secret_fields=("probeSecret",),
+                check=state.check,
+                preview=state.preview,
+            ),
+            NodeType(
+                name=UNAVAILABLE,
+                title="Unavailable probe",
+                description="Is never available.",
+                reach=state.reach,
+                available=False,
+                unavailable_reason=UNAVAILABLE_REASON,
+            ),
+        ]
+
+    @hookimpl
+    def flowactions_route_handlers(self, actions: FlowActions) -> Sequence[Any]:
+        """Routes that show what a request looks like when it arrives."""
+        return [_routes(actions.plugin_state(self._make))]
+
+    @hookimpl
+    def flowactions_background_tasks(self, actions: FlowActions) -> Sequence[BackgroundTask]:
+        """A task that lives as long as the lifespan, and one that crashes when it is told to."""
+        state = actions.plugin_state(self._make)
+        return [
+            BackgroundTask(name="probe-heartbeat", run=state.live),
+            BackgroundTask(name="probe-crash", run=state.crash_when_told),
+        ]
+
+    @hookimpl
+    def flowactions_lifespan(self, actions: FlowActions) -> Callable[[], AbstractAsyncContextManager[object]]:
+        """Reports when it is opened and closed."""
+        return actions.plugin_state(self._make).lifespan
+
+    @hookimpl
+    def flowactions_signing_secrets(self) -> Mapping[str, Any]:
+        """The probe's own webhooks are unsigned."""
+
+        async def unsigned(_: PluginOrigin) -> None:
+            return None
+
+        return {"probe": unsigned}
+
+    def _make(self, host: Host, actions: FlowActions) -> _State:
+        return _State(self._control_url, host, actions)
+
+
+class _State:
+    """The probe in one host."""
+
+    def __init__(self, control_url: str, host: Host, actions: FlowActions) -> None:
+        self._control_url = control_url
+        self._host = host
+        self.actions = actions
+        self._told_to_crash: asyncio.Event | None = None
+
+    def _event(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        name = self._host.settings.get(HOST_SETTING) if self._host.settings else None
+        return {"kind": kind, "host": name, "pid": os.getpid(), **data}
+
+    def report_now(self, kind: str, **data: Any) -> None:
+        """Reports from a hook, which is sync."""
+        with suppress(OSError):
+            connection = http.client.HTTPConnection(urlsplit(self._control_url).netloc, timeout=REPORT_SECONDS)
+            try:
+                connection.request("POST", "/", json.dumps(self._event(kind, data), default=repr))
+                connection.getresponse().read()
+            finally:
+                connection.close()
+
+    async def report(self, kind: str, **data: Any) -> None:
+        """Reports, and waits at the gate that the report names."""
+        # The kit may be gone, and then nobody wants to know.
+        with suppress(httpx.TransportError):
+            async with httpx.AsyncClient(trust_env=False, timeout=REPORT_SECONDS) as client:
+                event = self._event(kind, data)
+                await client.post(self._control_url, content=msgspec.json.encode(event, enc_hook=repr))
+
+    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+        """Reports walk and node, and does what the config says."""
+        config = node.config
+        facts = {"walk": msgspec.to_builtins(walk), "node": msgspec.to_builtins(node)}
+        await self.report("reach", **facts, gate=config.get("gate"))
+        if config.get("crash"):
+            raise RuntimeError("the probe was told to crash")
+        result = NodeResult(
+            node_id=node.id,
+            status=config.get("status", "sent"),
+            reason=config.get("reason"),
+            message=config.get("message"),
+            halt=bool(config.get("halt")),
+        )
+        await self.report("reached", **facts)
+        return result
+
+    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        """Finds a problem in a config that says ``problem``."""
+        if not draft.node.config.get("problem"):
+            return ()
+        problem = ConfigProblem(path=("text",), code="probe_problem", message=PROBLEM, severity="error")
+        return (problem,)
+
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Shows the config as it is given, secrets masked by the facade."""
+        config = draft.node.config
+        text = f"{config.get('text', '')} for {walk.user_id}, secret {config.get('probeSecret', '')}"
+        return Preview(target="probe", text=text)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Reports the palette at its start, and its end."""
+        palette = [node_type.describe() for node_type in self.actions.node_types.values()]
+        await self.report(
+            "opened", palette=palette, plugins=list(self.actions.plugin_names), prefix=self.actions.prefix
+        )
+        try:
+            yield
+        finally:
+            await self.report("closed")
+
+    async def live(self) -> None:
+        """Lives until it is cancelled."""
+        await self.report("task_started")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.report("task_stopped")
+
+    async def crash_when_told(self) -> None:
+        """Raises once it is told to."""
+        self._told_to_crash = asyncio.Event()
+        await self.report("crash_task_started")
+        await self._told_to_crash.wait()
+        await self.report("task_crashed")
+        raise RuntimeError("the probe's task was told to crash")
+
+    def crash(self) -> None:
+        """Tells the task."""
+        if self._told_to_crash is not None:
+            self._told_to_crash.set()
+
+
+def _routes(state: _State) -> Router:
+    @route(
+        "/echo",
+        http_method=[HttpMethod.GET, HttpMethod.POST, HttpMethod.PUT, HttpMethod.PATCH, HttpMethod.DELETE],
+        status_code=200,
+    )
+    async def echo(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        """Answers with the request as it arrived."""
+        return {
+            "method": request.method,
+            "path": request.scope["path"],
+            "query": request.scope["query_string"].decode("latin-1"),
+            "headers": [
+                [name.decode("latin-1"), value.decode("latin-1")] for name, value in request.scope["headers"]
+            ],
+            "body": base64.b64encode(await request.body()).decode(),
+            "pid": os.getpid(),
+        }
+
+    @post("/answer", status_code=200)
+    async def answer(data: Annotated[Answering, Body()]) -> Response[bytes]:
+        """Answers what the request asks for, byte for byte."""
+        response = Response(base64.b64decode(data.body_base64), status_code=data.status, media_type=None)
+        for name, value in data.headers:
+            if name.lower() == "set-cookie":
+                cookie, _, rest = value.partition("=")
+                response.set_cookie(cookie, rest)
+            else:
+                response.headers[name] = value
+        return response
+
+    @post("/enqueue", status_code=200)
+    async def enqueue(data: Annotated[Enqueuing, Body()]) -> dict[str, Any]:
+        """Enqueues a webhook of the probe's own."""
+        receipt = await state.actions.enqueue(
+            OutboundWebhook(
+                organization_id=data.organization_id,
+                agent_id=data.agent_id,
+                event_type="probe.sent",
+                entity=data.entity,
+                url=data.url,
+                body=json.dumps({"entity": data.entity}).encode(),
+                origin=PluginOrigin(
+                    organization_id=data.organization_id,
+                    plugin="flowactions-probe",
+                    name="probe",
+                    id=data.entity,
+                ),
+                idempotency_key=data.key,
+            )
+        )
+        built: dict[str, Any] = msgspec.to_builtins(receipt)
+        return built
+
+    @post("/crash", status_code=200)
+    async def crash() -> dict[str, bool]:
+        """Crashes a background task."""
+        state.crash()
+        return {"ok": True}
+
+    @get("/choices")
+    async def choices() -> dict[str, Any]:
+        """Answers as a picker does."""
+        return {"data": [{"id": "1", "label": "One", "note": None}], "nextCursor": None, "notice": None}
+
+    return Router(ROUTES, route_handlers=[echo, answer, enqueue, crash, choices], include_in_schema=False)
+
+
+def write_probe(folder: Path, control_url: str, name: str) -> None:
+    """Writes the probe's module and entry point into a folder, to be put on ``sys.path``.
+
+    Args:
+        folder: new and empty.
+        control_url: where the probe reports.
+        name: of the module; unique, because a process may run several sessions one after the other.
+    """
+    module = f"from flowactions_conformance.kit.probe import Probe\n\nplugin = Probe({control_url!r})\n"
+    (folder / f"{name}.py").write_text(module, encoding="utf-8")
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(
+        f"[flowactions]\nflowactions-probe = {name}:plugin\n", encoding="utf-8"
+    )

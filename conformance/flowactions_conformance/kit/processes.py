@@ -1,0 +1,183 @@
+"""Runs a host in a child process, which can be killed: the parent's side.
+
+They talk in lines of JSON over a loopback connection, so that what the host prints disturbs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosting import (
+    CALL_SECONDS,
+    METHODS,
+    START_SECONDS,
+    STOP_SECONDS,
+    About,
+    Output,
+)
+from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.under_test import Env
+
+
+class ChildProcess:
+    """A host in a child process.
+
+    Args:
+        factory: ``package.module:attribute``.
+        env: for the factory.
+        port: at which it serves.
+        path: further folders for the child's ``sys.path``.
+    """
+
+    def __init__(self, factory: str, env: Env, port: int, path: Sequence[str]) -> None:
+        self.env = env
+        self.output = Output()
+        self.about = About(claims=(), prefix="")
+        self._start = Start(
+            factory=factory, env=env, port=port, path=(*path, *filter(None, sys.path), str(Path.cwd()))
+        )
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._reading: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Starts it.
+
+        Raises:
+            DriverFault: it could not be made or started, or not within forty seconds.
+        """
+        word = secrets.token_hex(16)
+        ready = asyncio.get_running_loop().create_future()
+        self._waiting[0] = ready
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if (await reader.readline()).strip().decode() != word:
+                writer.close()
+                return
+            self._writer = writer
+            writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
+            while line := await reader.readline():
+                reply = msgspec.json.decode(line, type=Reply)
+                waiting = self._waiting.pop(reply.number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(reply)
+            self._lost()
+
+        self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
+        port = self._server.sockets[0].getsockname()[1]
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "flowactions_conformance.kit.child",
+            env={**os.environ, PARENT: f"{port}:{word}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        self._reading.append(asyncio.create_task(self._read_output(self._process)))
+        try:
+            reply = await self._reply(ready, START_SECONDS)
+        except TimeoutError:
+            await self.kill()
+            raise DriverFault(
+                f"the host did not start within {START_SECONDS:g} seconds: make_host, or the lifespan of its app, hangs"
+            ) from None
+        except DriverFault:
+            await self.kill()
+            raise
+        self.about = msgspec.convert(reply.value, About)
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        """See `Running.call`."""
+        if self._writer is None or self._process is None or self._process.returncode is not None:
+            raise DriverFault(f"{method}() was called on a host that does not run")
+        number = secrets.randbits(52) + 1
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        call = Call(number=number, method=method, arguments=[msgspec.to_builtins(each) for each in arguments])
+        self._writer.write(msgspec.json.encode(call) + b"\n")
+        try:
+            reply = await self._reply(waiting, CALL_SECONDS)
+        except TimeoutError:
+            raise DriverFault(
+                f"{method}() of the driver did not return within {CALL_SECONDS:g} seconds"
+            ) from None
+        returns = METHODS[method].returns
+        return None if returns is None else msgspec.convert(reply.value, returns)
+
+    async def stop(self) -> None:
+        """See `Running.stop`."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                status = await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+            raise DriverFault(f"the host did not stop within {STOP_SECONDS:g} seconds") from None
+        await self._close()
+        if status:
+            raise DriverFault(
+                f"the host failed while it stopped (status {status}):\n{self.output.text()[-2_000:]}"
+            )
+
+    async def kill(self) -> None:
+        """See `Running.kill`."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        await self._close()
+
+    async def _close(self) -> None:
+        self._lost()
+        if self._writer is not None:
+            self._writer.close()
+        if self._server is not None:
+            self._server.close()
+        for task in self._reading:
+            # What a grandchild of the host keeps open is not waited for.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await asyncio.wait({task})
+            task.cancel()
+
+    async def _reply(self, waiting: asyncio.Future[Reply], seconds: float) -> Reply:
+        async with asyncio.timeout(seconds):
+            reply = await waiting
+        if reply.missing is not None:
+            raise NotImplementedError(reply.missing)
+        if reply.error is not None:
+            raise DriverFault(reply.error)
+        return reply
+
+    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None  # noqa: S101  it is a pipe
+        while data := await process.stdout.read(1 << 20):
+            self.output.write(data.decode("utf-8", "replace"))
+        self._lost()
+
+    def _lost(self) -> None:
+        for number in list(self._waiting):
+            waiting = self._waiting.pop(number)
+            if not waiting.done():
+                text = f"the host's process ended:\n{self.output.text()[-3_000:]}"
+                waiting.set_result(Reply(number=number, error=text))

@@ -1,0 +1,131 @@
+"""The checks: each with a stable id, the clause that it follows from, and what usually causes a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from flowactions_conformance.kit.outcomes import Level
+
+if TYPE_CHECKING:
+    from flowactions_conformance.kit.trial import Trial
+
+PROFILES: Final = (
+    "core",
+    "pacing",
+    "loops",
+    "editing",
+    "logic",
+    "tenancy",
+    "durability",
+    "inbound",
+    "scale",
+)
+GROUPS: Final = (
+    "load",
+    "edit",
+    "http",
+    "task",
+    "eager",
+    "halt",
+    "auth",
+    "pacing",
+    "loops",
+    "editing",
+    "logic",
+    "tenancy",
+    "durability",
+    "inbound",
+    "scale",
+)
+"""The modules of `checks`, in the order in which the checks are reported."""
+
+
+class Check(NamedTuple):
+    """A check.
+
+    Attributes:
+        id: stable: ``<GROUP>-<number>``. A number is never used again.
+        profile: of `PROFILES`.
+        title: what holds in a host that passes, in one sentence.
+        clause: the section of the contract page, and of the specification, that it follows from.
+        level: ``must`` fails the host, ``should`` warns.
+        since: the contract's version in which it became required; ``None`` while it is provisional.
+        causes: what usually causes a failure, the most frequent first.
+        alone: whether it starts hosts of its own, instead of using the one that all share.
+        run: the check itself.
+    """
+
+    id: str
+    profile: str
+    title: str
+    clause: str
+    level: Level
+    since: str | None
+    causes: tuple[str, ...]
+    alone: bool
+    run: Callable[[Trial], Awaitable[None]]
+
+
+_checks: dict[str, Check] = {}
+
+
+def check(
+    id_: str,
+    *,
+    profile: str,
+    clause: str,
+    causes: Sequence[str],
+    level: Level = "must",
+    since: str | None = "1.0",
+    alone: bool = False,
+) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
+    """Registers a check; the first line of its docstring is its title."""
+
+    def register(run: Callable[[Trial], Awaitable[None]]) -> Callable[[Trial], Awaitable[None]]:
+        if id_ in _checks:
+            raise ValueError(f"two checks have the id {id_}")
+        title = (run.__doc__ or "").strip().partition("\n")[0]
+        _checks[id_] = Check(id_, profile, title, clause, level, since, tuple(causes), alone, run)
+        return run
+
+    return register
+
+
+def all_checks() -> Sequence[Check]:
+    """Returns every check, in the order of the report."""
+    for group in GROUPS:
+        import_module(f"flowactions_conformance.kit.checks.{group}")
+    order = {name: position for position, name in enumerate(GROUPS)}
+    return sorted(_checks.values(), key=lambda each: (order[group_of(each.id)], number_of(each.id)))
+
+
+def select(ids: Iterable[str]) -> Sequence[Check]:
+    """Returns the checks with these ids, groups (``EAGER``) or profiles (``pacing``).
+
+    Raises:
+        LookupError: there is none of a name; the message lists what there is.
+    """
+    checks = all_checks()
+    wanted: set[str] = set()
+    for name in ids:
+        found = {each.id for each in checks if name in {each.id, each.id.rpartition("-")[0], each.profile}}
+        if not found:
+            groups = ", ".join(group.upper() for group in GROUPS)
+            raise LookupError(
+                f"there is no check, group or profile {name!r}; groups are {groups}, "
+                f"profiles {', '.join(PROFILES)}, and checks look like {checks[0].id}"
+            )
+        wanted |= found
+    return [each for each in checks if each.id in wanted]
+
+
+def group_of(id_: str) -> str:
+    """Returns a check's group, which is the module that holds it."""
+    return id_.rpartition("-")[0].lower()
+
+
+def number_of(id_: str) -> int:
+    """Returns a check's number in its group."""
+    return int(id_.rpartition("-")[2])

@@ -1,0 +1,204 @@
+"""Runs checks over one host and says what came of each: the one way that all commands and test suites use."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Final
+
+import msgspec
+
+from flowactions_conformance.kit.outcomes import (
+    CheckFailed,
+    CheckResult,
+    DriverFault,
+    Finding,
+    NotTestable,
+    Report,
+    Status,
+)
+from flowactions_conformance.kit.preflight import preflight
+from flowactions_conformance.kit.registry import Check, all_checks, select
+from flowactions_conformance.kit.session import Host, Mode, Patience, Session
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Factory
+from flowactions_hookspecs import CONTRACT_VERSION
+
+CONTRACT: Final = ".".join(map(str, CONTRACT_VERSION))
+CHECK_SECONDS: Final = 90.0
+AT_ONCE: Final = 8
+"""Checks on the shared host that run side by side: each has an organization and ids of its own."""
+ALONE_AT_ONCE: Final = 2
+"""Checks that start hosts of their own."""
+
+Baseline = Mapping[str, str]
+"""Check id → why its failure is accepted."""
+
+
+class Runner:
+    """Runs checks in an open session.
+
+    Args:
+        session: open.
+        host: the shared host, which has passed the preflight.
+        baseline: failures that are accepted.
+    """
+
+    def __init__(self, session: Session, host: Host, baseline: Baseline) -> None:
+        self.session = session
+        self.host = host
+        self._baseline = baseline
+
+    async def run(self, check: Check) -> CheckResult:
+        """Runs one check; whatever happens, it ends with a result."""
+        began = time.monotonic()
+        rerun = f"python -m flowactions_conformance run {self.session.factory_name} --check {check.id}"
+        if self.session.mode == "child":
+            rerun += " --child"
+        if self.session.databases.kind == "postgresql":
+            rerun += " --database postgresql://…"
+        result = CheckResult(
+            id=check.id,
+            profile=check.profile,
+            title=check.title,
+            clause=check.clause,
+            level=check.level,
+            since=check.since,
+            status=Status.PASS,
+            rerun=rerun,
+        )
+        if check.profile not in self.session.claims:
+            return msgspec.structs.replace(result, status=Status.NOT_CLAIMED)
+        trial = Trial(self.session, check, None if check.alone else self.host)
+        try:
+            status, finding = await _judge(check, trial)
+        finally:
+            trial.end()
+        known = self._baseline.get(check.id)
+        if known is not None and status in {Status.FAIL, Status.WARN, Status.NOT_TESTABLE}:
+            status = Status.KNOWN
+        return msgspec.structs.replace(
+            result,
+            status=status,
+            finding=finding,
+            timeline=tuple(trial.timeline),
+            seconds=time.monotonic() - began,
+            known=known if status is Status.KNOWN else None,
+        )
+
+
+async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:
+    failed = Status.FAIL if check.level == "must" else Status.WARN
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await check.run(trial)
+    except CheckFailed as exc:
+        return failed, exc.finding
+    except NotTestable as exc:
+        return Status.NOT_TESTABLE, Finding(message=str(exc), causes=check.causes)
+    except DriverFault as exc:
+        # The preflight has shown that the driver works: what it cannot do now is the host's doing.
+        return failed, Finding(message=str(exc), expected=check.title, actual=str(exc), causes=check.causes)
+    except TimeoutError:
+        seconds = f"{CHECK_SECONDS:g} seconds"
+        message = f"the check did not end within {seconds}; its timeline shows how far it came"
+        return failed, Finding(message=message, causes=check.causes)
+    except Exception as exc:  # noqa: BLE001  a defect of the kit is said as one
+        text = f"{type(exc).__name__}: {exc}"
+        return Status.ERROR, Finding(message=f"the kit failed in this check: {text}", actual=text)
+    return Status.PASS, None
+
+
+@asynccontextmanager
+async def opened(
+    factory: Factory | str,
+    *,
+    mode: Mode = "in-process",
+    server: str | None = None,
+    baseline: Baseline | None = None,
+    patience: Patience | None = None,
+) -> AsyncIterator[Runner]:
+    """A session whose shared host has passed the preflight.
+
+    Raises:
+        DriverFault: the driver does not do its part.
+    """
+    async with Session(factory, mode=mode, server=server, patience=patience).running() as session:
+        yield Runner(session, await preflight(session), baseline or {})
+
+
+async def run_checks(
+    factory: Factory | str,
+    ids: Iterable[str] = (),
+    *,
+    mode: Mode = "in-process",
+    server: str | None = None,
+    baseline: Baseline | None = None,
+    patience: Patience | None = None,
+    told: Callable[[CheckResult], None] = lambda _: None,
+) -> Report:
+    """Runs checks over one host.
+
+    Args:
+        factory: the function, or its name as ``package.module:attribute``.
+        ids: of checks, groups or profiles; none: all.
+        mode: whether hosts run in this process or as child processes.
+        server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
+        baseline: check id → why its failure is accepted.
+        patience: for how long effects are waited for.
+        told: called with each result as it comes.
+
+    Raises:
+        LookupError: there is no check of a name in ``ids`` or ``baseline``.
+    """
+    chosen = list(ids)
+    checks: Sequence[Check] = select(chosen) if chosen else all_checks()
+    accepted = baseline or {}
+    unknown = sorted(set(accepted) - {check.id for check in all_checks()})
+    if unknown:
+        raise LookupError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
+    started, began = datetime.now(UTC), time.monotonic()
+    session = Session(factory, mode=mode, server=server)
+    results: dict[str, CheckResult] = {}
+    error: Finding | None = None
+
+    async def one(runner: Runner, check: Check, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            results[check.id] = await runner.run(check)
+        told(results[check.id])
+
+    try:
+        async with opened(factory, mode=mode, server=server, baseline=accepted, patience=patience) as runner:
+            session = runner.session
+            shared, alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
+            async with asyncio.TaskGroup() as group:
+                for check in checks:
+                    group.create_task(one(runner, check, alone if check.alone else shared))
+    except DriverFault as exc:
+        error = Finding(message=str(exc))
+    stale = tuple(
+        sorted(
+            id_
+            for id_ in accepted
+            if id_ in results and results[id_].status not in {Status.KNOWN, Status.NOT_CLAIMED}
+        )
+    )
+    return Report(
+        host=session.factory_name,
+        contract=CONTRACT,
+        kit=metadata.version("flowactions-plugin"),
+        mode=mode,
+        database=session.databases.kind,
+        started_at=started.isoformat(timespec="seconds"),
+        seconds=time.monotonic() - began,
+        claims=tuple(sorted(session.claims)),
+        results=tuple(results[check.id] for check in checks if check.id in results),
+        stale_baseline=stale,
+        error=error,
+        output=session.output.text(),
+        selected=bool(chosen),
+    )

@@ -1,0 +1,369 @@
+"""One run of one check: ids of its own, what it may do to the host, and what it can see of the effects."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from flowactions_conformance.kit.control import Event
+from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NotTestable
+from flowactions_conformance.kit.probe import NODE, ROUTES
+from flowactions_conformance.kit.registry import Check
+from flowactions_conformance.kit.session import Host, Session
+from flowactions_conformance.kit.under_test import (
+    Action,
+    Agent,
+    Flow,
+    Item,
+    Login,
+    Organization,
+    Step,
+    Turn,
+    World,
+)
+from flowactions_conformance.receiver import Arrival
+
+REQUEST_SECONDS: Final = 25.0
+MAX_MOMENTS: Final = 200
+
+
+class Trial:
+    """What a check is given.
+
+    Attributes:
+        token: eight characters that no other check has; part of every id and URL of this one.
+        organization: the kit's id of this check's own organization.
+        agent: the kit's id of its agent.
+        author: a person of the organization who may change things.
+        ids: kit id → the host's id, of everything that was seeded.
+        host: the host that is used unless another is named.
+    """
+
+    def __init__(self, session: Session, check: Check, host: Host | None) -> None:
+        self.session = session
+        self.check = check
+        self.token = secrets.token_hex(4)
+        self.organization = self.id("org")
+        self.agent = self.id("agent")
+        self.author = Login(kind="dashboard", organization=self.organization, id=self.id("author"))
+        self.ids: dict[str, str] = {}
+        self.timeline: list[Moment] = []
+        self._host = host
+        self._began = time.monotonic()
+        self._logins: dict[str, Login] = {}
+        self._stop_listening = session.control.listen(self._reported)
+
+    @property
+    def host(self) -> Host:
+        """The host that this check uses."""
+        if self._host is None:
+            raise AssertionError(f"{self.check.id} starts its own hosts, and has started none")
+        return self._host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self._host = host
+
+    def end(self) -> None:
+        """Has the timeline end; the check is over."""
+        self._stop_listening()
+
+    # What a check says
+
+    def note(self, source: str, text: str) -> None:
+        """Adds a line to the timeline."""
+        if len(self.timeline) < MAX_MOMENTS:
+            self.timeline.append(Moment(at=time.monotonic() - self._began, source=source, text=text[:500]))
+
+    def expect(
+        self,
+        holds: object,
+        message: str,
+        *,
+        expected: object = "",
+        actual: object = "",
+        causes: Sequence[str] = (),
+    ) -> None:
+        """Fails the check unless something holds.
+
+        Args:
+            holds: anything; its truth counts.
+            message: what is wrong when it does not, in one sentence.
+            expected: what the contract asks for.
+            actual: what was observed.
+            causes: what usually causes it; the check's own by default.
+
+        Raises:
+            CheckFailed: it does not hold.
+        """
+        if not holds:
+            raise CheckFailed(message, expected=expected, actual=actual, causes=causes or self.check.causes)
+
+    def equal(self, actual: object, expected: object, message: str, causes: Sequence[str] = ()) -> None:
+        """Fails the check unless two values are equal."""
+        self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
+
+    # Names
+
+    def id(self, name: str) -> str:
+        """Returns a kit id of this check: 1 to 40 letters, digits and hyphens."""
+        return f"{name}-{self.token}"
+
+    def of_host(self, kit_id: str) -> str:
+        """Returns the host's id of something that was seeded."""
+        return self.ids.get(kit_id, kit_id)
+
+    def hook(self, name: str) -> str:
+        """Returns a URL of the receiver that only this check uses."""
+        return f"{self.session.receiver_url}/hooks/{self.token}/{name}"
+
+    # The world
+
+    def probe(self, node: str, **config: object) -> Action:
+        """Returns a probe node.
+
+        Args:
+            node: its name, unique in this check.
+            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``; anything else is
+                only config.
+        """
+        return Action(id=self.id(node), type=NODE, config={"token": self.token, **config})
+
+    def webhook(self, node: str, **config: object) -> Action:
+        """Returns a webhook node that sends to `hook` of its name; ``config`` adds to or replaces its fields."""
+        defaults = {
+            "webhookUrl": self.hook(node),
+            "webhookMethod": "POST",
+            "webhookBody": '{"user": {{userId}}, "content": {{content}}}',
+            "webhookRetryOnFailure": True,
+            "webhookContinueOnFailure": True,
+        }
+        return Action(id=self.id(node), type="webhook", config={**defaults, **config})
+
+    def step(self, name: str) -> Step:
+        """Returns a content step."""
+        return Step(id=self.id(name), text=f"Text of {name}")
+
+    def flow(self, *items: Item, pacing: str = "eager", name: str = "flow") -> Flow:
+        """Returns a flow of this check's agent."""
+        return msgspec.convert(
+            {
+                "id": self.id(name),
+                "name": f"{self.check.id} {name}",
+                "organization": self.organization,
+                "agent": self.agent,
+                "pacing": pacing,
+                "items": msgspec.to_builtins(items),
+            },
+            Flow,
+        )
+
+    def world(self, *flows: Flow, **more: Any) -> World:
+        """Returns a world with this check's organization, agent and author, and these flows."""
+        base = {
+            "organizations": (Organization(id=self.organization, name=f"Org {self.token}"),),
+            "agents": (Agent(id=self.agent, name=f"Agent {self.token}", organization=self.organization),),
+            "logins": (self.author,),
+            "flows": flows,
+        }
+        merged = {name: (*base.get(name, ()), *more.get(name, ())) for name in {*base, *more}}
+        return World(**merged)
+
+    # What a check does to the host
+
+    async def seed(self, *flows: Flow, world: World | None = None, host: Host | None = None) -> None:
+        """Has the host make this check's organization, agent, author and flows, or another world."""
+        world = world or self.world(*flows)
+        self.note("kit", f"seed {len(world.flows)} flows")
+        found: Mapping[str, str] = await self.call("seed", world, host=host)
+        self.ids.update(found)
+
+    async def call(self, method: str, *arguments: object, host: Host | None = None) -> Any:
+        """Calls a method of the host's driver.
+
+        Raises:
+            NotTestable: the driver does not have it.
+        """
+        try:
+            return await (host or self.host).running.call(method, *arguments)
+        except NotImplementedError:
+            raise NotTestable(f"the driver has no {method}()") from None
+
+    async def open(
+        self, flow: Flow, user: str | None = None, content: str = "content", host: Host | None = None
+    ) -> Turn:
+        """Opens a flow as an end user."""
+        self.note("kit", f"open {flow.id}")
+        user = self.id("user") if user is None else user
+        turn: Turn = await self.call("open", self.of_host(flow.id), user, content, host=host)
+        self.note("host", f"answers step {turn.step_id}, done {turn.done}, halted {turn.halted}")
+        return turn
+
+    async def next(self, turn: Turn, step: str | None = None, host: Host | None = None) -> Turn:
+        """Goes on from a turn; ``step`` is what the client says it is at, the host's id."""
+        self.note("kit", f"next from {step or turn.step_id}")
+        after: Turn = await self.call("next", turn.session, step or turn.step_id, host=host)
+        self.note("host", f"answers step {after.step_id}, done {after.done}, halted {after.halted}")
+        return after
+
+    async def walk_to_end(self, turn: Turn, most: int = 20) -> Turn:
+        """Goes on until the run is done."""
+        for _ in range(most):
+            if turn.done:
+                return turn
+            turn = await self.next(turn)
+        raise CheckFailed(
+            f"the run is not done after {most} times next",
+            expected="done",
+            actual=turn,
+            causes=self.check.causes,
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        who: Login | None = None,
+        host: Host | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        **sending: Any,
+    ) -> httpx.Response:
+        """Sends a request to a route of the plugin, below the host's prefix; redirects are not followed."""
+        host = host or self.host
+        own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
+        both = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
+        async with httpx.AsyncClient(trust_env=False, timeout=REQUEST_SECONDS) as client:
+            try:
+                answer = await client.request(
+                    method, f"{host.url}{host.prefix}{path}", headers=both, follow_redirects=False, **sending
+                )
+            except httpx.TransportError as exc:
+                raise CheckFailed(
+                    f"{method} {path} got no answer",
+                    expected="an answer",
+                    actual=f"{type(exc).__name__}: {exc}",
+                    causes=self.check.causes,
+                ) from exc
+        self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
+        return answer
+
+    async def enqueue(self, name: str, host: Host | None = None, **fields: object) -> dict[str, Any]:
+        """Has the probe enqueue a webhook that goes to `hook` of that name."""
+        body = {
+            "organizationId": self.of_host(self.organization),
+            "organization_id": self.of_host(self.organization),
+            "url": self.hook(name),
+            "entity": self.id(name),
+            **fields,
+        }
+        body.pop("organizationId")
+        answer = await self.request("POST", f"{ROUTES}/enqueue", json=body, host=host)
+        self.expect(
+            answer.status_code == 200,
+            "the plugin could not enqueue a webhook",
+            expected="200 from the probe's route",
+            actual=f"{answer.status_code} {answer.text[:500]}",
+        )
+        receipt: dict[str, Any] = answer.json()
+        return receipt
+
+    async def start(self, **options: Any) -> Host:
+        """Starts a host of this check's own; see `Session.start`."""
+        self.note("kit", "start a host")
+        host = await self.session.start(**options)
+        if self._host is None:
+            self._host = host
+        return host
+
+    def open_gate(self, name: str) -> None:
+        """Lets the probe nodes through that wait at a gate."""
+        self.note("kit", f"open gate {name}")
+        self.session.control.open_gate(self.gate(name))
+
+    def gate(self, name: str) -> str:
+        """Returns a gate's name for a probe node's config."""
+        return f"{self.token}/{name}"
+
+    # What a check sees
+
+    def reached(self, node: str | None = None, kind: str = "reach") -> list[Event]:
+        """Returns the probe's reports of nodes of this check that were reached, oldest first.
+
+        Args:
+            node: only of this node, as it was named.
+            kind: ``reach`` (it began) or ``reached`` (it ended).
+        """
+        return [
+            event
+            for event in self.session.control.events
+            if event.kind == kind
+            and event.data["node"]["config"].get("token") == self.token
+            and (node is None or event.data["node"]["id"] == self.of_host(self.id(node)))
+        ]
+
+    def reports(self, kind: str, host: Host | None = None) -> list[Event]:
+        """Returns the probe's reports of a kind from a host."""
+        name = (host or self.host).name
+        return [event for event in self.session.control.events if event.kind == kind and event.host == name]
+
+    def arrivals(self, name: str | None = None) -> list[Arrival]:
+        """Returns what arrived at `hook` of that name, or of any name of this check."""
+        below = f"/hooks/{self.token}/"
+        return [
+            arrival
+            for arrival in self.session.arrivals
+            if (arrival.path == f"{below}{name}" if name else arrival.path.startswith(below))
+        ]
+
+    async def until(
+        self, holds: Callable[[], object], message: str, *, expected: object = "", causes: Sequence[str] = ()
+    ) -> None:
+        """Waits until something holds, looking again after each report and arrival.
+
+        Raises:
+            CheckFailed: it did not come to hold.
+        """
+        patience = self.session.patience
+        seconds = patience.seconds
+        if await self.session.control.until(lambda: bool(holds()), seconds):
+            return
+        patience.lost()
+        raise CheckFailed(
+            message,
+            expected=expected,
+            actual=f"not within {seconds:g} seconds",
+            causes=causes or self.check.causes,
+        )
+
+    async def until_arrived(self, name: str, count: int = 1) -> list[Arrival]:
+        """Waits until that many requests have arrived at `hook` of that name."""
+        await self.until(
+            lambda: len(self.arrivals(name)) >= count,
+            f"the webhook {name!r} did not arrive",
+            expected=f"{count} request(s) at {self.hook(name)}",
+        )
+        return self.arrivals(name)
+
+    async def nothing_more_is_sent(self, host: Host | None = None) -> None:
+        """Waits until everything that was queued before has been sent.
+
+        Two webhooks are enqueued one after the other and awaited: rows are sent oldest first, and ticks do not
+        overlap, so what was queued before has left when the second one arrives.
+        """
+        for number in (1, 2):
+            name = f"sentinel-{number}-{secrets.token_hex(3)}"
+            await self.enqueue(name, host=host)
+            await self.until_arrived(name)
+
+    def _reported(self, event: Event) -> None:
+        node = event.data.get("node") or {}
+        if node.get("config", {}).get("token") == self.token:
+            self.note("probe", f"{event.kind} {node['id']} in process {event.pid}")
+        elif self._host is not None and event.host == self._host.name and self.check.alone:
+            self.note("probe", f"{event.kind} in process {event.pid}")

@@ -1,0 +1,317 @@
+"""What a host author writes: a factory that makes the host, and a driver through which the kit uses it.
+
+Everything that crosses this boundary can be written as JSON, so the kit can run the same factory in a child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from msgspec import Struct, field
+
+
+class Wire(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the kit's structs: built by keyword, camelCase as JSON."""
+
+
+class Env(Wire, frozen=True):
+    """What the factory is given.
+
+    Args:
+        settings: hand these to `Host.settings` unchanged; they hold everything that the plugin needs.
+        base_url: at which the kit serves the app, without a slash at its end. It is known before the app exists.
+        state_dir: a folder of this host, for whatever it keeps. The same one after a restart, and for each of
+            several processes of one host.
+        database_url: where the host may keep its tables, in the form of SQLAlchemy's asyncio drivers; on PostgreSQL
+            the same database as the plugin's.
+        incarnation: 1 for the first start, one more after each restart.
+    """
+
+    settings: dict[str, str]
+    base_url: str
+    state_dir: Path
+    database_url: str
+    incarnation: int = 1
+
+
+class Login(Wire, frozen=True):
+    """Who sends a request.
+
+    Args:
+        kind: ``dashboard`` is a person at the host's dashboard, ``api`` a customer's backend.
+        organization: the kit's id of the organization.
+        id: the kit's id of the person or backend.
+        may_change: whether the person may change anything.
+        agents: kit ids of the agents that a backend may address; ``None`` means all of its organization's.
+    """
+
+    kind: Literal["dashboard", "api"]
+    organization: str
+    id: str
+    may_change: bool = True
+    agents: tuple[str, ...] | None = None
+
+
+class Organization(Wire, frozen=True):
+    """A tenant."""
+
+    id: str
+    name: str
+
+
+class Agent(Wire, frozen=True):
+    """An agent of an organization."""
+
+    id: str
+    name: str
+    organization: str
+
+
+class Step(Wire, frozen=True, tag_field="kind", tag="step"):
+    """A content step, which the end user sees."""
+
+    id: str
+    text: str = ""
+
+
+class Action(Wire, frozen=True, tag_field="kind", tag="action"):
+    """An action node. ``config`` has to reach `Node.config` as it is, unknown keys and falsy values included."""
+
+    id: str
+    type: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+class Branch(Wire, frozen=True, tag_field="kind", tag="branch"):
+    """A branch of which the run takes ``taken``. Only in worlds of the profiles ``pacing`` and ``loops``."""
+
+    id: str
+    taken: tuple[Item, ...] = ()
+    other: tuple[Item, ...] = ()
+
+
+class Loop(Wire, frozen=True, tag_field="kind", tag="loop"):
+    """Items that are walked several times. Only in worlds of the profile ``loops``."""
+
+    id: str
+    times: int
+    items: tuple[Item, ...] = ()
+
+
+class SubFlow(Wire, frozen=True, tag_field="kind", tag="subflow"):
+    """Another flow, walked within the same run. Only in worlds of the profile ``loops``.
+
+    Args:
+        flow: the kit's id of a flow of the same world or an earlier one.
+    """
+
+    id: str
+    flow: str
+
+
+Item: TypeAlias = Step | Action | Branch | Loop | SubFlow
+
+
+class Flow(Wire, frozen=True):
+    """A flow of an agent.
+
+    Args:
+        pacing: ``eager`` is walked to its end when it is opened; in a ``deferred`` one the user goes from step to
+            step, and each action node runs when the user gets to the step behind it.
+    """
+
+    id: str
+    name: str
+    organization: str
+    agent: str
+    pacing: Literal["eager", "deferred"]
+    items: tuple[Item, ...] = ()
+
+
+class TriggerAction(Wire, frozen=True):
+    """A webhook action of a trigger."""
+
+    url: str
+    secret: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Trigger(Wire, frozen=True):
+    """A trigger and its webhook actions: of an experience's row, or of a node's trigger group.
+
+    Args:
+        id: the row's id (``triggerRowId``), or that of the trigger group (``nodeTriggerGroupId``).
+        node: the node's id; ``None`` for a row of the experience.
+        question: the survey question that the group belongs to.
+    """
+
+    id: str
+    actions: tuple[TriggerAction, ...]
+    node: str | None = None
+    question: str | None = None
+
+
+class Experience(Wire, frozen=True):
+    """An experience of an agent, with its triggers. Only with the profile ``logic``."""
+
+    id: str
+    organization: str
+    agent: str
+    triggers: tuple[Trigger, ...] = ()
+
+
+class World(Wire, frozen=True):
+    """What a check needs the host to have.
+
+    Seeding it again replaces what is there under the same kit ids, and leaves everything else: a flow that is missing
+    stays, an experience without a trigger loses that trigger. ``logins`` are people and backends that must be able to
+    sign in: `HostUnderTest.headers` is asked for each of them.
+    """
+
+    organizations: tuple[Organization, ...] = ()
+    agents: tuple[Agent, ...] = ()
+    logins: tuple[Login, ...] = ()
+    flows: tuple[Flow, ...] = ()
+    experiences: tuple[Experience, ...] = ()
+
+
+class TriggerRef(Wire, frozen=True):
+    """Names a trigger's action by kit ids: what fires on the server, without a customer's backend."""
+
+    organization: str
+    agent: str
+    experience: str
+    trigger: str
+    node: str | None = None
+    question: str | None = None
+    action_index: int = 0
+
+
+class Turn(Wire, frozen=True):
+    """What the end user's client has after `open` or `next`.
+
+    Args:
+        session: names the run in the next call.
+        step_id: the host's id of the content step that is shown; ``None`` in an eager flow, before the first step and
+            after the end.
+        done: whether the run has ended.
+        halted: whether it ended because a node halted it.
+        raw: everything that the client received, for example the body of the answer. The kit looks for secrets in it.
+    """
+
+    session: str
+    step_id: str | None = None
+    done: bool = False
+    halted: bool = False
+    raw: str = ""
+
+
+@runtime_checkable
+class HostUnderTest(Protocol):
+    """The host, as the kit uses it. `HostDriver` has a default for each method of a profile that is not claimed."""
+
+    claims: frozenset[str]
+    """Profiles beyond ``core`` that the host wants to be tested for."""
+    app: Any
+    """The ASGI app. The kit serves it and runs its lifespan."""
+    prefix: str
+    """The path below which the plugin's routes are, for example ``/api``; empty for none."""
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        """Makes what the world describes, or replaces what is there.
+
+        Returns:
+            Kit id → the host's id, for everything in the world that has another id in the host than in the kit.
+        """
+        ...
+
+    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
+        """Returns the node types as the host's editor gets them: what `NodeType.describe` gave."""
+        ...
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        """Opens a flow (the host's id) as an end user."""
+        ...
+
+    async def next(self, session: str, step: str | None = None) -> Turn:
+        """Goes on to the next content step: ``flow.next``.
+
+        Args:
+            session: of the turn before.
+            step: the step that the client says it is at. ``None``: the one that the host has last shown. A host whose
+                clients do not name their step ignores it.
+        """
+        ...
+
+    def headers(self, who: Login) -> Mapping[str, str]:
+        """Returns the request headers that sign this person or backend in: a bearer token, or cookies."""
+        ...
+
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Fires a trigger on the server. Profile ``logic``."""
+        ...
+
+    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        """Saves a flow as its author does, and returns the problems that the author is shown. Profile ``editing``."""
+        ...
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """Returns the preview that the author of the flow (kit id) is shown for a node. Profile ``editing``."""
+        ...
+
+    async def fail_commit(self) -> None:
+        """Makes the commit of the next walk fail, so that its transaction rolls back. Profile ``durability``."""
+        ...
+
+
+Factory: TypeAlias = Callable[[Env], AbstractAsyncContextManager[HostUnderTest]]
+
+
+class HostDriver:
+    """Base of a `HostUnderTest`: optional attributes and the methods of profiles that a host may leave out.
+
+    What it lacks raises ``NotImplementedError``, and the kit says which method that is.
+    """
+
+    claims: frozenset[str] = frozenset()
+    prefix: str = ""
+    app: Any = None
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        """See `HostUnderTest.seed`."""
+        raise NotImplementedError
+
+    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
+        """See `HostUnderTest.palette`."""
+        raise NotImplementedError
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        """See `HostUnderTest.open`."""
+        raise NotImplementedError
+
+    async def next(self, session: str, step: str | None = None) -> Turn:
+        """See `HostUnderTest.next`."""
+        raise NotImplementedError
+
+    def headers(self, who: Login) -> Mapping[str, str]:
+        """See `HostUnderTest.headers`."""
+        raise NotImplementedError
+
+    async def trigger(self, ref: TriggerRef) -> None:
+        """See `HostUnderTest.trigger`."""
+        raise NotImplementedError
+
+    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        """See `HostUnderTest.save`."""
+        raise NotImplementedError
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """See `HostUnderTest.preview`."""
+        raise NotImplementedError
+
+    async def fail_commit(self) -> None:
+        """See `HostUnderTest.fail_commit`."""
+        raise NotImplementedError

@@ -1,0 +1,93 @@
+"""The reference host's driver for the conformance kit: the example that host authors copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+
+from flowactions_conformance.kit.under_test import Env, Flow, HostDriver, Login, Turn, World
+from flowactions_conformance.reference_host import store as tables
+from flowactions_conformance.reference_host.app import ReferenceApp, create_app
+from flowactions_conformance.reference_host.store import Flow as StoredFlow
+
+
+class ReferenceDriver(HostDriver):
+    """Uses the reference host as its own pages do: over HTTP."""
+
+    claims = frozenset({"pacing"})
+
+    def __init__(self, made: ReferenceApp, env: Env) -> None:
+        self.app = made.app
+        self._store = made.host.store
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        """Writes into the host's tables; kit ids are the host's."""
+        for organization in world.organizations:
+            await self._store.put(tables.organizations, id=organization.id, name=organization.name)
+        for agent in world.agents:
+            await self._store.put(
+                tables.agents, id=agent.id, name=agent.name, organization_id=agent.organization
+            )
+        for who in world.logins:
+            if who.kind == "dashboard":
+                await self._store.put(tables.people, id=who.id, name=who.id, organization_id=who.organization)
+            await self._store.issue_token(
+                who.kind,
+                who.organization,
+                token=_token(who),
+                person_id=who.id,
+                agent_ids=None if who.agents is None else list(who.agents),
+            )
+        for flow in world.flows:
+            await self._store.save_flow(_stored(flow))
+        return {}
+
+    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
+        """Asks the editor's route."""
+        answer = await self._client.get("/api/node-types", headers=self.headers(who))
+        data: list[dict[str, Any]] = answer.raise_for_status().json()["data"]
+        return data
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        """Opens the flow as the widget does."""
+        return await self._turn(f"/run/flows/{flow}/open", {"userId": user, "content": content})
+
+    async def next(self, session: str, step: str | None = None) -> Turn:
+        """Presses Next in the widget."""
+        return await self._turn(f"/run/sessions/{session}/next", {"from": step})
+
+    def headers(self, who: Login) -> Mapping[str, str]:
+        """A bearer token, as the dashboard's API takes it."""
+        return {"authorization": f"Bearer {_token(who)}"}
+
+    async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
+        answer = await self._client.post(path, json=body)
+        data = answer.raise_for_status().json()["data"]
+        step = data["step"] and data["step"]["id"]
+        return Turn(session=data["session"], step_id=step, done=data["done"], raw=answer.text)
+
+
+def _token(who: Login) -> str:
+    return f"token-of-{who.id}"
+
+
+def _stored(flow: Flow) -> StoredFlow:
+    return StoredFlow(
+        id=flow.id,
+        organization_id=flow.organization,
+        agent_id=flow.agent,
+        name=flow.name,
+        kind="single_shot" if flow.pacing == "eager" else "client_paced",
+        items=msgspec.to_builtins(flow.items),
+    )
+
+
+@asynccontextmanager
+async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """Makes the reference host."""
+    yield ReferenceDriver(create_app(env.settings, env.state_dir / "reference-host.db"), env)

@@ -1,0 +1,61 @@
+"""The kit tells right from wrong: each mutant is found by the checks that it declares, and by no others."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from flowactions_conformance.kit.outcomes import Report, Status
+from flowactions_conformance.kit.registry import all_checks
+from flowactions_conformance.kit.runner import run_checks
+from flowactions_conformance.kit.session import Patience
+from tests.conformance.mutants.mutant import Mutant
+
+MODULES = sorted(
+    path.stem
+    for path in (Path(__file__).parent / "mutants").glob("*.py")
+    if path.stem not in {"__init__", "mutant"}
+)
+MUTANTS: list[Mutant] = [
+    each for name in MODULES for each in import_module(f"tests.conformance.mutants.{name}").MUTANTS
+]
+EFFECT_SECONDS = 4.0
+
+
+def failed(report: Report) -> frozenset[str]:
+    """Returns the ids of the must-level checks that failed."""
+    return frozenset(
+        result.id for result in report.results if result.status in {Status.FAIL, Status.NOT_TESTABLE}
+    )
+
+
+def said(report: Report) -> str:
+    """Returns everything that the report says of what failed."""
+    findings = [result.finding for result in report.results if result.finding is not None]
+    return "\n".join(f"{each.message}\n{each.expected}\n{each.actual}\n{each.causes}" for each in findings)
+
+
+@pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
+async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
+    """Of the checks that a mutant names, exactly those fail that it kills, and what they say leads to the fault."""
+    report = await run_checks(broken.factory, broken.kills | broken.spares, patience=Patience(EFFECT_SECONDS))
+    assert report.error is None
+    assert failed(report) == broken.kills
+    assert broken.message in said(report)
+    assert not [result for result in report.results if result.status is Status.ERROR]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
+async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
+    """Of all checks, exactly those fail that a mutant kills."""
+    report = await run_checks(broken.factory, patience=Patience(EFFECT_SECONDS))
+    assert failed(report) == broken.kills
+
+
+def test_every_must_is_killed() -> None:
+    """A check that no mutant kills has not been shown to find anything."""
+    killed = frozenset(id_ for broken in MUTANTS for id_ in broken.kills)
+    assert {check.id for check in all_checks() if check.level == "must"} - killed == set()
