@@ -18,8 +18,10 @@ from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, 
 from flowactions_conformance.kit.control import Control
 from flowactions_conformance.kit.databases import Databases, Place
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import InProcess, Output, Running
+from flowactions_conformance.kit.hosting import InProcess, Running
+from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
+from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.probe import HOST_SETTING, write_probe
 from flowactions_conformance.kit.processes import ChildProcess
 from flowactions_conformance.kit.under_test import Env, Factory
@@ -97,6 +99,8 @@ class Session:
         mode: how hosts run unless a check says otherwise.
         server: the URL of a PostgreSQL; ``None``: SQLite.
         patience: for how long effects are waited for.
+        limits: how long a host may take.
+        output: what hosts print.
     """
 
     def __init__(
@@ -106,8 +110,11 @@ class Session:
         mode: Mode = "in-process",
         server: str | None = None,
         patience: Patience | None = None,
+        limits: Limits = LIMITS,
+        output: Output | None = None,
     ) -> None:
         self.mode = mode
+        self._limits = limits
         self.patience = patience or Patience()
         self.databases = Databases(server)
         self.control = Control()
@@ -118,7 +125,7 @@ class Session:
         self.receiver_url = ""
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
-        self.output = Output()
+        self.output = output or Output()
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
         self._folder = Path()
@@ -204,10 +211,10 @@ class Session:
             port = listener.getsockname()[1]
             listener.close()
             self._check_importable()
-            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)])
+            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)], self._limits)
         else:
             factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
-            running = InProcess(factory, env, listener)
+            running = InProcess(factory, env, listener, self._limits)
         running.output = self.output
         self._hosts.append(running)
         await running.start()
@@ -265,9 +272,8 @@ class Session:
         return workspace
 
     async def _end(self) -> None:
-        for running in reversed(self._hosts):
-            with suppress(DriverFault):
-                await running.stop()
+        # All at once: several that hang are waited for together.
+        await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
         with suppress(DriverFault):
             await self.databases.drop_all()
 
