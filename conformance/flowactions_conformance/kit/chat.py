@@ -41,7 +41,9 @@ async def connect(trial: Trial, who: Login) -> Workspace:
         causes=CAUSES,
     )
     ended = await trial.request(
-        "GET", back.removeprefix(below), headers=await with_cookies(trial, who, begun.headers.get_list("set-cookie"))
+        "GET",
+        back.removeprefix(below),
+        headers=await with_cookies(trial, who, begun.headers.get_list("set-cookie")),
     )
     where = ended.headers.get("location", "")
     trial.expect(
