@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import httpx
@@ -192,3 +192,7 @@ def _forged(real: Mapping[str, str], value: str) -> Sequence[dict[str, str]]:
 def _logic(agent: str) -> Route:
     path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
     return Route("POST", path, "backend", frozenset({400}), json={})
+
+
+def _words(agents: Iterable[str]) -> str:
+    return ", ".join(sorted(agents))
