@@ -45,7 +45,10 @@ async def tells_problems(trial: Trial) -> None:
     for problem in expected:
         known = {name: value for name, value in problem.items() if value is not None}
         trial.expect(
-            any(all(name in one and difference(known[name], one[name]) is None for name in known) for one in shown),
+            any(
+                all(name in one and difference(known[name], one[name]) is None for name in known)
+                for one in shown
+            ),
             f"the author is not shown the problem {problem['code']!r} as the plugin tells it",
             expected=known,
             actual=[problem_ for problem_ in shown if problem_.get("code") == problem["code"]] or list(shown),
@@ -54,7 +57,9 @@ async def tells_problems(trial: Trial) -> None:
     trial.equal(list(shown), [], "the author is shown problems of configs that have none")
 
 
-@check("EDITING-2", profile="editing", clause="contract: Node; how-to: Show the nodes in your editor", causes=KEPT)
+@check(
+    "EDITING-2", profile="editing", clause="contract: Node; how-to: Show the nodes in your editor", causes=KEPT
+)
 async def runs_what_was_saved(trial: Trial) -> None:
     """What an author saves is what runs: the config as it was written, and the newest one."""
     await trial.seed(trial.flow())
@@ -65,7 +70,9 @@ async def runs_what_was_saved(trial: Trial) -> None:
     trial.equal(len(reached), 1, "the saved flow did not run its one node")
     got = reached[0].data["node"]["config"]
     found = difference({"token": trial.token, **CONFIG}, got, "config")
-    trial.expect(found is None, f"what was saved does not run as it was saved: {found}", expected=CONFIG, actual=got)
+    trial.expect(
+        found is None, f"what was saved does not run as it was saved: {found}", expected=CONFIG, actual=got
+    )
 
 
 @check("EDITING-3", profile="editing", clause="contract: Drafts", causes=PREVIEWED)
@@ -78,22 +85,29 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
         "webhook",
         webhookSecret=secret,
         webhookBody='{"n": 1.10}',
-        webhookHeaders=[{"key": "x-kit", "value": "a  b"}, {"key": "authorization", "value": f"Bearer {secret}"}],
+        webhookHeaders=[
+            {"key": "x-kit", "value": "a  b"},
+            {"key": "authorization", "value": f"Bearer {secret}"},
+        ],
     )
     flow = trial.flow(probe, webhook)
     await trial.seed(flow)
     shown: Mapping[str, Any] = await trial.call("preview", trial.author, flow.id, probe)
     told = str(shown.get("text"))
     trial.expect(
-        shown.get("target") == "probe" and told.startswith(f"{text} for ") and told.endswith(f", secret {MASK}"),
+        shown.get("target") == "probe"
+        and told.startswith(f"{text} for ")
+        and told.endswith(f", secret {MASK}"),
         "the preview is not what the plugin gave",
         expected={"target": "probe", "text": f"{text} for (a user), secret {MASK}"},
         actual=shown,
     )
     sent: Mapping[str, Any] = await trial.call("preview", trial.author, flow.id, webhook)
     expected = {"method": "POST", "url": trial.hook("webhook"), "body": '{"n": 1.10}'}
-    trial.equal({name: sent.get(name) for name in expected}, expected, "the preview is not what the plugin gave")
-    headers = {each["name"]: each["value"] for each in sent.get("headers") or ()}
+    trial.equal(
+        {name: sent.get(name) for name in expected}, expected, "the preview is not what the plugin gave"
+    )
+    headers = {each["key"]: each["value"] for each in sent.get("headers") or ()}
     trial.equal(headers.get("x-kit"), "a  b", "the preview lacks a header that the plugin gave")
     for preview in (shown, sent):
         trial.expect(
@@ -116,9 +130,7 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
 )
 async def who_may_look_cannot_change(trial: Trial) -> None:
     """A person who may not change anything gets 403 on every changing route, and can look and check."""
-    reader = Login(
-        kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False
-    )
+    reader = Login(kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False)
     await trial.seed(world=trial.world(logins=(reader,)))
     for route in ROUTES:
         if route.caller != "dashboard" or not route.signed_in:

@@ -104,7 +104,9 @@ async def a_connection_is_its_organizations(trial: Trial) -> None:
     await trial.request("DELETE", CARD, who=pair.stranger)
     card = await _card(trial, trial.author)
     trial.equal(
-        card and card["workspace"]["id"], workspace.id, "a person of another organization has removed the connection"
+        card and card["workspace"]["id"],
+        workspace.id,
+        "a person of another organization has removed the connection",
     )
 
 
@@ -120,7 +122,9 @@ async def a_connection_is_its_organizations(trial: Trial) -> None:
 async def the_card_names_own_agents(trial: Trial) -> None:
     """The connection card names the agents whose flows use chat, and none of another organization."""
     pair = Pair(trial)
-    chat = Action(id=trial.id("chat"), type="chat_message", config={"chatChannelId": "C1", "chatMessageText": "x"})
+    chat = Action(
+        id=trial.id("chat"), type="chat_message", config={"chatChannelId": "C1", "chatMessageText": "x"}
+    )
     idle = Agent(id=trial.id("idle"), name="Idle", organization=trial.organization)
     other_chat = Action(id=trial.id("other-chat"), type=chat.type, config=chat.config)
     webhooks = Flow(
@@ -199,7 +203,13 @@ async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:
 
 
 async def _answers(
-    trial: Trial, method: str, path: str, who: Login, expected: set[int] | frozenset[int], of: str, **sending: Any
+    trial: Trial,
+    method: str,
+    path: str,
+    who: Login,
+    expected: set[int] | frozenset[int],
+    of: str,
+    **sending: Any,
 ) -> None:
     answer = await trial.request(method, path, who=who, **sending)
     trial.expect(
