@@ -9,7 +9,16 @@ from typing import Any
 import httpx
 import msgspec
 
-from flowactions_conformance.kit.under_test import Env, Flow, HostDriver, Login, Turn, World
+from flowactions_conformance.kit.under_test import (
+    Env,
+    Flow,
+    HostDriver,
+    Login,
+    Trigger,
+    TriggerRef,
+    Turn,
+    World,
+)
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.app import ReferenceApp, create_app
 from flowactions_conformance.reference_host.store import Flow as StoredFlow
@@ -18,11 +27,13 @@ from flowactions_conformance.reference_host.store import Flow as StoredFlow
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"pacing"})
+    claims = frozenset({"pacing", "logic"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
+        self.made = made
         self.app = made.app
         self._store = made.host.store
+        self._authors: dict[str, Login] = {}
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
 
     async def seed(self, world: World) -> Mapping[str, str]:
@@ -36,6 +47,7 @@ class ReferenceDriver(HostDriver):
         for who in world.logins:
             if who.kind == "dashboard":
                 await self._store.put(tables.people, id=who.id, name=who.id, organization_id=who.organization)
+                self._authors.setdefault(who.organization, who)
             await self._store.issue_token(
                 who.kind,
                 who.organization,
@@ -45,6 +57,19 @@ class ReferenceDriver(HostDriver):
             )
         for flow in world.flows:
             await self._store.save_flow(_stored(flow))
+        for experience in world.experiences:
+            await self._store.put(
+                tables.experiences,
+                id=experience.id,
+                organization_id=experience.organization,
+                agent_id=experience.agent,
+                triggers={each.id: _group(each) for each in experience.triggers if each.node is None},
+                node_triggers={
+                    f"{each.node}/{each.id}": _group(each)
+                    for each in experience.triggers
+                    if each.node is not None
+                },
+            )
         return {}
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
@@ -65,6 +90,12 @@ class ReferenceDriver(HostDriver):
         """A bearer token, as the dashboard's API takes it."""
         return {"authorization": f"Bearer {_token(who)}"}
 
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Lets a trigger fire as somebody at the dashboard does."""
+        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
+        author = self._authors[ref.organization]
+        (await self._client.post(path, headers=self.headers(author))).raise_for_status()
+
     async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
         answer = await self._client.post(path, json=body)
         data = answer.raise_for_status().json()["data"]
@@ -74,6 +105,18 @@ class ReferenceDriver(HostDriver):
 
 def _token(who: Login) -> str:
     return f"token-of-{who.id}"
+
+
+def _group(trigger: Trigger) -> dict[str, Any]:
+    actions = [
+        {
+            "url": action.url,
+            "secret": action.secret,
+            "headers": [{"key": key, "value": value} for key, value in action.headers.items()],
+        }
+        for action in trigger.actions
+    ]
+    return {"questionId": trigger.question, "actions": actions}
 
 
 def _stored(flow: Flow) -> StoredFlow:
