@@ -289,19 +289,15 @@ class InProcess:
     async def _live(self, started: Callable[[About], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-
-        def began(host: HostUnderTest, about: About) -> None:
-            self._host = host  # first: whoever hears that the host has started calls it
-            started(about)
-
         handler = LogLines(self.output)
         logging.getLogger().addHandler(handler)
         try:
-            await live(self._factory, self.env, self._listener, self._serving, began, self.output)
+            await live(self._factory, self.env, self._listener, self._serving, started, self.output)
         finally:
             logging.getLogger().removeHandler(handler)
 
-    async def _serving(self, _: HostUnderTest) -> None:
+    async def _serving(self, host: HostUnderTest) -> None:
+        self._host = host
         assert self._stopping is not None  # noqa: S101  made by _live
         await self._stopping.wait()
 
@@ -323,7 +319,7 @@ async def live(
     env: Env,
     listener: socket.socket,
     serving: Callable[[HostUnderTest], Awaitable[None]],
-    started: Callable[[HostUnderTest, About], None],
+    started: Callable[[About], None],
     output: Output,
 ) -> None:
     """Makes a host, serves its app, and stops it when ``serving`` returns.
@@ -349,7 +345,7 @@ async def live(
         about = check_about(host)
         try:
             async with serve(host.app, listener):
-                started(host, about)
+                started(about)
                 await serving(host)
         except RuntimeError as exc:
             tail = "\n".join(output.lines)[-3_000:]
