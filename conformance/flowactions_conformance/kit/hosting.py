@@ -291,13 +291,18 @@ class InProcess:
         self._stopping = asyncio.Event()
         handler = LogLines(self.output)
         logging.getLogger().addHandler(handler)
+
+        def ready(host: HostUnderTest, about: About) -> None:
+            # Before the kit's thread hears of it: it may call at once.
+            self._host = host
+            started(about)
+
         try:
-            await live(self._factory, self.env, self._listener, self._serving, started, self.output)
+            await live(self._factory, self.env, self._listener, self._serving, ready, self.output)
         finally:
             logging.getLogger().removeHandler(handler)
 
-    async def _serving(self, host: HostUnderTest) -> None:
-        self._host = host
+    async def _serving(self, _: HostUnderTest) -> None:
         assert self._stopping is not None  # noqa: S101  made by _live
         await self._stopping.wait()
 
@@ -319,7 +324,7 @@ async def live(
     env: Env,
     listener: socket.socket,
     serving: Callable[[HostUnderTest], Awaitable[None]],
-    started: Callable[[About], None],
+    started: Callable[[HostUnderTest, About], None],
     output: Output,
 ) -> None:
     """Makes a host, serves its app, and stops it when ``serving`` returns.
@@ -345,7 +350,7 @@ async def live(
         about = check_about(host)
         try:
             async with serve(host.app, listener):
-                started(about)
+                started(host, about)
                 await serving(host)
         except RuntimeError as exc:
             tail = "\n".join(output.lines)[-3_000:]

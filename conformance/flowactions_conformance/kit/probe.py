@@ -38,6 +38,7 @@ from flowactions_hookspecs import (
     Walk,
     config_schema,
     hookimpl,
+    provides,
 )
 
 NODE: Final = "probe"
@@ -48,6 +49,9 @@ HOST_SETTING: Final = "PROBE_HOST"
 ROUTES: Final = "/integrations/probe"
 ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
 REPORT_SECONDS: Final = 60.0
+COOKIE_SECONDS: Final = 3600
+OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action")
+"""Methods that a host may leave out."""
 
 
 class ProbeConfig(Struct, kw_only=True, rename="camel"):
@@ -223,7 +227,11 @@ class _State:
         """Reports the palette at its start, and its end."""
         palette = [node_type.describe() for node_type in self.actions.node_types.values()]
         await self.report(
-            "opened", palette=palette, plugins=list(self.actions.plugin_names), prefix=self.actions.prefix
+            "opened",
+            palette=palette,
+            plugins=list(self.actions.plugin_names),
+            prefix=self.actions.prefix,
+            provides=[name for name in OPTIONAL if provides(self._host, name)],
         )
         try:
             yield
@@ -278,7 +286,8 @@ def _routes(state: _State) -> Router:
         for name, value in data.headers:
             if name.lower() == "set-cookie":
                 cookie, _, rest = value.partition("=")
-                response.set_cookie(cookie, rest)
+                # The date has a comma: cookies that were merged into one header cannot be told apart again.
+                response.set_cookie(cookie, rest, expires=COOKIE_SECONDS)
             else:
                 response.headers[name] = value
         return response
