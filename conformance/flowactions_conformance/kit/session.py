@@ -113,6 +113,7 @@ class Session:
         self.control = Control()
         self.receiver = Receiver("", on_arrival=self._arrived)
         self.provider = FakeChatProvider([sample_workspace()])
+        self.encryption_key = base64.b64encode(secrets.token_bytes(32)).decode()
         self.auth_secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
         self.arrivals: list[Arrival] = []
         self.receiver_url = ""
@@ -226,6 +227,8 @@ class Session:
             "FLOWACTIONS_ENVIRONMENT": "development",
             "FLOWACTIONS_DATABASE_URL": place.plugin,
             "FLOWACTIONS_TICK_SECONDS": tick_seconds,
+            # Without it the plugin would make a file of its own, on PostgreSQL in whatever folder the kit is run in.
+            "FLOWACTIONS_ENCRYPTION_KEYS": self.encryption_key,
             "BACKEND_PUBLIC_URL": url,
         }
         if PROFILES_WITH_AUTH_EVENTS in self.claims:

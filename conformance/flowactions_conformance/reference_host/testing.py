@@ -90,4 +90,4 @@ def _stored(flow: Flow) -> StoredFlow:
 @asynccontextmanager
 async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
     """Makes the reference host."""
-    yield ReferenceDriver(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+    yield ReferenceDriver(create_app(env.settings, env.database_url), env)
