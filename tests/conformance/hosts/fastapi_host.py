@@ -22,7 +22,6 @@ from flowactions_hookspecs import (
     ApiPrincipal,
     DashboardPrincipal,
     Deferred,
-    Eager,
     FlowActions,
     FlowNodeOrigin,
     Host,
@@ -154,15 +153,21 @@ class Walker:
         run = {"id": run_id, "walk": msgspec.to_builtins(walk), "items": items}
         run["state"] = "open" if paced else "done"
         run["position"] = 0 if items and items[0]["kind"] == "step" else -1
+        if paced:
+            # Recording is nothing but SQL, so the run and what waits in it are one transaction.
+            async with self.host.database.begin() as transaction:
+                await transaction.execute(sa.insert(runs).values(run))
+                for index, item in enumerate(items):
+                    if item["kind"] == "action":
+                        # Recorded against the step that follows; None is the flow's end.
+                        step = next((each["id"] for each in items[index:] if each["kind"] == "step"), None)
+                        waiting = msgspec.structs.replace(walk, pacing=Deferred(step))
+                        await self.actions.reach(waiting, _node(item), transaction)
+            return run
         await self.host._put(runs, **run)
-        for index, item in enumerate(items):
-            if item["kind"] == "action":
-                # A paced flow's node is only recorded, against the step that follows it; None is the flow's end.
-                step = next((each["id"] for each in items[index:] if each["kind"] == "step"), None)
-                pacing = Deferred(step) if paced else Eager()
-                result = await self.actions.reach(msgspec.structs.replace(walk, pacing=pacing), _node(item))
-                if result.halt:
-                    return await self._move(run, run["position"], "halted")
+        for item in items:
+            if item["kind"] == "action" and (await self.actions.reach(walk, _node(item))).halt:
+                return await self._move(run, run["position"], "halted")
         return run
 
     async def next(self, run: Data, at: str | None) -> Data:
@@ -204,11 +209,8 @@ class Walker:
         return await self.host._get(runs, id=run["id"]) or run
 
 
-def create_app(settings: Mapping[str, str], database_url: str) -> FastAPI:
+def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
     """Makes the app."""
-    host = ShopHost(settings, database_url)
-    actions = FlowActions.load(host)
-    walker = Walker(host, actions)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -218,7 +220,6 @@ def create_app(settings: Mapping[str, str], database_url: str) -> FastAPI:
             catching_up.cancel()
 
     api = FastAPI(lifespan=lifespan)
-    api.state.host = host
     api.add_middleware(actions.wrap)  # the plugins' routes beside the app's, their lifespan inside the app's
 
     @api.get("/palette")
@@ -275,13 +276,14 @@ class ShopDriver(HostDriver):
 
     claims = frozenset({"pacing", "tenancy", "scale"})
 
-    def __init__(self, env: Env) -> None:
-        self.app = create_app(env.settings, env.database_url)
+    def __init__(self, host: ShopHost, app: FastAPI, env: Env) -> None:
+        self.app = app
+        self._host = host
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """The kit's ids are the host's, so there are none to return."""
-        put = self.app.state.host._put
+        put = self._host._put
         for agent in world.agents:
             await put(agents, id=agent.id, name=agent.name, organization_id=agent.organization)
         for who in world.logins:
@@ -320,4 +322,6 @@ class ShopDriver(HostDriver):
 @asynccontextmanager
 async def make_host(env: Env) -> AsyncIterator[ShopDriver]:
     """``python -m flowactions_conformance run tests.conformance.hosts.fastapi_host:make_host``."""
-    yield ShopDriver(env)
+    host = ShopHost(env.settings, env.database_url)
+    actions = FlowActions.load(host)
+    yield ShopDriver(host, create_app(host, actions, Walker(host, actions)), env)
