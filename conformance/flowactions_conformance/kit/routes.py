@@ -18,6 +18,7 @@ class Route(NamedTuple):
         json: the body; ``None``: none.
         text: a body that is not JSON.
         changes: whether a person needs `DashboardPrincipal.may_change`.
+        signed_in: whether the author sends it; otherwise nobody does, because that answer tells more.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Route(NamedTuple):
     json: Any = None
     text: str | None = None
     changes: bool = False
+    signed_in: bool = True
 
     @property
     def sending(self) -> dict[str, Any]:
@@ -47,7 +49,8 @@ NOT_JSON: Final = "not JSON"
 ROUTES: Final = (
     _route("GET", "/v1/webhooks/outbox", "dashboard", 200),
     _route("POST", "/v1/webhooks/outbox/retry", "dashboard", 400, json={}, changes=True),
-    _route("GET", f"/v1/webhooks/outbox/{NOWHERE}?unknown=1", "dashboard", 400),
+    # To the author this would be a 404, which nobody could tell from that of a path that does not exist.
+    _route("GET", f"/v1/webhooks/outbox/{NOWHERE}", "dashboard", 401, 403, signed_in=False),
     _route("POST", f"/v1/webhooks/outbox/{NOWHERE}/cancel", "dashboard", 415, text=NOT_JSON, changes=True),
     _route("POST", f"/v1/webhooks/outbox/{NOWHERE}/retry", "dashboard", 415, text=NOT_JSON, changes=True),
     # A person is no backend.

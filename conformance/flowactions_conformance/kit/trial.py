@@ -29,6 +29,7 @@ from flowactions_conformance.kit.under_test import (
 )
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
+from flowactions_conformance.serving import NO_TLS
 
 REQUEST_SECONDS: Final = 25.0
 MAX_MOMENTS: Final = 200
@@ -261,13 +262,29 @@ class Trial:
     ) -> httpx.Response:
         """Sends a request to a route of the plugin, below the host's prefix; redirects are not followed."""
         host = host or self.host
+        url = f"{host.url}{host.prefix}{path}"
+        return await self.request_url(method, url, who=who, host=host, headers=headers, **sending)
+
+    async def request_url(
+        self,
+        method: str,
+        url: str,
+        *,
+        who: Login | None = None,
+        host: Host | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        **sending: Any,
+    ) -> httpx.Response:
+        """Sends a request to any address of the host; redirects are not followed."""
+        host = host or self.host
+        path = url.removeprefix(host.url)
         own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
-        both = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
-        async with httpx.AsyncClient(trust_env=False, timeout=REQUEST_SECONDS) as client:
+        pairs = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
+        # As bytes: what a header holds need not be ASCII.
+        both = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as client:
             try:
-                answer = await client.request(
-                    method, f"{host.url}{host.prefix}{path}", headers=both, follow_redirects=False, **sending
-                )
+                answer = await client.request(method, url, headers=both, follow_redirects=False, **sending)
             except httpx.TransportError as exc:
                 raise CheckFailed(
                     f"{method} {path} got no answer",

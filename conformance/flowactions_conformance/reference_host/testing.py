@@ -9,21 +9,30 @@ from typing import Any
 import httpx
 import msgspec
 
-from flowactions_conformance.kit.under_test import Env, Flow, HostDriver, Login, Turn, World
+from flowactions_conformance.kit.under_test import (
+    Action,
+    Env,
+    Flow,
+    HostDriver,
+    Login,
+    Turn,
+    World,
+)
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.app import ReferenceApp, create_app
 from flowactions_conformance.reference_host.store import Flow as StoredFlow
+from flowactions_conformance.serving import NO_TLS
 
 
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"pacing"})
+    claims = frozenset({"editing", "pacing", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.app = made.app
         self._store = made.host.store
-        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Writes into the host's tables; kit ids are the host's."""
@@ -35,7 +44,13 @@ class ReferenceDriver(HostDriver):
             )
         for who in world.logins:
             if who.kind == "dashboard":
-                await self._store.put(tables.people, id=who.id, name=who.id, organization_id=who.organization)
+                await self._store.put(
+                    tables.people,
+                    id=who.id,
+                    name=who.id,
+                    organization_id=who.organization,
+                    may_change=who.may_change,
+                )
             await self._store.issue_token(
                 who.kind,
                 who.organization,
@@ -64,6 +79,27 @@ class ReferenceDriver(HostDriver):
     def headers(self, who: Login) -> Mapping[str, str]:
         """A bearer token, as the dashboard's API takes it."""
         return {"authorization": f"Bearer {_token(who)}"}
+
+    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        """Saves the flow as the editor does, which shows the problems of the answer."""
+        stored = msgspec.to_builtins(_stored(flow))
+        body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
+        answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
+        problems: list[dict[str, Any]] = answer.raise_for_status().json()["problems"]
+        return problems
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """Asks the plugin's ready route, as the editor does, for the agent whose flow is edited."""
+        headers = self.headers(who)
+        edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
+        body = {
+            "agentId": edited.raise_for_status().json()["data"]["agentId"],
+            "node": {"id": node.id, "type": node.type, "config": node.config},
+            "walk": {"flowId": flow},
+        }
+        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
+        data: dict[str, Any] = answer.raise_for_status().json()["data"]
+        return data
 
     async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
         answer = await self._client.post(path, json=body)

@@ -191,7 +191,7 @@ async def test_a_host_hears_that_its_client_is_gone(kind: type[Any], tmp_path: P
     async with serving(app) as url:
         async with httpx.AsyncClient(base_url=url) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.get("/slow", timeout=0.2)
+                await client.get("/slow", timeout=httpx.Timeout(SAFETY_SECONDS, read=0.2))
         await until(lambda: app.state.gone == ["client"])
 
 

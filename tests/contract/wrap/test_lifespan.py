@@ -195,7 +195,8 @@ async def test_it_runs_again(host: str, tmp_path: Path) -> None:
 async def _end_of(server: Server) -> str:
     """Give what the app raised; an app that waits for more, as Quart does after a failure, is cancelled."""
     assert server.running is not None
-    await asyncio.wait({server.running}, timeout=0.2)
+    for _ in range(20):  # counted, so that a pause of this process is one of them
+        await asyncio.wait({server.running}, timeout=0.01)
     if not server.running.done():
         server.running.cancel()
         await asyncio.wait({server.running})

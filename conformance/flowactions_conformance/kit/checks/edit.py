@@ -43,7 +43,9 @@ CONFIG: Final[dict[str, Any]] = {
 async def _same(trial: Trial, name: str, *fields: str) -> None:
     expected, actual = evidence.given(trial, name), await evidence.shown(trial, name)
     for field in fields:
-        trial.expect(field in actual, f"the palette's entry of {name!r} lacks {field!r}", expected=expected[field])
+        trial.expect(
+            field in actual, f"the palette's entry of {name!r} lacks {field!r}", expected=expected[field]
+        )
         found = difference(expected[field], actual[field], field)
         trial.expect(
             found is None,
@@ -104,4 +106,6 @@ async def keeps_the_config(trial: Trial) -> None:
     )
     trial.equal(got["type"], NODE, "the node has another type than was saved")
     version = evidence.given(trial, NODE)["version"]
-    trial.equal(got["version"], version, "the node has another version than the node type had when it was saved")
+    trial.equal(
+        got["version"], version, "the node has another version than the node type had when it was saved"
+    )
