@@ -11,6 +11,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -55,6 +56,8 @@ METHODS: Final[Mapping[str, Method]] = {
     "save": Method((under_test.Login, under_test.Flow), list[dict[str, Any]]),
     "preview": Method((under_test.Login, str, under_test.Action), dict[str, Any]),
     "fail_commit": Method((), None),
+    "handled": Method((str,), int),
+    "fail_auth_event": Method((str,), None),
 }
 
 
@@ -94,6 +97,10 @@ class Running(Protocol):
     about: About
     env: Env
     output: Output
+    stop_seconds: float
+    """For how long `stop` waits."""
+    left_at: float | None
+    """When the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed."""
 
     async def call(self, method: str, *arguments: object) -> Any:
         """Calls a method of the driver.
@@ -202,6 +209,8 @@ class InProcess:
         self.env = env
         self.output = Output()
         self.about = About(claims=(), prefix="")
+        self.stop_seconds = STOP_SECONDS
+        self.left_at: float | None = None
         self._factory = factory
         self._listener = listener
         self._host: HostUnderTest | None = None
@@ -249,8 +258,8 @@ class InProcess:
             return
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        if not await asyncio.to_thread(self._ended.wait, STOP_SECONDS):
-            raise DriverFault(f"the host did not stop within {STOP_SECONDS:g} seconds{self._place()}")
+        if not await asyncio.to_thread(self._ended.wait, self.stop_seconds):
+            raise DriverFault(f"the host did not stop within {self.stop_seconds:g} seconds{self._place()}")
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
 
@@ -299,6 +308,7 @@ class InProcess:
 
         try:
             await live(self._factory, self.env, self._listener, self._serving, ready, self.output)
+            self.left_at = time.monotonic()
         finally:
             logging.getLogger().removeHandler(handler)
 

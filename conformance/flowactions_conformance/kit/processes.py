@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
 from flowactions_conformance.kit.hosting import (
     CALL_SECONDS,
     METHODS,
@@ -44,6 +44,9 @@ class ChildProcess:
         self.env = env
         self.output = Output()
         self.about = About(claims=(), prefix="")
+        self.stop_seconds = STOP_SECONDS
+        self.left_at: float | None = None
+        self._disconnected = asyncio.Event()
         self._start = Start(
             factory=factory, env=env, port=port, path=(*path, *filter(None, sys.path), str(Path.cwd()))
         )
@@ -76,10 +79,13 @@ class ChildProcess:
             writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
             while line := await reader.readline():
                 reply = msgspec.json.decode(line, type=Reply)
+                if reply.number == LEFT:
+                    self.left_at = reply.value
                 waiting = self._waiting.pop(reply.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
             self._lost()
+            self._disconnected.set()
 
         self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
@@ -128,11 +134,12 @@ class ChildProcess:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(self.stop_seconds):
                 status = await self._process.wait()
+                await self._disconnected.wait()
         except TimeoutError:
             await self.kill()
-            raise DriverFault(f"the host did not stop within {STOP_SECONDS:g} seconds") from None
+            raise DriverFault(f"the host did not stop within {self.stop_seconds:g} seconds") from None
         await self._close()
         if status:
             raise DriverFault(

@@ -30,6 +30,8 @@ EFFECT_SECONDS: Final = 20.0
 """For how long an effect that must come is waited for. It is no measure of speed: nothing passes by being faster."""
 WORN_EFFECT_SECONDS: Final = 5.0
 PATIENCE: Final = 3
+STOP_PATIENCE: Final = 1.5
+"""How much longer a host may take to stop than an effect to come."""
 
 Mode: TypeAlias = Literal["in-process", "child"]
 
@@ -45,14 +47,15 @@ class Host:
         name: in the probe's reports.
         running: the host itself.
         url: of the app, without the prefix.
-        workspace: of the fake chat provider that this host's organizations connect.
+        reports_at_start: how many reports of the probe there were when it had started.
     """
 
-    def __init__(self, name: str, running: Running, place: Place, folder: Path) -> None:
+    def __init__(self, name: str, running: Running, place: Place, folder: Path, reports_at_start: int) -> None:
         self.name = name
         self.running = running
         self.place = place
         self.folder = folder
+        self.reports_at_start = reports_at_start
 
     @property
     def url(self) -> str:
@@ -83,6 +86,11 @@ class Patience:
         """How long to wait now."""
         worn = self._waited_in_vain >= PATIENCE
         return min(self._seconds, WORN_EFFECT_SECONDS) if worn else self._seconds
+
+    @property
+    def stop_seconds(self) -> float:
+        """How long to wait for a host to stop."""
+        return STOP_PATIENCE * self._seconds
 
     def lost(self) -> None:
         """Notes that an effect did not come."""
@@ -210,9 +218,10 @@ class Session:
             factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
             running = InProcess(factory, env, listener)
         running.output = self.output
+        running.stop_seconds = self.patience.stop_seconds
         self._hosts.append(running)
         await running.start()
-        return Host(name, running, place, folder)
+        return Host(name, running, place, folder, len(self.control.events))
 
     def _check_importable(self) -> None:
         try:
@@ -268,9 +277,8 @@ class Session:
         return workspace
 
     async def _end(self) -> None:
-        for running in reversed(self._hosts):
-            with suppress(DriverFault):
-                await running.stop()
+        # At once: hosts that hang are waited for together.
+        await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
         with suppress(DriverFault):
             await self.databases.drop_all()
 

@@ -155,8 +155,8 @@ class Trial:
 
         Args:
             node: its name, unique in this check.
-            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``; anything else is
-                only config.
+            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``, ``write_fails`` (its
+                SQL fails); anything else is only config.
         """
         return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
 
@@ -353,6 +353,20 @@ class Trial:
             self._host = host
         return host
 
+    async def stop(self, host: Host | None = None) -> None:
+        """Stops a host as its server does on SIGTERM.
+
+        Raises:
+            DriverFault: it did not stop, or failed while it did.
+        """
+        self.note("kit", "stop the host")
+        await (host or self.host).running.stop()
+
+    async def kill(self, host: Host | None = None) -> None:
+        """Ends a host's process with SIGKILL."""
+        self.note("kit", "kill the host's process")
+        await (host or self.host).running.kill()
+
     def open_gate(self, name: str) -> None:
         """Lets the probe nodes through that wait at a gate."""
         self.note("kit", f"open gate {name}")
@@ -402,15 +416,28 @@ class Trial:
         return verify(secret, dict(arrival.headers), arrival.body.encode(), arrival.at)
 
     async def until(
-        self, holds: Callable[[], object], message: str, *, expected: object = "", causes: Sequence[str] = ()
+        self,
+        holds: Callable[[], object],
+        message: str,
+        *,
+        expected: object = "",
+        causes: Sequence[str] = (),
+        at_least: float = 0.0,
     ) -> None:
         """Waits until something holds, looking again after each report and arrival.
+
+        Args:
+            holds: asked each time.
+            message: what is wrong when it does not come to hold.
+            expected: what the contract asks for.
+            causes: what usually causes it; the check's own by default.
+            at_least: seconds to wait for what the plugin itself does only after a lease has ended.
 
         Raises:
             CheckFailed: it did not come to hold.
         """
         patience = self.session.patience
-        seconds = patience.seconds
+        seconds = max(patience.seconds, at_least)
         if await self.session.control.until(lambda: bool(holds()), seconds):
             return
         patience.lost()

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import msgspec
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_conformance.kit.under_test import (
     Action,
@@ -27,7 +29,7 @@ from flowactions_conformance.serving import NO_TLS
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"editing", "pacing", "tenancy"})
+    claims = frozenset({"durability", "editing", "inbound", "pacing", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.app = made.app
@@ -100,6 +102,35 @@ class ReferenceDriver(HostDriver):
         answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
+    async def fail_commit(self) -> None:
+        """Has the transaction in which the next run is written roll back."""
+        begin = self._store.transaction
+
+        @asynccontextmanager
+        async def failing() -> AsyncIterator[AsyncConnection]:
+            self._store.transaction = begin  # type: ignore[method-assign]
+            async with begin() as connection:
+                yield connection
+                raise RuntimeError("the commit fails, because the kit has asked for it")
+
+        self._store.transaction = failing  # type: ignore[method-assign]
+
+    async def handled(self, event_id: str) -> int:
+        """Counts the event in the host's own table."""
+        rows = await self._store.find(tables.auth_events)
+        return sum(row["id"].endswith(f"/{event_id}") for row in rows)
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """Has the database fail once it has been told of the event, before it commits."""
+        put, to_fail = self._store.put, [event_id]
+
+        async def failing(table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
+            await put(table, connection, **values)
+            if to_fail and table is tables.auth_events and values["id"].endswith(f"/{event_id}"):
+                to_fail.clear()
+                raise RuntimeError("the database fails, because the kit has asked for it")
+
+        self._store.put = failing  # type: ignore[method-assign]
 
     async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
         answer = await self._client.post(path, json=body)
