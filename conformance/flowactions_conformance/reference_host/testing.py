@@ -17,6 +17,8 @@ from flowactions_conformance.kit.under_test import (
     Flow,
     HostDriver,
     Login,
+    Trigger,
+    TriggerRef,
     Turn,
     World,
 )
@@ -29,12 +31,14 @@ from flowactions_conformance.serving import NO_TLS
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"durability", "editing", "inbound", "pacing", "tenancy"})
+    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
+        self.made = made
         self.app = made.app
         self._store = made.host.store
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
+        self._authors: dict[str, Login] = {}
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Writes into the host's tables; kit ids are the host's."""
@@ -53,6 +57,7 @@ class ReferenceDriver(HostDriver):
                     organization_id=who.organization,
                     may_change=who.may_change,
                 )
+                self._authors.setdefault(who.organization, who)
             await self._store.issue_token(
                 who.kind,
                 who.organization,
@@ -62,6 +67,19 @@ class ReferenceDriver(HostDriver):
             )
         for flow in world.flows:
             await self._store.save_flow(_stored(flow))
+        for experience in world.experiences:
+            await self._store.put(
+                tables.experiences,
+                id=experience.id,
+                organization_id=experience.organization,
+                agent_id=experience.agent,
+                triggers={each.id: _group(each) for each in experience.triggers if each.node is None},
+                node_triggers={
+                    f"{each.node}/{each.id}": _group(each)
+                    for each in experience.triggers
+                    if each.node is not None
+                },
+            )
         return {}
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
@@ -102,6 +120,7 @@ class ReferenceDriver(HostDriver):
         answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
+
     async def fail_commit(self) -> None:
         """Has the transaction in which the next run is written roll back."""
         begin = self._store.transaction
@@ -132,6 +151,12 @@ class ReferenceDriver(HostDriver):
 
         self._store.put = failing  # type: ignore[method-assign]
 
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Lets a trigger fire as somebody at the dashboard does."""
+        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
+        author = self._authors[ref.organization]
+        (await self._client.post(path, headers=self.headers(author))).raise_for_status()
+
     async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
         answer = await self._client.post(path, json=body)
         data = answer.raise_for_status().json()["data"]
@@ -141,6 +166,18 @@ class ReferenceDriver(HostDriver):
 
 def _token(who: Login) -> str:
     return f"token-of-{who.id}"
+
+
+def _group(trigger: Trigger) -> dict[str, Any]:
+    actions = [
+        {
+            "url": action.url,
+            "secret": action.secret,
+            "headers": [{"key": key, "value": value} for key, value in action.headers.items()],
+        }
+        for action in trigger.actions
+    ]
+    return {"questionId": trigger.question, "actions": actions}
 
 
 def _stored(flow: Flow) -> StoredFlow:

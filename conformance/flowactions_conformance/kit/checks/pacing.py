@@ -88,7 +88,9 @@ async def runs_at_the_end(trial: Trial) -> None:
     await client.go_to(1)
     trial.equal(trial.ran(), [], "nodes behind the last step ran before the user went on from it")
     turn = await client.next()
-    trial.equal(trial.ran(), ["end-1", "end-2"], "nodes behind the last step did not run at the end of the flow")
+    trial.equal(
+        trial.ran(), ["end-1", "end-2"], "nodes behind the last step did not run at the end of the flow"
+    )
     trial.expect(
         turn.done, "the run is not done after the next from its last step", expected="done", actual=turn
     )
@@ -108,7 +110,12 @@ async def runs_at_the_end(trial: Trial) -> None:
 async def doubled_next_runs_once(trial: Trial) -> None:
     """Several `next` at the same time run a node once."""
     flow = trial.flow(
-        trial.step("a"), trial.probe("node"), trial.step("b"), trial.probe("behind"), trial.step("c"), pacing="deferred"
+        trial.step("a"),
+        trial.probe("node"),
+        trial.step("b"),
+        trial.probe("behind"),
+        trial.step("c"),
+        pacing="deferred",
     )
     await trial.seed(flow)
     client = await Client.opened(trial, flow)
@@ -240,7 +247,9 @@ async def halts_at_its_step(trial: Trial) -> None:
         client = await Client.opened(trial, flow)
         await client.go_to(0)
         turn = await client.next()
-        trial.equal(trial.ran()[-1:], [f"halting-{status}"], "next did not run the node that halts, and no more")
+        trial.equal(
+            trial.ran()[-1:], [f"halting-{status}"], "next did not run the node that halts, and no more"
+        )
         trial.expect(
             turn.done or turn.halted,
             f"the run goes on after a node that halts (its status is {status})",
@@ -312,7 +321,9 @@ async def runs_are_apart(trial: Trial) -> None:
     ada = await Client.opened(trial, paced, user="Ada")
     zoe = await Client.opened(trial, paced, user="Zoë")
     await trial.open(eager, user="Eve")
-    trial.equal(_who(trial), [("eager", "Eve")], "beside client-paced runs, an eager one did not run, or not alone")
+    trial.equal(
+        _who(trial), [("eager", "Eve")], "beside client-paced runs, an eager one did not run, or not alone"
+    )
     await ada.go_to(1)
     await ada.next()
     expected = [("eager", "Eve"), ("node", "Ada"), ("end", "Ada")]
@@ -354,7 +365,9 @@ async def deferred_webhooks_are_signed(trial: Trial) -> None:
     arrived = (await trial.until_arrived("order"))[0]
     trial.equal(arrived.body, '{"user": "Ada", "content": "content"}', "the webhook arrived with another body")
     trial.equal(
-        trial.signature_of(arrived, secret), "verified", "a deferred webhook is not signed with its node's secret"
+        trial.signature_of(arrived, secret),
+        "verified",
+        "a deferred webhook is not signed with its node's secret",
     )
     config = trial.reached("node")[0].data["node"]["config"]
     kept = {name: config.get(name) for name in ("text", "count", "flag")}
