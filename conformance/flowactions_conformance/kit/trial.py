@@ -28,8 +28,8 @@ from flowactions_conformance.kit.under_test import (
     World,
 )
 from flowactions_conformance.receiver import Arrival
-from flowactions_conformance.serving import NO_TLS
 from flowactions_conformance.receiver.verify import verify
+from flowactions_conformance.serving import NO_TLS
 
 REQUEST_SECONDS: Final = 25.0
 MAX_MOMENTS: Final = 200

@@ -100,6 +100,27 @@ class ReferenceDriver(HostDriver):
         """A bearer token, as the dashboard's API takes it."""
         return {"authorization": f"Bearer {_token(who)}"}
 
+    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        """Saves the flow as the editor does, which shows the problems of the answer."""
+        stored = msgspec.to_builtins(_stored(flow))
+        body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
+        answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
+        problems: list[dict[str, Any]] = answer.raise_for_status().json()["problems"]
+        return problems
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """Asks the plugin's ready route, as the editor does, for the agent whose flow is edited."""
+        headers = self.headers(who)
+        edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
+        body = {
+            "agentId": edited.raise_for_status().json()["data"]["agentId"],
+            "node": {"id": node.id, "type": node.type, "config": node.config},
+            "walk": {"flowId": flow},
+        }
+        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
+        data: dict[str, Any] = answer.raise_for_status().json()["data"]
+        return data
+
     async def fail_commit(self) -> None:
         """Has the transaction in which the next run is written roll back."""
         begin = self._store.transaction
@@ -129,27 +150,6 @@ class ReferenceDriver(HostDriver):
                 raise RuntimeError("the database fails, because the kit has asked for it")
 
         self._store.put = failing  # type: ignore[method-assign]
-
-    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """Saves the flow as the editor does, which shows the problems of the answer."""
-        stored = msgspec.to_builtins(_stored(flow))
-        body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
-        answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
-        problems: list[dict[str, Any]] = answer.raise_for_status().json()["problems"]
-        return problems
-
-    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
-        """Asks the plugin's ready route, as the editor does, for the agent whose flow is edited."""
-        headers = self.headers(who)
-        edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
-        body = {
-            "agentId": edited.raise_for_status().json()["data"]["agentId"],
-            "node": {"id": node.id, "type": node.type, "config": node.config},
-            "walk": {"flowId": flow},
-        }
-        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
-        data: dict[str, Any] = answer.raise_for_status().json()["data"]
-        return data
 
     async def trigger(self, ref: TriggerRef) -> None:
         """Lets a trigger fire as somebody at the dashboard does."""
