@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
 from flowactions_conformance.kit.factories import load_factory
 from flowactions_conformance.kit.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.outcomes import DriverFault
@@ -63,6 +63,7 @@ class Child:
         except OSError as exc:
             self._reply(Reply(number=0, error=f"port {start.port} cannot be used: {exc}"))
         else:
+            self._reply(Reply(number=LEFT, value=time.monotonic()))
             return 0
         with suppress(ConnectionError):
             await self._writer.drain()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -24,7 +24,7 @@ import msgspec
 from flowactions_conformance.kit import under_test
 from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.output import LogLines, Output
+from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import serve
 
@@ -53,6 +53,8 @@ METHODS: Final[Mapping[str, Method]] = {
     "save": Method((under_test.Login, under_test.Flow), list[dict[str, Any]]),
     "preview": Method((under_test.Login, str, under_test.Action), dict[str, Any]),
     "fail_commit": Method((), None),
+    "handled": Method((str,), int),
+    "fail_auth_event": Method((str,), None),
 }
 
 
@@ -80,6 +82,8 @@ class Running(Protocol):
     about: About
     env: Env
     output: Output
+    left_at: float | None
+    """When the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed."""
 
     async def call(self, method: str, *arguments: object) -> Any:
         """Calls a method of the driver.
@@ -190,6 +194,7 @@ class InProcess:
         self.output = Output()
         self._waiting = Waiting(limits)
         self.about = About(claims=(), prefix="")
+        self.left_at: float | None = None
         self._factory = factory
         self._listener = listener
         self._host: HostUnderTest | None = None
@@ -301,15 +306,12 @@ class InProcess:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._stopping = asyncio.Event()
-        handler = LogLines(self.output)
-        logging.getLogger().addHandler(handler)
-        try:
-            await live(self._factory, self.env, self._listener, self._serving, started, self.output)
-        finally:
-            logging.getLogger().removeHandler(handler)
+
+        await live(self._factory, self.env, self._listener, self._serving, started, self.output)
+        self.left_at = time.monotonic()
 
     async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
-        self._host = host
+        self._host = host  # before the kit's thread hears of it: it may call at once
         started()
         assert self._stopping is not None  # noqa: S101  made by _live
         await self._stopping.wait()

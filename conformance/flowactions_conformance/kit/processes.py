@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
 from flowactions_conformance.kit.hosting import METHODS, About
 from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.outcomes import DriverFault
@@ -41,6 +41,8 @@ class ChildProcess:
         self._limit = Waiting(limits)
         self.output = Output()
         self.about = About(claims=(), prefix="")
+        self.left_at: float | None = None
+        self._disconnected = asyncio.Event()
         self._start = Start(
             factory=factory, env=env, port=port, path=(*path, *filter(None, sys.path), str(Path.cwd()))
         )
@@ -73,6 +75,8 @@ class ChildProcess:
             writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
             while line := await reader.readline():
                 reply = msgspec.json.decode(line, type=Reply)
+                if reply.number == LEFT:
+                    self.left_at = reply.value
                 waiting = self._waiting.pop(reply.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
@@ -81,6 +85,7 @@ class ChildProcess:
                     async with asyncio.timeout(1):
                         await self._process.wait()
             self._lost()
+            self._disconnected.set()
 
         self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
@@ -137,6 +142,7 @@ class ChildProcess:
         try:
             async with asyncio.timeout(seconds):
                 status = await self._process.wait()
+                await self._disconnected.wait()
         except TimeoutError:
             await self.kill()
             raise DriverFault(f"the host did not stop within {seconds:g} seconds") from None
