@@ -28,7 +28,7 @@ from shop import make_host
 
 from flowactions_conformance import conformance_suite
 
-TestHost = conformance_suite(make_host, checks=["LOAD-1", "EAGER-2", "LOOPS-1"])
+TestHost = conformance_suite(make_host, checks=["LOAD-1", "EAGER-2", "TENANCY-1"])
 
 
 async def verify_that_asyncio_is_on():
