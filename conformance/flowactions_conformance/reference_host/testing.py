@@ -30,6 +30,7 @@ class ReferenceDriver(HostDriver):
     claims = frozenset({"editing", "pacing", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
+        self.made = made
         self.app = made.app
         self._store = made.host.store
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
@@ -97,7 +98,7 @@ class ReferenceDriver(HostDriver):
             "node": {"id": node.id, "type": node.type, "config": node.config},
             "walk": {"flowId": flow},
         }
-        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
+        answer = await self._client.post(f"{self.prefix}/integrations/nodes/preview", json=body, headers=headers)
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
 
