@@ -73,7 +73,11 @@ def _session_everywhere(driver: ReferenceDriver) -> None:
 def _forms_need_a_token(driver: ReferenceDriver) -> None:
     def refuse(asked: Asked) -> Answer | None:
         form = asked.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-        return json_answer(403, b'{"error": "No CSRF token."}') if form and "x-csrf-token" not in asked.headers else None
+        return (
+            json_answer(403, b'{"error": "No CSRF token."}')
+            if form and "x-csrf-token" not in asked.headers
+            else None
+        )
 
     driver.app = around(driver.app, refuse=refuse)
 
