@@ -77,10 +77,10 @@ def _kinds_alike(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     ask = store.token
 
-    async def token(kind: str, text: str | None) -> Any:
-        return await ask(kind, text) or await ask("dashboard" if kind == "api" else "api", text)
+    async def find(kind: str, token: str | None) -> Any:
+        return await ask(kind, token) or await ask("dashboard" if kind == "api" else "api", token)
 
-    store.token = token  # type: ignore[method-assign]
+    store.token = find  # type: ignore[method-assign]
 
 
 def _all_agents(driver: ReferenceDriver) -> None:

@@ -38,7 +38,7 @@ def _agents_of_all(driver: ReferenceDriver) -> None:
     host = driver.made.host
     ask = host.agents_using
 
-    async def agents_using(_: str, node_type: str) -> Sequence[Agent]:
+    async def agents_using(organization_id: str, node_type: str) -> Sequence[Agent]:  # noqa: ARG001  it is forgotten
         rows = await host.store.find(tables.organizations)
         return [agent for row in rows for agent in await ask(row["id"], node_type)]
 
