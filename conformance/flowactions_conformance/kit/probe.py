@@ -29,6 +29,7 @@ from flowactions_hookspecs import (
     ConfigProblem,
     FlowActions,
     Host,
+    InTransaction,
     Node,
     NodeDraft,
     NodeResult,
@@ -193,7 +194,7 @@ class _State:
                 event = self._event(kind, data)
                 await client.post(self._control_url, content=msgspec.json.encode(event, enc_hook=repr))
 
-    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Reports walk and node, and does what the config says."""
         config = node.config
         facts = {"walk": msgspec.to_builtins(walk), "node": msgspec.to_builtins(node)}
@@ -208,6 +209,8 @@ class _State:
             halt=bool(config.get("halt")),
         )
         await self.report("reached", **facts)
+        if config.get("write_fails"):
+            return InTransaction(_failing_write)
         return result
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
@@ -259,6 +262,11 @@ class _State:
         """Tells the task."""
         if self._told_to_crash is not None:
             self._told_to_crash.set()
+
+
+async def _failing_write(transaction: Any) -> NodeResult:
+    await transaction.exec_driver_sql("SELECT the_probe_was_told_to_fail")
+    raise AssertionError("the statement before has failed")
 
 
 def _routes(state: _State) -> Router:

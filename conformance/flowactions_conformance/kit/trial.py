@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +28,12 @@ from flowactions_conformance.kit.under_test import (
     World,
 )
 from flowactions_conformance.receiver import Arrival
+from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.serving import NO_TLS
 
 REQUEST_SECONDS: Final = 25.0
 MAX_MOMENTS: Final = 200
+POLL_SECONDS: Final = 0.05
 
 
 class Trial:
@@ -109,6 +112,27 @@ class Trial:
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
 
+    def hides(self, turn: Turn, words: Mapping[str, str]) -> None:
+        """Fails the check if the end user's client got one of these words.
+
+        Args:
+            turn: what it got.
+            words: what a word is → the word.
+
+        Raises:
+            CheckFailed: it did.
+            NotTestable: the driver does not say what it got.
+        """
+        if not turn.raw:
+            raise NotTestable("Turn.raw is empty: put everything that the end user's client received there")
+        for what, word in words.items():
+            self.expect(
+                word not in turn.raw,
+                f"the end user's client got {what}",
+                expected=f"no {word!r} in what it received",
+                actual=turn.raw,
+            )
+
     # Names
 
     def id(self, name: str) -> str:
@@ -119,9 +143,14 @@ class Trial:
         """Returns the host's id of something that was seeded."""
         return self.ids.get(kit_id, kit_id)
 
-    def hook(self, name: str) -> str:
-        """Returns a URL of the receiver that only this check uses."""
-        return f"{self.session.receiver_url}/hooks/{self.token}/{name}"
+    def hook(self, name: str, fails: int = 0) -> str:
+        """Returns a URL of the receiver that only this check uses; each event's first ``fails`` requests get a 500."""
+        failing = f"fail-first/{fails}/" if fails else ""
+        return f"{self.session.receiver_url}/hooks/{failing}{self.token}/{name}"
+
+    def new_key(self) -> str:
+        """Returns an idempotency key that was not used before."""
+        return f"key-{self.token}-{secrets.token_hex(4)}"
 
     # The world
 
@@ -130,10 +159,10 @@ class Trial:
 
         Args:
             node: its name, unique in this check.
-            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``; anything else is
-                only config.
+            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``, ``write_fails`` (its
+                SQL fails); anything else is only config.
         """
-        return Action(id=self.id(node), type=NODE, config={"token": self.token, **config})
+        return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
 
     def webhook(self, node: str, **config: object) -> Action:
         """Returns a webhook node that sends to `hook` of its name; ``config`` adds to or replaces its fields."""
@@ -290,6 +319,50 @@ class Trial:
         receipt: dict[str, Any] = answer.json()
         return receipt
 
+    async def until_ended(
+        self, name: str, *, failing: bool = False, host: Host | None = None
+    ) -> dict[str, Any]:
+        """Waits until the delivery to `hook` of that name is delivered or dead, as the list of its organization has it.
+
+        Args:
+            name: of the hook.
+            failing: whether one that has failed and is tried again later will do, too.
+            host: whose list.
+        """
+        patience = self.session.patience
+        seen: dict[str, Any] | None = None
+        ended = {"delivered", "dead", "retrying"} if failing else {"delivered", "dead"}
+        try:
+            async with asyncio.timeout(patience.seconds):
+                while seen is None or seen["status"] not in ended:
+                    # An outcome is written after the answer: nothing tells of it but the list.
+                    await asyncio.sleep(0 if seen is None else POLL_SECONDS)
+                    answer = await self.request("GET", "/v1/webhooks/outbox", who=self.author, host=host)
+                    self.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
+                    found = [
+                        each for each in answer.json()["data"] if each["url"].endswith(f"/{self.token}/{name}")
+                    ]
+                    self.expect(found, f"the delivery {name!r} is not in the list of its organization")
+                    seen = found[0]
+        except TimeoutError:
+            patience.lost()
+            raise CheckFailed(
+                f"the delivery {name!r} did not end",
+                expected=sorted(ended),
+                actual=seen,
+                causes=self.check.causes,
+            ) from None
+        return seen
+
+    async def send_again(self, name: str, host: Host | None = None) -> None:
+        """Has the delivery to `hook` of that name, whose first attempt fails, sent again now."""
+        failed = await self.until_ended(name, failing=True, host=host)
+        steps = ["cancel", "retry"] if failed["status"] == "retrying" else ["retry"]
+        for step in steps:
+            path = f"/v1/webhooks/outbox/{failed['id']}/{step}"
+            answer = await self.request("POST", path, who=self.author, host=host)
+            self.equal(answer.status_code, 200, f"the author could not {step} a delivery: {answer.text[:300]}")
+
     async def start(self, **options: Any) -> Host:
         """Starts a host of this check's own; see `Session.start`."""
         self.note("kit", "start a host")
@@ -297,6 +370,20 @@ class Trial:
         if self._host is None:
             self._host = host
         return host
+
+    async def stop(self, host: Host | None = None) -> None:
+        """Stops a host as its server does on SIGTERM.
+
+        Raises:
+            DriverFault: it did not stop, or failed while it did.
+        """
+        self.note("kit", "stop the host")
+        await (host or self.host).running.stop()
+
+    async def kill(self, host: Host | None = None) -> None:
+        """Ends a host's process with SIGKILL."""
+        self.note("kit", "kill the host's process")
+        await (host or self.host).running.kill()
 
     def open_gate(self, name: str) -> None:
         """Lets the probe nodes through that wait at a gate."""
@@ -324,6 +411,10 @@ class Trial:
             and (node is None or event.data["node"]["id"] == self.of_host(self.id(node)))
         ]
 
+    def ran(self, since: int = 0) -> list[str]:
+        """Returns the names of the probe nodes that ran, in the order in which they ended, from the ``since``-th on."""
+        return [str(event.data["node"]["config"].get("name")) for event in self.reached(kind="reached")[since:]]
+
     def reports(self, kind: str, host: Host | None = None) -> list[Event]:
         """Returns the probe's reports of a kind from a host."""
         name = (host or self.host).name
@@ -331,23 +422,40 @@ class Trial:
 
     def arrivals(self, name: str | None = None) -> list[Arrival]:
         """Returns what arrived at `hook` of that name, or of any name of this check."""
-        below = f"/hooks/{self.token}/"
+        below = f"/{self.token}/"
         return [
             arrival
             for arrival in self.session.arrivals
-            if (arrival.path == f"{below}{name}" if name else arrival.path.startswith(below))
+            if (arrival.path.endswith(f"{below}{name}") if name else below in arrival.path)
         ]
 
+    def signature_of(self, arrival: Arrival, secret: str) -> str:
+        """Returns ``verified``, ``unsigned``, ``wrong`` or ``stale``: a request's signature, checked with this secret."""
+        return verify(secret, dict(arrival.headers), arrival.body.encode(), arrival.at)
+
     async def until(
-        self, holds: Callable[[], object], message: str, *, expected: object = "", causes: Sequence[str] = ()
+        self,
+        holds: Callable[[], object],
+        message: str,
+        *,
+        expected: object = "",
+        causes: Sequence[str] = (),
+        at_least: float = 0.0,
     ) -> None:
         """Waits until something holds, looking again after each report and arrival.
+
+        Args:
+            holds: asked each time.
+            message: what is wrong when it does not come to hold.
+            expected: what the contract asks for.
+            causes: what usually causes it; the check's own by default.
+            at_least: seconds to wait for what the plugin itself does only after a lease has ended.
 
         Raises:
             CheckFailed: it did not come to hold.
         """
         patience = self.session.patience
-        seconds = patience.seconds
+        seconds = max(patience.seconds, at_least)
         if await self.session.control.until(lambda: bool(holds()), seconds):
             return
         patience.lost()

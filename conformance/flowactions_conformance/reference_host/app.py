@@ -30,7 +30,7 @@ class ReferenceApp(NamedTuple):
 
 def create_app(
     settings: Mapping[str, str],
-    database: Path,
+    database: Path | str,
     *,
     sample: Sample | None = None,
     plugins: Iterable[object] = (),
@@ -39,11 +39,13 @@ def create_app(
 
     Args:
         settings: the plugin's settings.
-        database: the SQLite file, shared with the plugin.
+        database: a SQLite file, or the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin
+            shares it.
         sample: sample data to write at start.
         plugins: further plugins that are not installed.
     """
-    host = ReferenceHost(settings, Store(database))
+    url = f"sqlite+aiosqlite:///{database}" if isinstance(database, Path) else database
+    host = ReferenceHost(settings, Store(url))
     actions = FlowActions.load(host, plugins=plugins)
     walker = Walker(host.store, actions)
 

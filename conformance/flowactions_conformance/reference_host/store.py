@@ -1,4 +1,4 @@
-"""The host's own data, on SQLite."""
+"""The host's own data, on SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -26,7 +25,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 metadata = MetaData()
@@ -127,12 +126,13 @@ class Store:
     """The host's database.
 
     Args:
-        path: of the SQLite file.
+        url: of the database, in the form of SQLAlchemy's asyncio drivers.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.engine: AsyncEngine = create_async_engine(f"sqlite+aiosqlite:///{path}")
-        event.listen(self.engine.sync_engine, "connect", _prepare)
+    def __init__(self, url: str) -> None:
+        self.engine: AsyncEngine = create_async_engine(url)
+        if self.engine.dialect.name == "sqlite":
+            event.listen(self.engine.sync_engine, "connect", _prepare)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -144,14 +144,25 @@ class Store:
         finally:
             await self.engine.dispose()
 
-    async def put(self, table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
-        """Insert a row, or replace the one with its id; within somebody's transaction when its connection is given."""
-        statement = upsert(table).values(values).on_conflict_do_update(index_elements=["id"], set_=values)
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Begin a transaction, which commits when its block ends."""
+        return self.engine.begin()
+
+    @asynccontextmanager
+    async def _within(self, connection: AsyncConnection | None) -> AsyncIterator[AsyncConnection]:
+        """Join somebody's transaction, or make one."""
         if connection is not None:
-            await connection.execute(statement)
+            yield connection
             return
         async with self.engine.begin() as own:
-            await own.execute(statement)
+            yield own
+
+    async def put(self, table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
+        """Insert a row, or replace the one with its id; within somebody's transaction when its connection is given."""
+        new = (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table).values(values)
+        statement = new.on_conflict_do_update(index_elements=["id"], set_=values)
+        async with self._within(connection) as within:
+            await within.execute(statement)
 
     async def remove(self, table: Table, row_id: str) -> None:
         """Delete a row."""
@@ -192,31 +203,40 @@ class Store:
         """Store a flow."""
         await self.put(flows, **msgspec.structs.asdict(flow))
 
-    async def start_run(self, run: Run) -> None:
+    async def start_run(self, run: Run, connection: AsyncConnection) -> None:
         """Store a run that was just opened."""
         values = {**msgspec.structs.asdict(run), "flow": msgspec.to_builtins(run.flow), "flow_id": run.flow.id}
-        async with self.engine.begin() as connection:
-            await connection.execute(insert(runs).values(values))
+        await connection.execute(insert(runs).values(values))
 
     async def run(self, session: str) -> Run | None:
         """Give the run behind a widget's session."""
         row = await self.one(runs, session=session)
         return None if row is None else _run(row)
 
-    async def move(self, run: Run, *, position: int, done: bool, halted: bool) -> None:
+    async def move(
+        self,
+        run: Run,
+        connection: AsyncConnection | None = None,
+        *,
+        position: int,
+        done: bool,
+        halted: bool,
+    ) -> None:
         """Move a run on, unless another request moved it first; a halt ends it in any case."""
         moved = update(runs).where(runs.c.id == run.id)
         if not halted:
             moved = moved.where(runs.c.position == run.position, runs.c.done.is_(False))
-        async with self.engine.begin() as connection:
-            await connection.execute(moved.values(position=position, done=done or halted))
+        async with self._within(connection) as within:
+            await within.execute(moved.values(position=position, done=done or halted))
 
-    async def add_results(self, run_id: str, found: Sequence[Any]) -> None:
+    async def add_results(
+        self, run_id: str, found: Sequence[Any], connection: AsyncConnection | None = None
+    ) -> None:
         """Keep the results of nodes, for the flow's author."""
         if found:
             rows = [{"run_id": run_id, "result": msgspec.to_builtins(result)} for result in found]
-            async with self.engine.begin() as connection:
-                await connection.execute(insert(results), rows)
+            async with self._within(connection) as within:
+                await within.execute(insert(results), rows)
 
     async def recent_runs(self, flow_id: str) -> list[tuple[Run, list[dict[str, Any]]]]:
         """Give a flow's newest runs with the results of their nodes."""

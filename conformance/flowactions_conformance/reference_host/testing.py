@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import msgspec
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_conformance.kit.under_test import (
     Action,
@@ -15,6 +17,8 @@ from flowactions_conformance.kit.under_test import (
     Flow,
     HostDriver,
     Login,
+    Trigger,
+    TriggerRef,
     Turn,
     World,
 )
@@ -27,13 +31,14 @@ from flowactions_conformance.serving import NO_TLS
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"editing", "pacing", "tenancy"})
+    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.made = made
         self.app = made.app
         self._store = made.host.store
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
+        self._authors: dict[str, Login] = {}
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Writes into the host's tables; kit ids are the host's."""
@@ -52,6 +57,7 @@ class ReferenceDriver(HostDriver):
                     organization_id=who.organization,
                     may_change=who.may_change,
                 )
+                self._authors.setdefault(who.organization, who)
             await self._store.issue_token(
                 who.kind,
                 who.organization,
@@ -61,6 +67,19 @@ class ReferenceDriver(HostDriver):
             )
         for flow in world.flows:
             await self._store.save_flow(_stored(flow))
+        for experience in world.experiences:
+            await self._store.put(
+                tables.experiences,
+                id=experience.id,
+                organization_id=experience.organization,
+                agent_id=experience.agent,
+                triggers={each.id: _group(each) for each in experience.triggers if each.node is None},
+                node_triggers={
+                    f"{each.node}/{each.id}": _group(each)
+                    for each in experience.triggers
+                    if each.node is not None
+                },
+            )
         return {}
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
@@ -102,6 +121,42 @@ class ReferenceDriver(HostDriver):
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
 
+    async def fail_commit(self) -> None:
+        """Has the transaction in which the next run is written roll back."""
+        begin = self._store.transaction
+
+        @asynccontextmanager
+        async def failing() -> AsyncIterator[AsyncConnection]:
+            self._store.transaction = begin  # type: ignore[method-assign]
+            async with begin() as connection:
+                yield connection
+                raise RuntimeError("the commit fails, because the kit has asked for it")
+
+        self._store.transaction = failing  # type: ignore[method-assign]
+
+    async def handled(self, event_id: str) -> int:
+        """Counts the event in the host's own table."""
+        rows = await self._store.find(tables.auth_events)
+        return sum(row["id"].endswith(f"/{event_id}") for row in rows)
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """Has the database fail once it has been told of the event, before it commits."""
+        put, to_fail = self._store.put, [event_id]
+
+        async def failing(table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
+            await put(table, connection, **values)
+            if to_fail and table is tables.auth_events and values["id"].endswith(f"/{event_id}"):
+                to_fail.clear()
+                raise RuntimeError("the database fails, because the kit has asked for it")
+
+        self._store.put = failing  # type: ignore[method-assign]
+
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Lets a trigger fire as somebody at the dashboard does."""
+        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
+        author = self._authors[ref.organization]
+        (await self._client.post(path, headers=self.headers(author))).raise_for_status()
+
     async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
         answer = await self._client.post(path, json=body)
         data = answer.raise_for_status().json()["data"]
@@ -111,6 +166,18 @@ class ReferenceDriver(HostDriver):
 
 def _token(who: Login) -> str:
     return f"token-of-{who.id}"
+
+
+def _group(trigger: Trigger) -> dict[str, Any]:
+    actions = [
+        {
+            "url": action.url,
+            "secret": action.secret,
+            "headers": [{"key": key, "value": value} for key, value in action.headers.items()],
+        }
+        for action in trigger.actions
+    ]
+    return {"questionId": trigger.question, "actions": actions}
 
 
 def _stored(flow: Flow) -> StoredFlow:
@@ -127,4 +194,4 @@ def _stored(flow: Flow) -> StoredFlow:
 @asynccontextmanager
 async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
     """Makes the reference host."""
-    yield ReferenceDriver(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+    yield ReferenceDriver(create_app(env.settings, env.database_url), env)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.store import Flow, Run, Store
@@ -74,7 +75,17 @@ class Walker:
             position=0 if begins_with_step else -1,
             done=not paced,
         )
-        await self._store.start_run(run)
+        async with self._store.transaction() as connection:
+            await self._store.start_run(run, connection)
+            if paced:
+                # Recording is nothing but SQL: the run and what waits in it are written together, or not at all.
+                return await self._walk_through(run, connection)
+        # Nodes that run now may wait for a chat provider, so they run in no transaction of this host.
+        return await self._walk_through(run)
+
+    async def _walk_through(self, run: Run, transaction: AsyncConnection | None = None) -> Turn:
+        flow = run.flow
+        paced = flow.kind == "client_paced"
         shown: list[Step] = []
         for index, item in enumerate(flow.items):
             if item["kind"] == "step":
@@ -84,10 +95,10 @@ class Walker:
             if paced:
                 walk = msgspec.structs.replace(walk, pacing=Deferred(_step_after(flow, index)))
             node = Node(id=item["id"], type=item["type"], config=item["config"])
-            result = await self._actions.reach(walk, node)
-            await self._store.add_results(run.id, [result])
+            result = await self._actions.reach(walk, node, transaction)
+            await self._store.add_results(run.id, [result], transaction)
             if result.halt:
-                await self._store.move(run, position=run.position, done=True, halted=True)
+                await self._store.move(run, transaction, position=run.position, done=True, halted=True)
                 return Turn(run.session, None, shown, done=True)
         return _turn(run) if paced else Turn(run.session, None, shown, done=True)
 

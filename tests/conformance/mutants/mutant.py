@@ -32,14 +32,20 @@ class Mutant(NamedTuple):
 
 
 def changed(change: Callable[[ReferenceDriver], None]) -> Factory:
-    """Returns a factory of the reference host to which something was done before it starts."""
+    """Returns a factory of the reference host to which something was done before it starts.
+
+    Args:
+        change: does it. At the top of a module: a child process finds the factory as ``factory`` of that function.
+    """
 
     @asynccontextmanager
     async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
-        driver = ReferenceDriver(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+        driver = ReferenceDriver(create_app(env.settings, env.database_url), env)
         change(driver)
         yield driver
 
+    make_host.__module__, make_host.__qualname__ = change.__module__, f"{change.__qualname__}.factory"
+    change.factory = make_host  # type: ignore[attr-defined]
     return make_host
 
 
