@@ -168,14 +168,15 @@ async def problems_pass(trial: Trial) -> None:
     """The problems that the plugin answers reach the client as it wrote them."""
     await trial.seed()
     missing = f"/v1/webhooks/outbox/{trial.id('missing')}"
-    for method, path, who, status, code in (
-        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, 400, "invalid_request"),
-        ("POST", EVENTS, None, 401, "unauthorized"),
-        ("GET", missing, trial.author, 404, "not_found"),
-        ("POST", "/integrations/nodes/check", trial.author, 400, "invalid_request"),
-        ("GET", "/integrations/chat/channels", trial.author, 409, "not_connected"),
+    text: dict[str, Any] = {"content": "no JSON", "headers": {"content-type": "text/plain"}}
+    for method, path, who, sending, status, code in (
+        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, {}, 400, "invalid_request"),
+        ("POST", EVENTS, None, {}, 401, "unauthorized"),
+        ("GET", missing, trial.author, {}, 404, "not_found"),
+        ("POST", "/integrations/nodes/check", trial.author, {}, 400, "invalid_request"),
+        ("POST", "/integrations/nodes/check", trial.author, text, 415, "unsupported_media_type"),
     ):
-        answer = await trial.request(method, path, who=who)
+        answer = await trial.request(method, path, who=who, **sending)
         trial.equal(answer.status_code, status, f"the problem of {method} {path} has another status")
         problem = _json(answer)
         trial.expect(
