@@ -128,6 +128,7 @@ class Session:
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
         self.output = Output()
+        self.pair: asyncio.Task[tuple[Host, Host]] | None = None
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
         self._folder = Path()

@@ -20,7 +20,7 @@ from flowactions_conformance.reference_host.store import Flow as StoredFlow
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"pacing", "durability", "inbound"})
+    claims = frozenset({"pacing", "durability", "inbound", "scale"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.app = made.app
