@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +28,12 @@ from flowactions_conformance.kit.under_test import (
     World,
 )
 from flowactions_conformance.receiver import Arrival
+from flowactions_conformance.receiver.verify import verify
+from flowactions_conformance.serving import NO_TLS
 
 REQUEST_SECONDS: Final = 25.0
 MAX_MOMENTS: Final = 200
+POLL_SECONDS: Final = 0.05
 
 
 class Trial:
@@ -108,6 +112,27 @@ class Trial:
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
 
+    def hides(self, turn: Turn, words: Mapping[str, str]) -> None:
+        """Fails the check if the end user's client got one of these words.
+
+        Args:
+            turn: what it got.
+            words: what a word is → the word.
+
+        Raises:
+            CheckFailed: it did.
+            NotTestable: the driver does not say what it got.
+        """
+        if not turn.raw:
+            raise NotTestable("Turn.raw is empty: put everything that the end user's client received there")
+        for what, word in words.items():
+            self.expect(
+                word not in turn.raw,
+                f"the end user's client got {what}",
+                expected=f"no {word!r} in what it received",
+                actual=turn.raw,
+            )
+
     # Names
 
     def id(self, name: str) -> str:
@@ -118,9 +143,14 @@ class Trial:
         """Returns the host's id of something that was seeded."""
         return self.ids.get(kit_id, kit_id)
 
-    def hook(self, name: str) -> str:
-        """Returns a URL of the receiver that only this check uses."""
-        return f"{self.session.receiver_url}/hooks/{self.token}/{name}"
+    def hook(self, name: str, fails: int = 0) -> str:
+        """Returns a URL of the receiver that only this check uses; each event's first ``fails`` requests get a 500."""
+        failing = f"fail-first/{fails}/" if fails else ""
+        return f"{self.session.receiver_url}/hooks/{failing}{self.token}/{name}"
+
+    def new_key(self) -> str:
+        """Returns an idempotency key that was not used before."""
+        return f"key-{self.token}-{secrets.token_hex(4)}"
 
     # The world
 
@@ -132,7 +162,7 @@ class Trial:
             config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``, ``write_fails`` (its
                 SQL fails); anything else is only config.
         """
-        return Action(id=self.id(node), type=NODE, config={"token": self.token, **config})
+        return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
 
     def webhook(self, node: str, **config: object) -> Action:
         """Returns a webhook node that sends to `hook` of its name; ``config`` adds to or replaces its fields."""
@@ -236,13 +266,29 @@ class Trial:
     ) -> httpx.Response:
         """Sends a request to a route of the plugin, below the host's prefix; redirects are not followed."""
         host = host or self.host
+        url = f"{host.url}{host.prefix}{path}"
+        return await self.request_url(method, url, who=who, host=host, headers=headers, **sending)
+
+    async def request_url(
+        self,
+        method: str,
+        url: str,
+        *,
+        who: Login | None = None,
+        host: Host | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        **sending: Any,
+    ) -> httpx.Response:
+        """Sends a request to any address of the host; redirects are not followed."""
+        host = host or self.host
+        path = url.removeprefix(host.url)
         own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
-        both = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
-        async with httpx.AsyncClient(trust_env=False, timeout=REQUEST_SECONDS) as client:
+        pairs = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
+        # As bytes: what a header holds need not be ASCII.
+        both = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as client:
             try:
-                answer = await client.request(
-                    method, f"{host.url}{host.prefix}{path}", headers=both, follow_redirects=False, **sending
-                )
+                answer = await client.request(method, url, headers=both, follow_redirects=False, **sending)
             except httpx.TransportError as exc:
                 raise CheckFailed(
                     f"{method} {path} got no answer",
@@ -272,6 +318,49 @@ class Trial:
         )
         receipt: dict[str, Any] = answer.json()
         return receipt
+
+    async def until_ended(
+        self, name: str, *, failing: bool = False, host: Host | None = None
+    ) -> dict[str, Any]:
+        """Waits until the delivery to `hook` of that name is delivered or dead, as the list of its organization has it.
+
+        Args:
+            name: of the hook.
+            failing: whether one that has failed and is tried again later will do, too.
+            host: whose list.
+        """
+        patience, seen = self.session.patience, None
+        ended = {"delivered", "dead", "retrying"} if failing else {"delivered", "dead"}
+        try:
+            async with asyncio.timeout(patience.seconds):
+                while seen is None or seen["status"] not in ended:
+                    # An outcome is written after the answer: nothing tells of it but the list.
+                    await asyncio.sleep(0 if seen is None else POLL_SECONDS)
+                    answer = await self.request("GET", "/v1/webhooks/outbox", who=self.author, host=host)
+                    self.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
+                    found = [
+                        each for each in answer.json()["data"] if each["url"].endswith(f"/{self.token}/{name}")
+                    ]
+                    self.expect(found, f"the delivery {name!r} is not in the list of its organization")
+                    seen = found[0]
+        except TimeoutError:
+            patience.lost()
+            raise CheckFailed(
+                f"the delivery {name!r} did not end",
+                expected=sorted(ended),
+                actual=seen,
+                causes=self.check.causes,
+            ) from None
+        return seen
+
+    async def send_again(self, name: str, host: Host | None = None) -> None:
+        """Has the delivery to `hook` of that name, whose first attempt fails, sent again now."""
+        failed = await self.until_ended(name, failing=True, host=host)
+        steps = ["cancel", "retry"] if failed["status"] == "retrying" else ["retry"]
+        for step in steps:
+            path = f"/v1/webhooks/outbox/{failed['id']}/{step}"
+            answer = await self.request("POST", path, who=self.author, host=host)
+            self.equal(answer.status_code, 200, f"the author could not {step} a delivery: {answer.text[:300]}")
 
     async def start(self, **options: Any) -> Host:
         """Starts a host of this check's own; see `Session.start`."""
@@ -321,6 +410,10 @@ class Trial:
             and (node is None or event.data["node"]["id"] == self.of_host(self.id(node)))
         ]
 
+    def ran(self, since: int = 0) -> list[str]:
+        """Returns the names of the probe nodes that ran, in the order in which they ended, from the ``since``-th on."""
+        return [str(event.data["node"]["config"].get("name")) for event in self.reached(kind="reached")[since:]]
+
     def reports(self, kind: str, host: Host | None = None) -> list[Event]:
         """Returns the probe's reports of a kind from a host."""
         name = (host or self.host).name
@@ -328,12 +421,16 @@ class Trial:
 
     def arrivals(self, name: str | None = None) -> list[Arrival]:
         """Returns what arrived at `hook` of that name, or of any name of this check."""
-        below = f"/hooks/{self.token}/"
+        below = f"/{self.token}/"
         return [
             arrival
             for arrival in self.session.arrivals
-            if (arrival.path == f"{below}{name}" if name else arrival.path.startswith(below))
+            if (arrival.path.endswith(f"{below}{name}") if name else below in arrival.path)
         ]
+
+    def signature_of(self, arrival: Arrival, secret: str) -> str:
+        """Returns ``verified``, ``unsigned``, ``wrong`` or ``stale``: a request's signature, checked with this secret."""
+        return verify(secret, dict(arrival.headers), arrival.body.encode(), arrival.at)
 
     async def until(
         self,

@@ -86,7 +86,7 @@ class Action(Wire, frozen=True, tag_field="kind", tag="action"):
 
 
 class Branch(Wire, frozen=True, tag_field="kind", tag="branch"):
-    """A branch of which the run takes ``taken``. Only in worlds of the profiles ``pacing`` and ``loops``."""
+    """A branch of which the run takes ``taken``. Only in worlds of the profile ``loops``."""
 
     id: str
     taken: tuple[Item, ...] = ()
@@ -179,7 +179,10 @@ class World(Wire, frozen=True):
 
 
 class TriggerRef(Wire, frozen=True):
-    """Names a trigger's action by kit ids: what fires on the server, without a customer's backend."""
+    """Names a trigger's action by kit ids: what fires on the server, without a customer's backend.
+
+    The kit fires triggers of an experience's rows only, without ``node`` and ``question``.
+    """
 
     organization: str
     agent: str

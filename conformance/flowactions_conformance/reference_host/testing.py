@@ -11,21 +11,34 @@ import msgspec
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_conformance.kit.under_test import Env, Flow, HostDriver, Login, Turn, World
+from flowactions_conformance.kit.under_test import (
+    Action,
+    Env,
+    Flow,
+    HostDriver,
+    Login,
+    Trigger,
+    TriggerRef,
+    Turn,
+    World,
+)
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.app import ReferenceApp, create_app
 from flowactions_conformance.reference_host.store import Flow as StoredFlow
+from flowactions_conformance.serving import NO_TLS
 
 
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"pacing", "durability", "inbound", "scale"})
+    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "scale", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
+        self.made = made
         self.app = made.app
         self._store = made.host.store
-        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
+        self._authors: dict[str, Login] = {}
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Writes into the host's tables; kit ids are the host's."""
@@ -37,7 +50,14 @@ class ReferenceDriver(HostDriver):
             )
         for who in world.logins:
             if who.kind == "dashboard":
-                await self._store.put(tables.people, id=who.id, name=who.id, organization_id=who.organization)
+                await self._store.put(
+                    tables.people,
+                    id=who.id,
+                    name=who.id,
+                    organization_id=who.organization,
+                    may_change=who.may_change,
+                )
+                self._authors.setdefault(who.organization, who)
             await self._store.issue_token(
                 who.kind,
                 who.organization,
@@ -47,6 +67,19 @@ class ReferenceDriver(HostDriver):
             )
         for flow in world.flows:
             await self._store.save_flow(_stored(flow))
+        for experience in world.experiences:
+            await self._store.put(
+                tables.experiences,
+                id=experience.id,
+                organization_id=experience.organization,
+                agent_id=experience.agent,
+                triggers={each.id: _group(each) for each in experience.triggers if each.node is None},
+                node_triggers={
+                    f"{each.node}/{each.id}": _group(each)
+                    for each in experience.triggers
+                    if each.node is not None
+                },
+            )
         return {}
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
@@ -66,6 +99,27 @@ class ReferenceDriver(HostDriver):
     def headers(self, who: Login) -> Mapping[str, str]:
         """A bearer token, as the dashboard's API takes it."""
         return {"authorization": f"Bearer {_token(who)}"}
+
+    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        """Saves the flow as the editor does, which shows the problems of the answer."""
+        stored = msgspec.to_builtins(_stored(flow))
+        body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
+        answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
+        problems: list[dict[str, Any]] = answer.raise_for_status().json()["problems"]
+        return problems
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """Asks the plugin's ready route, as the editor does, for the agent whose flow is edited."""
+        headers = self.headers(who)
+        edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
+        body = {
+            "agentId": edited.raise_for_status().json()["data"]["agentId"],
+            "node": {"id": node.id, "type": node.type, "config": node.config},
+            "walk": {"flowId": flow},
+        }
+        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
+        data: dict[str, Any] = answer.raise_for_status().json()["data"]
+        return data
 
     async def fail_commit(self) -> None:
         """Has the transaction in which the next run is written roll back."""
@@ -97,6 +151,12 @@ class ReferenceDriver(HostDriver):
 
         self._store.put = failing  # type: ignore[method-assign]
 
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Lets a trigger fire as somebody at the dashboard does."""
+        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
+        author = self._authors[ref.organization]
+        (await self._client.post(path, headers=self.headers(author))).raise_for_status()
+
     async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
         answer = await self._client.post(path, json=body)
         data = answer.raise_for_status().json()["data"]
@@ -106,6 +166,18 @@ class ReferenceDriver(HostDriver):
 
 def _token(who: Login) -> str:
     return f"token-of-{who.id}"
+
+
+def _group(trigger: Trigger) -> dict[str, Any]:
+    actions = [
+        {
+            "url": action.url,
+            "secret": action.secret,
+            "headers": [{"key": key, "value": value} for key, value in action.headers.items()],
+        }
+        for action in trigger.actions
+    ]
+    return {"questionId": trigger.question, "actions": actions}
 
 
 def _stored(flow: Flow) -> StoredFlow:

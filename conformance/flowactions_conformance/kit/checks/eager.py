@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
 
@@ -41,3 +43,166 @@ async def delivers_a_webhook(trial: Trial) -> None:
     await trial.open(flow, user="Ada", content="two")
     arrived = await trial.until_arrived("order")
     trial.equal(arrived[0].body, '{"user": "Ada", "content": "two"}', "the webhook arrived with another body")
+
+
+USERS_AND_CONTENTS: Final = (
+    ("Zoë “O'Brien” <z@example.com>", 'line\n{{userId}} {"a": "\\\\", "b": [1]} 日本 🚀 %7B'),
+    ("", ""),
+    (" 007 ", " spaces stay "),
+)
+
+
+@check(
+    "EAGER-3",
+    profile="core",
+    clause="contract: Structs (Walk), Ids; spec 2.3",
+    causes=(
+        "the user's id or message is trimmed, escaped or rendered before it becomes the walk's",
+        "Walk is built from something else than the run, for example from the flow's own values",
+        "organization_id is taken from who is signed in, and not from the flow",
+    ),
+)
+async def gives_the_walk(trial: Trial) -> None:
+    """The walk that arrives at a node has the organization, agent, flow, user and content of the run."""
+    flow = trial.flow(trial.step("a"), trial.probe("node"))
+    await trial.seed(flow)
+    for user, content in USERS_AND_CONTENTS:
+        await trial.open(flow, user=user, content=content)
+        events = trial.reached("node")
+        trial.expect(events, "the node was not reached")
+        walk = events[-1].data["walk"]
+        for field, expected in {
+            "organizationId": trial.of_host(trial.organization),
+            "agentId": trial.of_host(trial.agent),
+            "flowId": trial.of_host(flow.id),
+            "userId": user,
+            "content": content,
+        }.items():
+            trial.equal(walk[field], expected, f"{field} of the walk is not the run's")
+        trial.equal(
+            walk["pacing"],
+            {"kind": "eager"},
+            "the walk of a flow that is walked to its end is not eager",
+            causes=("Deferred is passed in every flow: pass it only where the user goes from step to step",),
+        )
+
+
+@check(
+    "EAGER-4",
+    profile="core",
+    clause="contract: Ids; spec 2.5",
+    causes=(
+        "run_id is the flow's id, the user's or the session's, and not new for every run",
+        "run_id is made of the time, so two runs of one moment share it",
+    ),
+)
+async def makes_a_run_of_each_opening(trial: Trial) -> None:
+    """Each opening of a flow is a run of its own: its run id is new, and receivers see another event."""
+    flow = trial.flow(trial.probe("node"), trial.webhook("order"))
+    await trial.seed(flow)
+    # Of the same user with the same content: nothing but the run tells the two apart.
+    await trial.open(flow)
+    await trial.open(flow)
+    runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
+    trial.equal(len(runs), 2, "the node was not reached once in each of two runs")
+    trial.expect(
+        runs[0] != runs[1], "two runs of a flow have the same run_id", expected="two run ids", actual=runs
+    )
+    trial.expect(
+        trial.of_host(flow.id) not in runs,
+        "run_id is the flow's id",
+        expected="an id that is new for every run",
+        actual=runs,
+    )
+    events = [arrival.event_id for arrival in await trial.until_arrived("order", 2)]
+    trial.expect(
+        len(set(events)) == 2,
+        "the webhooks of two runs have the same event id, so receivers drop the second one",
+        expected="two event ids",
+        actual=events,
+    )
+
+
+@check(
+    "EAGER-5",
+    profile="core",
+    clause="contract: Advancing; how-to: Call the plugin from your walk; spec 6.3, 5.3.6",
+    causes=(
+        "NodeResult is part of what the end user's client gets: keep it for the flow's author",
+        "the client gets the flow's items with the configs of action nodes: send content steps only",
+    ),
+)
+async def keeps_nodes_from_the_user(trial: Trial) -> None:
+    """The end user's client gets nothing of action nodes: no config, no secret, no result."""
+    said = trial.id("said-to-the-author")
+    words = {
+        "the webhook's signing secret": trial.id("signing-secret"),
+        "the value of a webhook's header": trial.id("header-token"),
+        "a node's secret": trial.id("probe-secret"),
+        "a node's config": trial.id("config-text"),
+        "a node's message": said,
+    }
+    _, header, secret, text, _ = words.values()
+    flow = trial.flow(
+        trial.step("a"),
+        trial.webhook(
+            "order",
+            webhookSecret=words["the webhook's signing secret"],
+            webhookHeaders=[{"key": "Authorization", "value": header}],
+        ),
+        trial.probe("node", probeSecret=secret, text=text, message=said),
+        trial.step("b"),
+    )
+    await trial.seed(flow)
+    turn = await trial.open(flow)
+    trial.expect(trial.ran() == ["node"], "the node did not run, so nothing is known of what the user gets")
+    trial.hides(turn, words)
+
+
+@check(
+    "EAGER-6",
+    profile="core",
+    clause="contract: What a host provides (signing_secret), Ids; spec 5.3.6",
+    causes=(
+        "signing_secret answers from a cache, or from what was loaded at the start: read the node's config anew",
+        "signing_secret finds the node by its id alone, and not by organization, flow and node",
+        "the secret is trimmed or encoded: return it as it was saved",
+    ),
+)
+async def signs_with_the_secret_of_now(trial: Trial) -> None:
+    """A webhook is signed with the secret that its node has when it is sent, and not at all when it has none."""
+    for number, secret in enumerate(("first secret", "sécond “secret” ", None), start=1):
+        config = {} if secret is None else {"webhookSecret": secret}
+        flow = trial.flow(trial.webhook("order", **config))
+        await trial.seed(flow)
+        await trial.open(flow)
+        newest = (await trial.until_arrived("order", number))[-1]
+        if secret is None:
+            expected, what = "unsigned", "a webhook whose node has no secret any more is signed"
+        else:
+            expected, what = "verified", "a webhook is not signed with the secret that its node has now"
+        trial.equal(trial.signature_of(newest, secret or ""), expected, f"{what} (opening {number})")
+
+
+@check(
+    "EAGER-7",
+    profile="core",
+    clause="contract: What a host provides (signing_secret, OriginGone); spec 5.3.6",
+    causes=(
+        "signing_secret returns None, or an old secret, for a node that is not there any more: raise OriginGone",
+        "signing_secret raises something else than OriginGone, so the delivery waits for ninety days",
+    ),
+)
+async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
+    """A delivery whose node was removed is not sent again: its receiver could not tell who signed it."""
+    url = trial.hook("removed", fails=1)
+    removed = trial.webhook("removed", webhookUrl=url, webhookSecret="secret")
+    await trial.seed(trial.flow(removed, trial.step("a")))
+    await trial.open(trial.flow())
+    await trial.until_arrived("removed")
+    await trial.until_ended("removed", failing=True)
+    await trial.seed(trial.flow(trial.step("a")))
+    await trial.send_again("removed")
+    ended = await trial.until_ended("removed")
+    trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its node was removed")
+    trial.equal(ended["status"], "dead", "the delivery of a removed node did not end")

@@ -1,1 +1,366 @@
-"""Checks of the group LOGIC."""
+"""LOGIC: a customer's backend, or the server itself, fires a webhook action that is configured in an experience."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Experience, Login, Trigger, TriggerAction, TriggerRef
+from flowactions_conformance.receiver import Arrival
+
+SECRET = "first secret"  # noqa: S105  made up
+OTHER_SECRET = "Zweites “Geheimnis”"  # noqa: S105  made up
+
+
+class Survey:
+    """An experience of the check's own, and the backend that fires its triggers.
+
+    Args:
+        trial: the check's.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.id = trial.id("experience")
+        self.backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
+
+    async def seed(self, *triggers: Trigger) -> None:
+        """Has the host make it, or replace it."""
+        trial = self.trial
+        experience = Experience(
+            id=self.id, organization=trial.organization, agent=trial.agent, triggers=triggers
+        )
+        await trial.seed(world=trial.world(experiences=(experience,), logins=(self.backend,)))
+
+    def row(self, name: str, *actions: TriggerAction) -> Trigger:
+        """Returns a row of the experience's triggers."""
+        return Trigger(id=self.trial.id(name), actions=actions)
+
+    def group(self, name: str, *actions: TriggerAction, question: str | None = None) -> Trigger:
+        """Returns a trigger group of a node."""
+        trial = self.trial
+        asked = None if question is None else trial.id(question)
+        return Trigger(id=trial.id(name), actions=actions, node=trial.id("survey-node"), question=asked)
+
+    def action(self, name: str, secret: str | None = SECRET, **headers: str) -> TriggerAction:
+        """Returns an action that sends to the check's hook of that name."""
+        return TriggerAction(url=self.trial.hook(name), secret=secret, headers=headers)
+
+    async def fire(
+        self, trigger: Trigger | str, index: int = 0, *, key: str | None = None, **fields: object
+    ) -> httpx.Response:
+        """Calls the logic-webhook endpoint as the customer's backend does.
+
+        Args:
+            trigger: one that was seeded, or the name of a row.
+            index: of the action.
+            key: the idempotency key, new by default.
+            fields: further ones of the body, or in place of its own; ``None`` leaves one out.
+        """
+        trial = self.trial
+        of_host = trial.of_host
+        body: dict[str, Any] = {
+            "idempotencyKey": key or trial.new_key(),
+            "source": "experience_trigger",
+            "actionIndex": index,
+        }
+        if isinstance(trigger, str):
+            body["triggerRowId"] = of_host(trial.id(trigger))
+        elif trigger.node is None:
+            body["triggerRowId"] = of_host(trigger.id)
+        else:
+            body |= {
+                "source": "node_trigger",
+                "nodeId": of_host(trigger.node),
+                "nodeTriggerGroupId": of_host(trigger.id),
+                "questionId": None if trigger.question is None else of_host(trigger.question),
+            }
+        body |= fields
+        experience = of_host(str(body.pop("experience", self.id)))
+        return await trial.request(
+            "POST",
+            f"/v1/agents/{of_host(trial.agent)}/experiences/{experience}/logic-webhook",
+            who=self.backend,
+            json={name: value for name, value in body.items() if value is not None},
+        )
+
+    async def fires(self, trigger: Trigger | str, index: int = 0, **fields: Any) -> dict[str, Any]:
+        """Does that, and expects it to be taken.
+
+        Raises:
+            CheckFailed: it was not.
+        """
+        answer = await self.fire(trigger, index, **fields)
+        self.trial.equal(
+            answer.status_code,
+            202,
+            f"the logic webhook was not taken: {answer.status_code} {answer.text[:300]}",
+        )
+        data: dict[str, Any] = answer.json()["data"]
+        return data
+
+    def refused(self, what: str, code: str, answer: httpx.Response) -> None:
+        """Expects an answer to be a 400 with this code.
+
+        Raises:
+            CheckFailed: it is not.
+        """
+        try:
+            problem = answer.json()
+        except ValueError:
+            problem = {}
+        self.trial.expect(
+            answer.status_code == 400 and problem.get("code") == code,
+            f"a call for {what} was not refused as it should be",
+            expected=f"400 with the code {code}",
+            actual=f"{answer.status_code} {answer.text[:500]}",
+        )
+
+
+@check(
+    "LOGIC-1",
+    profile="logic",
+    clause="http: Trigger a logic webhook; contract: What a host provides (logic_action); spec 2.7, 4.2",
+    causes=(
+        "logic_action returns another action, or one without its headers or its secret",
+        "agent() or api_principal() does not know the agent or the backend",
+        "ids are changed on the way, for example lower-cased",
+    ),
+)
+async def arrives_as_configured(trial: Trial) -> None:
+    """A logic webhook arrives at its action's URL, with its headers and signature and an envelope of the host's ids."""
+    survey = Survey(trial)
+    row = survey.row("row", survey.action("of-row", **{"X-Row": "row's own"}))
+    group = survey.group("group", survey.action("of-group", OTHER_SECRET, **{"X-Group": "group's own"}))
+    await survey.seed(row, group)
+    for trigger, name, secret, header in (
+        (row, "of-row", SECRET, ("x-row", "row's own")),
+        (group, "of-group", OTHER_SECRET, ("x-group", "group's own")),
+    ):
+        taken = await survey.fires(trigger)
+        arrived = (await trial.until_arrived(name))[0]
+        trial.equal(arrived.event_id, taken["eventId"], "the webhook that arrived is another event")
+        trial.equal(
+            trial.signature_of(arrived, secret), "verified", f"{name}: not signed with the action's secret"
+        )
+        trial.expect(
+            header in arrived.headers,
+            f"{name}: the action's header is missing",
+            expected=header,
+            actual=arrived.headers,
+        )
+        _check_envelope(trial, arrived, trigger)
+
+
+@check(
+    "LOGIC-2",
+    profile="logic",
+    clause="http: Trigger a logic webhook; spec 2.8, 4.2",
+    causes=(
+        "the host, or a route or middleware of it, reads the destination from the request: take it from the config only",
+    ),
+)
+async def destination_is_not_the_clients(trial: Trial) -> None:
+    """Whatever a caller puts into the body, the webhook goes where its action says, with the action's headers."""
+    survey = Survey(trial)
+    await survey.seed(survey.row("row", survey.action("configured")))
+    theirs = {
+        "url": trial.hook("theirs"),
+        "webhookUrl": trial.hook("theirs"),
+        "destination": trial.hook("theirs"),
+        "method": "PUT",
+        "headers": [{"key": "X-Theirs", "value": "1"}],
+        "secret": "theirs",
+        "action": {"url": trial.hook("theirs")},
+    }
+    await survey.fires("row", **theirs)
+    arrived = (await trial.until_arrived("configured"))[0]
+    await trial.nothing_more_is_sent()
+    trial.equal(trial.arrivals("theirs"), [], "a webhook was sent to the URL that the caller gave")
+    trial.equal(arrived.method, "POST", "the webhook was sent with the caller's method")
+    trial.expect("x-theirs" not in dict(arrived.headers), "the webhook was sent with the caller's headers")
+    trial.equal(
+        trial.signature_of(arrived, SECRET), "verified", "the webhook is not signed with the action's secret"
+    )
+
+
+@check(
+    "LOGIC-3",
+    profile="logic",
+    clause="contract: What a host provides (logic_action); http: Problems (unknown_action); spec 4.2",
+    causes=(
+        "logic_action raises LookupError or IndexError: return None where there is no action",
+        "logic_action does not look at the experience, the group or the index",
+        "another organization's or agent's experience is found: look it up by all ids of the reference",
+    ),
+)
+async def refuses_what_is_not_there(trial: Trial) -> None:
+    """A call that leads to no action is refused with `unknown_action`, and each index leads to its own action."""
+    survey = Survey(trial)
+    row = survey.row("row", survey.action("first"), survey.action("second", OTHER_SECRET))
+    group = survey.group("group", survey.action("of-group"))
+    await survey.seed(row, group)
+    nowhere = trial.id("nowhere")
+    for what, call in {
+        "an action behind the last one": survey.fire(row, 2),
+        "a trigger row that does not exist": survey.fire("nowhere"),
+        "an experience that does not exist": survey.fire(row, experience=nowhere),
+        "an action behind the last one of a node's group": survey.fire(group, 1),
+        "a trigger group that does not exist": survey.fire(group, nodeTriggerGroupId=nowhere),
+        "a node that does not exist": survey.fire(group, nodeId=nowhere),
+        "a node's trigger group as a row": survey.fire("group"),
+    }.items():
+        survey.refused(what, "unknown_action", await call)
+    await survey.fires(row, 1)
+    second = (await trial.until_arrived("second"))[0]
+    trial.equal(
+        trial.signature_of(second, OTHER_SECRET), "verified", "another action's secret signs the second action"
+    )
+    trial.equal(json.loads(second.body)["data"]["actionIndex"], 1, "the envelope names another action")
+    await trial.nothing_more_is_sent()
+    trial.equal(len(trial.arrivals("first") + trial.arrivals("of-group")), 0, "another action was sent, too")
+
+
+@check(
+    "LOGIC-4",
+    profile="logic",
+    clause="contract: What a host provides (QuestionRequired); http: Trigger a logic webhook; spec 4.2",
+    causes=(
+        "logic_action returns None, or the action, for a survey question's trigger without a question: raise QuestionRequired",
+        "the reference's question_id is not compared with the trigger's",
+    ),
+)
+async def asks_for_the_question(trial: Trial) -> None:
+    """The trigger of a survey question fires only for that question; without one the caller is told to name it."""
+    survey = Survey(trial)
+    plain = survey.group("plain", survey.action("plain"))
+    asked = survey.group("asked", survey.action("asked"), question="question")
+    await survey.seed(plain, asked)
+    missing = await survey.fire(asked, questionId=None)
+    survey.refused("a survey question's trigger without the question", "invalid_request", missing)
+    paths = [error.get("path") for error in missing.json().get("errors", [])]
+    trial.equal(paths, ["questionId"], "the answer does not name the missing field")
+    wrong = await survey.fire(asked, questionId=trial.id("another-question"))
+    survey.refused("a survey question's trigger with another question", "unknown_action", wrong)
+    await survey.fires(asked)
+    await survey.fires(plain)
+    await trial.until_arrived("asked")
+    await trial.until_arrived("plain")
+
+
+@check(
+    "LOGIC-5",
+    profile="logic",
+    clause="http: Trigger a logic webhook (once per key and agent); spec 4.2",
+    causes=(
+        "a middleware of the host changes status or body of answers, or sends a request again",
+        "the processes or requests of the host do not share one database",
+    ),
+)
+async def fires_once_per_key(trial: Trial) -> None:
+    """Of calls with one key one is answered 202 and the others 204, also side by side, and one webhook is sent."""
+    survey = Survey(trial)
+    await survey.seed(survey.row("row", survey.action("repeated"), survey.action("raced")))
+    key = trial.new_key()
+    await survey.fires("row", key=key)
+    again = await survey.fire("row", key=key)
+    trial.equal((again.status_code, again.content), (204, b""), "a repeated key was not answered with 204")
+    raced = trial.new_key()
+    answers = await asyncio.gather(*(survey.fire("row", 1, key=raced) for _ in range(4)))
+    trial.equal(
+        sorted(answer.status_code for answer in answers),
+        [202, 204, 204, 204],
+        "of four calls with one key at the same time, not one was taken",
+    )
+    await trial.until_arrived("repeated")
+    await trial.until_arrived("raced")
+    await trial.nothing_more_is_sent()
+    for name in ("repeated", "raced"):
+        trial.equal(len(trial.arrivals(name)), 1, f"calls with one key were sent more than once ({name})")
+
+
+@check(
+    "LOGIC-6",
+    profile="logic",
+    clause="contract: What a host provides (signing_secret, OriginGone); spec 5.3.6",
+    causes=(
+        "signing_secret answers from a cache, or from what was loaded at the start",
+        "signing_secret knows only the origins of flow nodes: a LogicActionOrigin has the reference of the action",
+        "signing_secret returns None for an action that is not there any more: raise OriginGone",
+    ),
+)
+async def follows_the_config(trial: Trial) -> None:
+    """A changed secret signs the next webhook; an action that was removed is refused, and its delivery ends."""
+    survey = Survey(trial)
+    failing = TriggerAction(url=trial.hook("removed", fails=1), secret=SECRET)
+    removed = survey.row("removed-row", failing)
+    await survey.seed(survey.row("row", survey.action("rotated")), removed)
+    await survey.fires("row")
+    await survey.fires(removed)
+    first = (await trial.until_arrived("rotated"))[0]
+    trial.equal(
+        trial.signature_of(first, SECRET), "verified", "the webhook is not signed with the action's secret"
+    )
+    await trial.until_arrived("removed")
+    await survey.seed(survey.row("row", survey.action("rotated", OTHER_SECRET)))
+    await survey.fires("row")
+    second = (await trial.until_arrived("rotated", 2))[1]
+    trial.equal(
+        trial.signature_of(second, OTHER_SECRET), "verified", "a changed secret does not sign the next webhook"
+    )
+    survey.refused("an action that was removed", "unknown_action", await survey.fire(removed))
+    await trial.send_again("removed")
+    ended = await trial.until_ended("removed")
+    trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its action was removed")
+    trial.equal(ended["status"], "dead", "the delivery of a removed action did not end")
+
+
+@check(
+    "LOGIC-7",
+    profile="logic",
+    clause="contract: dispatch, Ids (firing_id); spec 2.7, 6.1",
+    causes=(
+        "firing_id is the action's or the experience's id, and not new for each firing: receivers drop all but the first",
+        "the trigger calls the action's URL itself, and not actions.dispatch",
+        "the reference has other ids than the one that a customer's backend names",
+    ),
+)
+async def fires_on_the_server(trial: Trial) -> None:
+    """A trigger that fires on the server sends its webhook once for each firing, each of them an event of its own."""
+    survey = Survey(trial)
+    row = survey.row("row", survey.action("other"), survey.action("fired", OTHER_SECRET, **{"X-Row": "own"}))
+    await survey.seed(row)
+    ref = TriggerRef(
+        organization=trial.organization, agent=trial.agent, experience=survey.id, trigger=row.id, action_index=1
+    )
+    for count in (1, 2):
+        await trial.call("trigger", ref)
+        newest = (await trial.until_arrived("fired", count))[-1]
+        trial.equal(trial.signature_of(newest, OTHER_SECRET), "verified", "not signed with the action's secret")
+        trial.equal(dict(newest.headers).get("x-row"), "own", "the action's header is missing")
+        trial.equal(newest.event_type, "experience.logic_action.webhook", "the webhook has another event type")
+        _check_envelope(trial, newest, row, index=1)
+    await trial.nothing_more_is_sent()
+    events = [arrival.event_id for arrival in trial.arrivals("fired")]
+    trial.equal(len(events), 2, "two firings did not send two webhooks")
+    trial.equal(len(set(events)), 2, "two firings have the same event id, so receivers drop the second one")
+    trial.equal(trial.arrivals("other"), [], "another action was sent, too")
+
+
+def _check_envelope(trial: Trial, arrived: Arrival, trigger: Trigger, index: int = 0) -> None:
+    data = json.loads(arrived.body)["data"]
+    expected = {
+        "entityId": trial.of_host(trigger.id if trigger.node is None else trigger.node),
+        "agentId": trial.of_host(trial.agent),
+        "experienceId": trial.of_host(trial.id("experience")),
+        "source": "experience_trigger" if trigger.node is None else "node_trigger",
+        "actionIndex": index,
+    }
+    trial.equal(
+        {name: data.get(name) for name in expected}, expected, "the envelope has other ids than the host"
+    )

@@ -1,0 +1,95 @@
+"""An end user's client in a client-paced flow: which step it shows, and which nodes ran to get there."""
+
+from __future__ import annotations
+
+from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Flow, Turn
+
+MOST_STEPS = 30
+
+
+class Client:
+    """Goes through one run.
+
+    Steps are counted and not named, because a host gives them ids of its own: 0 is the first of the run, and -1 is
+    before it, for hosts that show no step when a flow is opened.
+
+    Attributes:
+        turn: the newest.
+        shown: ids of the steps that were shown, in order.
+    """
+
+    def __init__(self, trial: Trial, turn: Turn) -> None:
+        self.turn = turn
+        self.shown: list[str] = []
+        self._trial = trial
+        self._see(turn)
+
+    @classmethod
+    async def opened(cls, trial: Trial, flow: Flow, user: str | None = None) -> Client:
+        """Opens a flow."""
+        return cls(trial, await trial.open(flow, user=user))
+
+    @property
+    def at(self) -> int:
+        """The number of the step that is shown."""
+        return len(self.shown) - 1
+
+    async def next(self) -> Turn:
+        """Goes on once."""
+        self.turn = await self._trial.next(self.turn)
+        self._see(self.turn)
+        return self.turn
+
+    async def go_to(self, number: int) -> None:
+        """Goes on until the step of that number is shown.
+
+        Raises:
+            CheckFailed: the run ends before, or stays where it is.
+        """
+        while self.at < number:
+            before = self.at
+            await self.next()
+            if self.at <= before:
+                raise CheckFailed(
+                    f"next did not lead to step {number + 1} of the flow",
+                    expected=f"{number + 1} steps shown one after the other",
+                    actual=f"{len(self.shown)} shown, and then {self.turn}",
+                    causes=self._trial.check.causes,
+                )
+
+    async def to_end(self) -> list[list[str]]:
+        """Goes on until the run is done.
+
+        Returns:
+            The names of the probe nodes that ran with each ``next`` that led to a step, and with the last one.
+
+        Raises:
+            CheckFailed: it does not end.
+        """
+        ran: list[list[str]] = []
+        for _ in range(MOST_STEPS):
+            if self.turn.done:
+                return ran
+            before = len(self._trial.ran())
+            await self.next()
+            ran.append(self._trial.ran(before))
+        raise CheckFailed(
+            f"the run is not done after {MOST_STEPS} times next",
+            expected="done",
+            actual=self.turn,
+            causes=self._trial.check.causes,
+        )
+
+    async def try_next(self, times: int = 2) -> None:
+        """Goes on in a run that has ended or was halted; the host may refuse."""
+        for _ in range(times):
+            try:
+                await self.next()
+            except DriverFault as exc:
+                self._trial.note("host", f"refuses next: {exc}")
+
+    def _see(self, turn: Turn) -> None:
+        if turn.step_id is not None and turn.step_id not in self.shown[-1:]:
+            self.shown.append(turn.step_id)
