@@ -278,6 +278,9 @@ class Session:
         return workspace
 
     async def _end(self) -> None:
+        if self.pair is not None:
+            self.pair.cancel()
+            await asyncio.gather(self.pair, return_exceptions=True)
         # At once: hosts that hang are waited for together.
         await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
         with suppress(DriverFault):
