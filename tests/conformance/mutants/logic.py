@@ -149,7 +149,7 @@ def firing_id_is_the_actions(driver: ReferenceDriver) -> None:
     async def constant(ref: LogicActionRef, **options: Any) -> Any:
         return await dispatch(ref, **{**options, "firing_id": ref.experience_id})
 
-    actions.dispatch = constant  # type: ignore[method-assign,assignment]
+    actions.dispatch = constant  # type: ignore[method-assign]
 
 
 MUTANTS = [

@@ -169,7 +169,7 @@ async def destination_is_not_the_clients(trial: Trial) -> None:
     """Whatever a caller puts into the body, the webhook goes where its action says, with the action's headers."""
     survey = Survey(trial)
     await survey.seed(survey.row("row", survey.action("configured")))
-    theirs = {
+    theirs: dict[str, Any] = {
         "url": trial.hook("theirs"),
         "webhookUrl": trial.hook("theirs"),
         "destination": trial.hook("theirs"),
