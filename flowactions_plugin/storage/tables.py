@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from sqlalchemy import func, select
@@ -18,6 +22,21 @@ SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 """SQLSTATE."""
 
+_ALEMBIC: Final = threading.Lock()
+"""Alembic keeps the database that it works on in globals: hosts that start at once, in threads too, take turns."""
+_TURN_SECONDS: Final = 0.02
+
+
+@asynccontextmanager
+async def _alone_in_process() -> AsyncIterator[None]:
+    # Not a lock of asyncio's, which belongs to one event loop.
+    while not _ALEMBIC.acquire(blocking=False):
+        await asyncio.sleep(_TURN_SECONDS)
+    try:
+        yield
+    finally:
+        _ALEMBIC.release()
+
 
 async def lock_schema(transaction: AsyncConnection) -> None:
     """Wait until no other process creates or changes tables, until the transaction ends."""
@@ -33,7 +52,8 @@ async def prepare_tables(transaction: AsyncConnection) -> None:
     """
     outdated: migrations.Outdated = "upgrade" if transaction.dialect.name == "sqlite" else "refuse"
     try:
-        await transaction.run_sync(migrations.prepare, outdated)
+        async with _alone_in_process():
+            await transaction.run_sync(migrations.prepare, outdated)
     except DBAPIError as exc:
         if code_of(exc) != INSUFFICIENT_PRIVILEGE:
             raise
@@ -59,5 +79,6 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
     """
     before = await transaction.run_sync(migrations.known)
     if not dry:
-        await transaction.run_sync(migrations.prepare, "upgrade")
+        async with _alone_in_process():
+            await transaction.run_sync(migrations.prepare, "upgrade")
     return before, migrations.head()

@@ -9,14 +9,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import METHODS, LogLines, Output, call_driver, live
+from flowactions_conformance.kit.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.output import LogLines, Output
 from flowactions_conformance.kit.under_test import HostUnderTest
 from flowactions_conformance.serving import listen
 
@@ -61,12 +63,14 @@ class Child:
         except OSError as exc:
             self._reply(Reply(number=0, error=f"port {start.port} cannot be used: {exc}"))
         else:
+            self._reply(Reply(number=LEFT, value=time.monotonic()))
             return 0
         with suppress(ConnectionError):
             await self._writer.drain()
         return 1
 
-    async def _serving(self, host: HostUnderTest) -> None:
+    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+        started()
         reading = asyncio.create_task(self._read(host))
         await self._stopping.wait()
         reading.cancel()
@@ -112,6 +116,9 @@ def _leave_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
+        # With whatever the host has started: the parent gave this process a group of its own.
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

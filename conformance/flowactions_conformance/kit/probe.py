@@ -23,11 +23,13 @@ from litestar import HttpMethod, Request, Response, Router, get, post, route
 from litestar.params import Body
 from msgspec import Meta, Struct
 
+from flowactions_conformance.serving import NO_TLS
 from flowactions_hookspecs import (
     BackgroundTask,
     ConfigProblem,
     FlowActions,
     Host,
+    InTransaction,
     Node,
     NodeDraft,
     NodeResult,
@@ -38,6 +40,7 @@ from flowactions_hookspecs import (
     Walk,
     config_schema,
     hookimpl,
+    provides,
 )
 
 NODE: Final = "probe"
@@ -48,6 +51,9 @@ HOST_SETTING: Final = "PROBE_HOST"
 ROUTES: Final = "/integrations/probe"
 ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
 REPORT_SECONDS: Final = 60.0
+COOKIE_SECONDS: Final = 3600
+OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action")
+"""Methods that a host may leave out."""
 
 
 class ProbeConfig(Struct, kw_only=True, rename="camel"):
@@ -184,11 +190,11 @@ class _State:
         """Reports, and waits at the gate that the report names."""
         # The kit may be gone, and then nobody wants to know.
         with suppress(httpx.TransportError):
-            async with httpx.AsyncClient(trust_env=False, timeout=REPORT_SECONDS) as client:
+            async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
                 event = self._event(kind, data)
                 await client.post(self._control_url, content=msgspec.json.encode(event, enc_hook=repr))
 
-    async def reach(self, walk: Walk, node: Node) -> NodeResult:
+    async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Reports walk and node, and does what the config says."""
         config = node.config
         facts = {"walk": msgspec.to_builtins(walk), "node": msgspec.to_builtins(node)}
@@ -203,6 +209,8 @@ class _State:
             halt=bool(config.get("halt")),
         )
         await self.report("reached", **facts)
+        if config.get("write_fails"):
+            return InTransaction(_failing_write)
         return result
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
@@ -223,7 +231,11 @@ class _State:
         """Reports the palette at its start, and its end."""
         palette = [node_type.describe() for node_type in self.actions.node_types.values()]
         await self.report(
-            "opened", palette=palette, plugins=list(self.actions.plugin_names), prefix=self.actions.prefix
+            "opened",
+            palette=palette,
+            plugins=list(self.actions.plugin_names),
+            prefix=self.actions.prefix,
+            provides=[name for name in OPTIONAL if provides(self._host, name)],
         )
         try:
             yield
@@ -252,6 +264,11 @@ class _State:
             self._told_to_crash.set()
 
 
+async def _failing_write(transaction: Any) -> NodeResult:
+    await transaction.exec_driver_sql("SELECT the_probe_was_told_to_fail")
+    raise AssertionError("the statement before has failed")
+
+
 def _routes(state: _State) -> Router:
     @route(
         "/echo",
@@ -278,7 +295,8 @@ def _routes(state: _State) -> Router:
         for name, value in data.headers:
             if name.lower() == "set-cookie":
                 cookie, _, rest = value.partition("=")
-                response.set_cookie(cookie, rest)
+                # The date has a comma: cookies that were merged into one header cannot be told apart again.
+                response.set_cookie(cookie, rest, expires=COOKIE_SECONDS)
             else:
                 response.headers[name] = value
         return response

@@ -17,16 +17,11 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosting import (
-    CALL_SECONDS,
-    METHODS,
-    START_SECONDS,
-    STOP_SECONDS,
-    About,
-    Output,
-)
+from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosting import METHODS, About
+from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.under_test import Env
 
 
@@ -38,12 +33,16 @@ class ChildProcess:
         env: for the factory.
         port: at which it serves.
         path: further folders for the child's ``sys.path``.
+        limits: how long it may take.
     """
 
-    def __init__(self, factory: str, env: Env, port: int, path: Sequence[str]) -> None:
+    def __init__(self, factory: str, env: Env, port: int, path: Sequence[str], limits: Limits = LIMITS) -> None:
         self.env = env
+        self._limit = Waiting(limits)
         self.output = Output()
         self.about = About(claims=(), prefix="")
+        self.left_at: float | None = None
+        self._disconnected = asyncio.Event()
         self._start = Start(
             factory=factory, env=env, port=port, path=(*path, *filter(None, sys.path), str(Path.cwd()))
         )
@@ -76,10 +75,13 @@ class ChildProcess:
             writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
             while line := await reader.readline():
                 reply = msgspec.json.decode(line, type=Reply)
+                if reply.number == LEFT:
+                    self.left_at = reply.value
                 waiting = self._waiting.pop(reply.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
             self._lost()
+            self._disconnected.set()
 
         self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
@@ -91,14 +93,16 @@ class ChildProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # so that what the host starts can be ended with it
         )
         self._reading.append(asyncio.create_task(self._read_output(self._process)))
         try:
-            reply = await self._reply(ready, START_SECONDS)
+            reply = await self._reply(ready, self._limit.limits.start)
         except TimeoutError:
             await self.kill()
             raise DriverFault(
-                f"the host did not start within {START_SECONDS:g} seconds: make_host, or the lifespan of its app, hangs"
+                f"the host did not start within {self._limit.limits.start:g} seconds: make_host, or the lifespan of "
+                "its app, hangs"
             ) from None
         except DriverFault:
             await self.kill()
@@ -113,12 +117,12 @@ class ChildProcess:
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         call = Call(number=number, method=method, arguments=[msgspec.to_builtins(each) for each in arguments])
         self._writer.write(msgspec.json.encode(call) + b"\n")
+        seconds = self._limit.call
         try:
-            reply = await self._reply(waiting, CALL_SECONDS)
+            reply = await self._reply(waiting, seconds)
         except TimeoutError:
-            raise DriverFault(
-                f"{method}() of the driver did not return within {CALL_SECONDS:g} seconds"
-            ) from None
+            self._limit.hung += 1
+            raise DriverFault(f"{method}() of the driver did not return within {seconds:g} seconds") from None
         returns = METHODS[method].returns
         return None if returns is None else msgspec.convert(reply.value, returns)
 
@@ -126,13 +130,15 @@ class ChildProcess:
         """See `Running.stop`."""
         if self._process is None or self._process.returncode is not None:
             return
+        seconds = self._limit.stop
         self._process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(seconds):
                 status = await self._process.wait()
+                await self._disconnected.wait()
         except TimeoutError:
             await self.kill()
-            raise DriverFault(f"the host did not stop within {STOP_SECONDS:g} seconds") from None
+            raise DriverFault(f"the host did not stop within {seconds:g} seconds") from None
         await self._close()
         if status:
             raise DriverFault(
@@ -149,6 +155,10 @@ class ChildProcess:
 
     async def _close(self) -> None:
         self._lost()
+        if self._process is not None:
+            # What the host has started, and did not end. The group's id is not used again while one of it lives.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         if self._writer is not None:
             self._writer.close()
         if self._server is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import secrets
 import shutil
 import sys
@@ -18,8 +19,10 @@ from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, 
 from flowactions_conformance.kit.control import Control
 from flowactions_conformance.kit.databases import Databases, Place
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import InProcess, Output, Running
+from flowactions_conformance.kit.hosting import InProcess, Running
+from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
+from flowactions_conformance.kit.output import LogLines, Output
 from flowactions_conformance.kit.probe import HOST_SETTING, write_probe
 from flowactions_conformance.kit.processes import ChildProcess
 from flowactions_conformance.kit.under_test import Env, Factory
@@ -30,6 +33,8 @@ EFFECT_SECONDS: Final = 20.0
 """For how long an effect that must come is waited for. It is no measure of speed: nothing passes by being faster."""
 WORN_EFFECT_SECONDS: Final = 5.0
 PATIENCE: Final = 3
+STOP_PATIENCE: Final = 1.5
+"""How much longer a host may take to stop than an effect to come."""
 
 Mode: TypeAlias = Literal["in-process", "child"]
 
@@ -45,14 +50,15 @@ class Host:
         name: in the probe's reports.
         running: the host itself.
         url: of the app, without the prefix.
-        workspace: of the fake chat provider that this host's organizations connect.
+        reports_at_start: how many reports of the probe there were when it had started.
     """
 
-    def __init__(self, name: str, running: Running, place: Place, folder: Path) -> None:
+    def __init__(self, name: str, running: Running, place: Place, folder: Path, reports_at_start: int) -> None:
         self.name = name
         self.running = running
         self.place = place
         self.folder = folder
+        self.reports_at_start = reports_at_start
 
     @property
     def url(self) -> str:
@@ -84,6 +90,11 @@ class Patience:
         worn = self._waited_in_vain >= PATIENCE
         return min(self._seconds, WORN_EFFECT_SECONDS) if worn else self._seconds
 
+    @property
+    def stop_seconds(self) -> float:
+        """How long to wait for a host to stop."""
+        return STOP_PATIENCE * self._seconds
+
     def lost(self) -> None:
         """Notes that an effect did not come."""
         self._waited_in_vain += 1
@@ -97,6 +108,8 @@ class Session:
         mode: how hosts run unless a check says otherwise.
         server: the URL of a PostgreSQL; ``None``: SQLite.
         patience: for how long effects are waited for.
+        limits: how long a host may take.
+        output: what hosts print.
     """
 
     def __init__(
@@ -106,8 +119,11 @@ class Session:
         mode: Mode = "in-process",
         server: str | None = None,
         patience: Patience | None = None,
+        limits: Limits = LIMITS,
+        output: Output | None = None,
     ) -> None:
         self.mode = mode
+        self._limits = limits
         self.patience = patience or Patience()
         self.databases = Databases(server)
         self.control = Control()
@@ -119,7 +135,7 @@ class Session:
         self.receiver_url = ""
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
-        self.output = Output()
+        self.output = output or Output()
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
         self._folder = Path()
@@ -149,6 +165,9 @@ class Session:
             self.receiver_url = await stack.enter_async_context(serve(self.receiver.app))
             self.provider_url = await stack.enter_async_context(serve(self.provider.app))
             self._write_probe(stack)
+            handler = LogLines(self.output)
+            logging.getLogger().addHandler(handler)
+            stack.callback(logging.getLogger().removeHandler, handler)
             stack.push_async_callback(self._end)
             if isinstance(self._factory, str):
                 # Also when all hosts are child processes: what cannot be imported is said before any is started.
@@ -200,19 +219,20 @@ class Session:
             database_url=place.host,
             incarnation=1 if beside is None else beside.running.env.incarnation + 1,
         )
+        limits = self._limits._replace(stop=min(self._limits.stop, self.patience.stop_seconds))
         running: InProcess | ChildProcess
         if (mode or self.mode) == "child":
             port = listener.getsockname()[1]
             listener.close()
             self._check_importable()
-            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)])
+            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)], limits)
         else:
             factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
-            running = InProcess(factory, env, listener)
+            running = InProcess(factory, env, listener, limits)
         running.output = self.output
         self._hosts.append(running)
         await running.start()
-        return Host(name, running, place, folder)
+        return Host(name, running, place, folder, len(self.control.events))
 
     def _check_importable(self) -> None:
         try:
@@ -268,9 +288,8 @@ class Session:
         return workspace
 
     async def _end(self) -> None:
-        for running in reversed(self._hosts):
-            with suppress(DriverFault):
-                await running.stop()
+        # At once: hosts that hang are waited for together.
+        await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
         with suppress(DriverFault):
             await self.databases.drop_all()
 

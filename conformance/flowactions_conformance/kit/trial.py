@@ -29,6 +29,7 @@ from flowactions_conformance.kit.under_test import (
 )
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
+from flowactions_conformance.serving import NO_TLS
 
 REQUEST_SECONDS: Final = 25.0
 MAX_MOMENTS: Final = 200
@@ -158,8 +159,8 @@ class Trial:
 
         Args:
             node: its name, unique in this check.
-            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``; anything else is
-                only config.
+            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``, ``write_fails`` (its
+                SQL fails); anything else is only config.
         """
         return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
 
@@ -265,13 +266,29 @@ class Trial:
     ) -> httpx.Response:
         """Sends a request to a route of the plugin, below the host's prefix; redirects are not followed."""
         host = host or self.host
+        url = f"{host.url}{host.prefix}{path}"
+        return await self.request_url(method, url, who=who, host=host, headers=headers, **sending)
+
+    async def request_url(
+        self,
+        method: str,
+        url: str,
+        *,
+        who: Login | None = None,
+        host: Host | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        **sending: Any,
+    ) -> httpx.Response:
+        """Sends a request to any address of the host; redirects are not followed."""
+        host = host or self.host
+        path = url.removeprefix(host.url)
         own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
-        both = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
-        async with httpx.AsyncClient(trust_env=False, timeout=REQUEST_SECONDS) as client:
+        pairs = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
+        # As bytes: what a header holds need not be ASCII.
+        both = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as client:
             try:
-                answer = await client.request(
-                    method, f"{host.url}{host.prefix}{path}", headers=both, follow_redirects=False, **sending
-                )
+                answer = await client.request(method, url, headers=both, follow_redirects=False, **sending)
             except httpx.TransportError as exc:
                 raise CheckFailed(
                     f"{method} {path} got no answer",
@@ -354,6 +371,20 @@ class Trial:
             self._host = host
         return host
 
+    async def stop(self, host: Host | None = None) -> None:
+        """Stops a host as its server does on SIGTERM.
+
+        Raises:
+            DriverFault: it did not stop, or failed while it did.
+        """
+        self.note("kit", "stop the host")
+        await (host or self.host).running.stop()
+
+    async def kill(self, host: Host | None = None) -> None:
+        """Ends a host's process with SIGKILL."""
+        self.note("kit", "kill the host's process")
+        await (host or self.host).running.kill()
+
     def open_gate(self, name: str) -> None:
         """Lets the probe nodes through that wait at a gate."""
         self.note("kit", f"open gate {name}")
@@ -403,15 +434,28 @@ class Trial:
         return verify(secret, dict(arrival.headers), arrival.body.encode(), arrival.at)
 
     async def until(
-        self, holds: Callable[[], object], message: str, *, expected: object = "", causes: Sequence[str] = ()
+        self,
+        holds: Callable[[], object],
+        message: str,
+        *,
+        expected: object = "",
+        causes: Sequence[str] = (),
+        at_least: float = 0.0,
     ) -> None:
         """Waits until something holds, looking again after each report and arrival.
+
+        Args:
+            holds: asked each time.
+            message: what is wrong when it does not come to hold.
+            expected: what the contract asks for.
+            causes: what usually causes it; the check's own by default.
+            at_least: seconds to wait for what the plugin itself does only after a lease has ended.
 
         Raises:
             CheckFailed: it did not come to hold.
         """
         patience = self.session.patience
-        seconds = patience.seconds
+        seconds = max(patience.seconds, at_least)
         if await self.session.control.until(lambda: bool(holds()), seconds):
             return
         patience.lost()

@@ -266,7 +266,25 @@ class HostUnderTest(Protocol):
         ...
 
     async def fail_commit(self) -> None:
-        """Makes the commit of the next walk fail, so that its transaction rolls back. Profile ``durability``."""
+        """Makes the commit fail with which the host keeps the next run that is opened. Profile ``durability``.
+
+        ``open`` then raises, or returns a turn that is done: either is fine. Nothing of that run may be left.
+        """
+        ...
+
+    async def handled(self, event_id: str) -> int:
+        """Returns how often the host has handled an event of the auth provider, as its own data tell.
+
+        The kit sends ``user.created`` and ``organization.deleted``. Profile ``inbound``.
+        """
+        ...
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """Makes the host fail when it handles this event next, once: as if its database had failed it then.
+
+        Let the failure come from where the host does the work, so that what is around it is tested. Profile
+        ``inbound``.
+        """
         ...
 
 
@@ -317,4 +335,12 @@ class HostDriver:
 
     async def fail_commit(self) -> None:
         """See `HostUnderTest.fail_commit`."""
+        raise NotImplementedError
+
+    async def handled(self, event_id: str) -> int:
+        """See `HostUnderTest.handled`."""
+        raise NotImplementedError
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """See `HostUnderTest.fail_auth_event`."""
         raise NotImplementedError

@@ -11,7 +11,12 @@ import msgspec
 from litestar import Request, Response, Router, get, post, put
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
-from litestar.exceptions import ClientException, NotAuthorizedException, NotFoundException
+from litestar.exceptions import (
+    ClientException,
+    NotAuthorizedException,
+    NotFoundException,
+    PermissionDeniedException,
+)
 from litestar.params import FromPath, JSONBody
 from litestar.response import File, Redirect
 from litestar.static_files import create_static_files_router
@@ -25,6 +30,8 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     ExperienceTriggerRef,
     FlowActions,
+    Node,
+    NodeDraft,
     Receipt,
     ScopeRequest,
 )
@@ -124,9 +131,14 @@ async def list_flows(person: Person, store: NamedDependency[Store]) -> Data:
 
 
 @post("/flows")
-async def create_flow(person: Person, store: NamedDependency[Store], data: JSONBody[FlowChange]) -> Data:
+async def create_flow(
+    author: Person,
+    store: NamedDependency[Store],
+    actions: NamedDependency[FlowActions],
+    data: JSONBody[FlowChange],
+) -> Data:
     """Make a flow."""
-    return await _save(store, person, uuid4().hex, data)
+    return await _save(store, actions, author, uuid4().hex, data)
 
 
 @get("/flows/{flow_id:str}", raises=[NotFoundException])
@@ -137,11 +149,15 @@ async def show_flow(person: Person, store: NamedDependency[Store], flow_id: From
 
 @put("/flows/{flow_id:str}", raises=[NotFoundException])
 async def save_flow(
-    person: Person, store: NamedDependency[Store], flow_id: FromPath[str], data: JSONBody[FlowChange]
+    author: Person,
+    store: NamedDependency[Store],
+    actions: NamedDependency[FlowActions],
+    flow_id: FromPath[str],
+    data: JSONBody[FlowChange],
 ) -> Data:
-    """Save a flow."""
-    await _own_flow(store, person, flow_id)
-    return await _save(store, person, flow_id, data)
+    """Save a flow, and tell what is wrong with the configs of its nodes."""
+    await _own_flow(store, author, flow_id)
+    return await _save(store, actions, author, flow_id, data)
 
 
 @get("/flows/{flow_id:str}/runs", raises=[NotFoundException])
@@ -167,7 +183,7 @@ async def list_runs(person: Person, store: NamedDependency[Store], flow_id: From
     raises=[NotFoundException],
 )
 async def fire(
-    person: Person,
+    author: Person,
     store: NamedDependency[Store],
     actions: NamedDependency[FlowActions],
     experience_id: FromPath[str],
@@ -175,7 +191,7 @@ async def fire(
     index: FromPath[int],
 ) -> Receipt:
     """Let a trigger fire on the server: its webhook action is dispatched."""
-    organization_id = person.organization_id
+    organization_id = author.organization_id
     experience = await store.one(tables.experiences, id=experience_id, organization_id=organization_id)
     if experience is None:
         raise NotFoundException("There is no such experience.")
@@ -245,6 +261,12 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
             raise NotAuthorizedException("Sign in first.")
         return principal
 
+    async def author(request: Request[Any, Any, Any]) -> DashboardPrincipal:
+        principal = await person(request)
+        if not principal.may_change:
+            raise PermissionDeniedException("You may look at this, and not change it.")
+        return principal
+
     def given(value: object) -> Provide:
         return Provide(lambda: value, sync_to_thread=False)
 
@@ -262,7 +284,11 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
         fire,
     ]
     return [
-        Router("/api", route_handlers=dashboard, dependencies={**shared, "person": Provide(person)}),
+        Router(
+            "/api",
+            route_handlers=dashboard,
+            dependencies={**shared, "person": Provide(person), "author": Provide(author)},
+        ),
         Router("/run", route_handlers=[open_flow, next_step], dependencies=shared),
         Router(
             "/",
@@ -289,8 +315,10 @@ async def _own_flow(store: Store, person: DashboardPrincipal, flow_id: str) -> F
     return flow
 
 
-async def _save(store: Store, person: DashboardPrincipal, flow_id: str, change: FlowChange) -> Data:
-    own_agents = await store.find(tables.agents, organization_id=person.organization_id)
+async def _save(
+    store: Store, actions: FlowActions, author: DashboardPrincipal, flow_id: str, change: FlowChange
+) -> Data:
+    own_agents = await store.find(tables.agents, organization_id=author.organization_id)
     if change.agent_id not in {row["id"] for row in own_agents}:
         raise ClientException("There is no such agent.")
     if not all(_is_item(item) for item in change.items):
@@ -299,14 +327,26 @@ async def _save(store: Store, person: DashboardPrincipal, flow_id: str, change: 
         raise ClientException("Two items have the same id.")
     flow = Flow(
         id=flow_id,
-        organization_id=person.organization_id,
+        organization_id=author.organization_id,
         agent_id=change.agent_id,
         name=change.name,
         kind=change.kind,
         items=change.items,
     )
     await store.save_flow(flow)
-    return _data(msgspec.to_builtins(flow))
+    # A flow may be saved with problems, as authors do before they are done; each is shown beside its node.
+    return {**_data(msgspec.to_builtins(flow)), "problems": await _problems(actions, flow)}
+
+
+async def _problems(actions: FlowActions, flow: Flow) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for item in flow.items:
+        if item["kind"] == "action":
+            node = Node(id=item["id"], type=item["type"], config=item["config"])
+            draft = NodeDraft(organization_id=flow.organization_id, agent_id=flow.agent_id, node=node)
+            problems = await actions.check(draft)
+            found += [{"nodeId": node.id, **msgspec.to_builtins(problem)} for problem in problems]
+    return found
 
 
 def _is_item(item: dict[str, Any]) -> bool:

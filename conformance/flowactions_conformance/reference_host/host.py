@@ -53,7 +53,7 @@ class ReferenceHost(Host):
             organization_id=person["organization_id"],
             user_id=person["id"],
             user_name=person["name"],
-            may_change=True,
+            may_change=person["may_change"],
         )
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:

@@ -36,7 +36,12 @@ def _table(name: str, *columns: Column[Any]) -> Table:
 
 
 organizations = _table("organizations", Column("name", String))
-people = _table("people", Column("name", String), Column("organization_id", String))
+people = _table(
+    "people",
+    Column("name", String),
+    Column("organization_id", String),
+    Column("may_change", Boolean, default=True),
+)
 agents = _table("agents", Column("name", String), Column("organization_id", String))
 tokens = _table(
     "tokens",

@@ -8,8 +8,11 @@ from typing import Any
 
 import httpx
 import msgspec
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_conformance.kit.under_test import (
+    Action,
     Env,
     Flow,
     HostDriver,
@@ -22,19 +25,20 @@ from flowactions_conformance.kit.under_test import (
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.app import ReferenceApp, create_app
 from flowactions_conformance.reference_host.store import Flow as StoredFlow
+from flowactions_conformance.serving import NO_TLS
 
 
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"pacing", "logic"})
+    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.made = made
         self.app = made.app
         self._store = made.host.store
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
         self._authors: dict[str, Login] = {}
-        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Writes into the host's tables; kit ids are the host's."""
@@ -46,7 +50,13 @@ class ReferenceDriver(HostDriver):
             )
         for who in world.logins:
             if who.kind == "dashboard":
-                await self._store.put(tables.people, id=who.id, name=who.id, organization_id=who.organization)
+                await self._store.put(
+                    tables.people,
+                    id=who.id,
+                    name=who.id,
+                    organization_id=who.organization,
+                    may_change=who.may_change,
+                )
                 self._authors.setdefault(who.organization, who)
             await self._store.issue_token(
                 who.kind,
@@ -89,6 +99,57 @@ class ReferenceDriver(HostDriver):
     def headers(self, who: Login) -> Mapping[str, str]:
         """A bearer token, as the dashboard's API takes it."""
         return {"authorization": f"Bearer {_token(who)}"}
+
+    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        """Saves the flow as the editor does, which shows the problems of the answer."""
+        stored = msgspec.to_builtins(_stored(flow))
+        body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
+        answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
+        problems: list[dict[str, Any]] = answer.raise_for_status().json()["problems"]
+        return problems
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """Asks the plugin's ready route, as the editor does, for the agent whose flow is edited."""
+        headers = self.headers(who)
+        edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
+        body = {
+            "agentId": edited.raise_for_status().json()["data"]["agentId"],
+            "node": {"id": node.id, "type": node.type, "config": node.config},
+            "walk": {"flowId": flow},
+        }
+        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
+        data: dict[str, Any] = answer.raise_for_status().json()["data"]
+        return data
+
+    async def fail_commit(self) -> None:
+        """Has the transaction in which the next run is written roll back."""
+        begin = self._store.transaction
+
+        @asynccontextmanager
+        async def failing() -> AsyncIterator[AsyncConnection]:
+            self._store.transaction = begin  # type: ignore[method-assign]
+            async with begin() as connection:
+                yield connection
+                raise RuntimeError("the commit fails, because the kit has asked for it")
+
+        self._store.transaction = failing  # type: ignore[method-assign]
+
+    async def handled(self, event_id: str) -> int:
+        """Counts the event in the host's own table."""
+        rows = await self._store.find(tables.auth_events)
+        return sum(row["id"].endswith(f"/{event_id}") for row in rows)
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """Has the database fail once it has been told of the event, before it commits."""
+        put, to_fail = self._store.put, [event_id]
+
+        async def failing(table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
+            await put(table, connection, **values)
+            if to_fail and table is tables.auth_events and values["id"].endswith(f"/{event_id}"):
+                to_fail.clear()
+                raise RuntimeError("the database fails, because the kit has asked for it")
+
+        self._store.put = failing  # type: ignore[method-assign]
 
     async def trigger(self, ref: TriggerRef) -> None:
         """Lets a trigger fire as somebody at the dashboard does."""

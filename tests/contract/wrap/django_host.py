@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import ModuleType
 from typing import Any
 
-import django
-from django.conf import settings
-from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import path
 
 from tests.contract.wrap.probe import Wrap
-
-URLS = "tests_wrap_django_urls"
+from tests.django_sites import site
 
 
 class Refused(Exception):
@@ -89,10 +83,9 @@ async def upload(request: HttpRequest) -> HttpResponse:
 
 
 def django_host(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -> Any:
-    """Make the host; one configuration serves all of them, for Django has one a process."""
-    if not settings.configured:
-        urls: Any = ModuleType(URLS)
-        urls.urlpatterns = [
+    """Make the host."""
+    app = site(
+        [
             path("items/<str:name>", item),
             path("v1/agents/<str:name>", item),
             path("items", create),
@@ -104,20 +97,11 @@ def django_host(wrap: Wrap | None, events: list[str] | None = None, fails: str =
             path("who", who),
             path("stream", stream),
             path("upload", upload),
-        ]
-        sys.modules[URLS] = urls
-        settings.configure(
-            ALLOWED_HOSTS=["*"],
-            SECRET_KEY="not a secret",
-            ROOT_URLCONF=URLS,
-            SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
-            LOGGING_CONFIG=None,
-            MIDDLEWARE=[
-                "django.contrib.sessions.middleware.SessionMiddleware",
-                "django.middleware.common.CommonMiddleware",
-                f"{__name__}.refusing",
-            ],
-        )
-        django.setup()
-    app = get_asgi_application()
+        ],
+        [
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.middleware.common.CommonMiddleware",
+            f"{__name__}.refusing",
+        ],
+    )
     return app if wrap is None else wrap(app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,10 +91,15 @@ ASKS = [
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
-    """The errors that hosts raise on purpose are not logged."""
-    for name in ("uvicorn.error", "asyncio", "django", "host", "quart.app"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+def quiet() -> Iterator[None]:
+    """The errors that hosts raise on purpose are not logged, in this test."""
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio", "django", "host", "quart.app")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @asynccontextmanager
@@ -191,7 +196,7 @@ async def test_a_host_hears_that_its_client_is_gone(kind: type[Any], tmp_path: P
     async with serving(app) as url:
         async with httpx.AsyncClient(base_url=url) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.get("/slow", timeout=0.2)
+                await client.get("/slow", timeout=httpx.Timeout(SAFETY_SECONDS, read=0.2))
         await until(lambda: app.state.gone == ["client"])
 
 

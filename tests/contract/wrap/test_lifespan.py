@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,15 @@ IN_ORDER = ["host started", "plugin started", "plugin stopped", "host stopped"]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
-    """The errors that hosts raise on purpose are not logged."""
-    for name in ("host", "quart.app", "flowactions"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+def quiet() -> Iterator[None]:
+    """The errors that hosts raise on purpose are not logged, in this test."""
+    loggers = [logging.getLogger(name) for name in ("host", "quart.app", "flowactions")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 class Server:
@@ -195,7 +200,8 @@ async def test_it_runs_again(host: str, tmp_path: Path) -> None:
 async def _end_of(server: Server) -> str:
     """Give what the app raised; an app that waits for more, as Quart does after a failure, is cancelled."""
     assert server.running is not None
-    await asyncio.wait({server.running}, timeout=0.2)
+    for _ in range(20):  # counted, so that a pause of this process is one of them
+        await asyncio.wait({server.running}, timeout=0.01)
     if not server.running.done():
         server.running.cancel()
         await asyncio.wait({server.running})

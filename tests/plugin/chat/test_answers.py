@@ -275,7 +275,7 @@ class TestReading:
 class TestBounds:
     """An answer costs bounded memory and time, however long its sender goes on."""
 
-    @pytest.fixture(autouse=True)
+    @pytest.fixture
     def shorter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("flowactions_plugin.chat.provider.CALL_SECONDS", 1.0)
 
@@ -328,6 +328,7 @@ class TestBounds:
             pytest.param((b"", b"\x16\x03\x01" * 100), id="no HTTP"),
         ],
     )
+    @pytest.mark.usefixtures("shorter")
     async def test_an_endless_answer_ends_with_the_call(self, flood: tuple[bytes, bytes]) -> None:
         """The time of the call and its memory are limited."""
         first, more = flood

@@ -243,8 +243,9 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
             assert len(attempt.response or b"") <= 2048, name
             if name == "gzip bomb":
                 assert attempt.response == BOMB[:2048]  # as it came, nothing unpacked
-        # One deadline for all: none outlasts the one whose receiver did nothing but wait.
-        assert max(took.values()) <= 1.05 * took["accepts and never answers"], took
+        # One deadline for all: none outlasts the one whose receiver did nothing but wait. A pause of this process
+        # between the ends of two attempts makes a difference, and those that go on would do so without end.
+        assert max(took.values()) <= 1.5 * took["accepts and never answers"], took
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
@@ -275,7 +276,7 @@ async def test_a_receiver_that_does_not_read_ends_at_the_deadline(queue: Queue) 
             row, (attempt,) = found
             errors.append((row.status, row.last_error))
             took.append(attempt.duration_ms)
-        assert took[0] <= 1.05 * took[1]
+        assert took[0] <= 1.5 * took[1]
         assert errors == [
             ("retrying", "timed out after 10 s while sending the request"),
             ("retrying", "timed out after 10 s while waiting for the answer"),
@@ -484,7 +485,7 @@ class TestPhases:
         made = OutboundTransport(guard, 100)
         try:
             row_id = await queue.put(url=url)
-            await a_schedule(queue, made, timing=Timing(deadline_seconds=0.5)).tick()
+            await a_schedule(queue, made, timing=Timing(deadline_seconds=1.5)).tick()
         finally:
             await made.aclose()
         said: str = (await queue.row(row_id)).last_error
@@ -501,7 +502,7 @@ class TestPhases:
         guard = EgressGuard(development=True, resolve=Resolver(8, lookup))
         said = await self.error(queue, "http://slow.example.com/", guard)
         end.set()
-        assert said == "timed out after 0.5 s while resolving the name"
+        assert said == "timed out after 1.5 s while resolving the name"
 
     async def test_connecting(self, queue: Queue) -> None:
         """A host that takes no more connections, and does not say so."""
@@ -514,7 +515,7 @@ class TestPhases:
                 with contextlib.suppress(BlockingIOError):
                     waiting.connect(full.getsockname())
             said = await self.error(queue, f"http://127.0.0.1:{full.getsockname()[1]}/")
-        assert said == "timed out after 0.5 s while connecting"
+        assert said == "timed out after 1.5 s while connecting"
 
     async def test_tls(self, queue: Queue) -> None:
         """A server that takes the connection, and says nothing of TLS."""
@@ -524,12 +525,12 @@ class TestPhases:
 
         async with serving(serve) as url:
             said = await self.error(queue, url.replace("http:", "https:"))
-        assert said == "timed out after 0.5 s while making the TLS handshake"
+        assert said == "timed out after 1.5 s while making the TLS handshake"
 
     async def test_waiting_and_reading(self, queue: Queue) -> None:
         """A server that says nothing, on a fresh connection and on one used before, and one that stops half-way."""
         async with serving(never) as url:
-            assert await self.error(queue, url) == "timed out after 0.5 s while waiting for the answer"
+            assert await self.error(queue, url) == "timed out after 1.5 s while waiting for the answer"
         half = answering(HEAD + b"content-length: 10\r\n\r\nhalf", b"", pause=20)
         async with serving(half) as url:
-            assert await self.error(queue, url) == "timed out after 0.5 s while reading the body"
+            assert await self.error(queue, url) == "timed out after 1.5 s while reading the body"

@@ -28,6 +28,7 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.settings import read_settings
 from tests.support import SmallHost, a_walk, services_of
@@ -95,6 +96,14 @@ class Crm:
             await connection.execute(
                 text("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
             )
+
+    async def age(self, seconds: float) -> None:
+        """Let that much of every lease be over."""
+        async with self.engine.begin() as connection:
+            query = (
+                "UPDATE flowactions_deferred SET held_until = held_until - :passed WHERE held_until IS NOT NULL"
+            )
+            await connection.execute(text(query), {"passed": int(seconds * 1000)})
 
 
 @asynccontextmanager
@@ -426,11 +435,14 @@ class TestReaches:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deaf: bool
     ) -> None:
         """After its time it fails, with and without a host's transaction, and those behind it run."""
-        monkeypatch.setattr("flowactions_plugin.nodes.running.RUN_SECONDS", 0.2)
         monkeypatch.setattr("flowactions_plugin.nodes.running.CANCEL_SECONDS", 0.1)
         over = asyncio.Event()
 
+        def shorten(seconds: float = 0.2) -> None:
+            monkeypatch.setattr("flowactions_plugin.nodes.running.RUN_SECONDS", seconds)
+
         async def act(walk: Walk, node: Node) -> NodeResult:
+            shorten(60)  # the one behind it has the time that it needs
             while not over.is_set():
                 try:
                     await over.wait()
@@ -440,11 +452,14 @@ class TestReaches:
             return NodeResult(status="sent")
 
         async with crm(database_url, act) as run:
+            shorten()
             if not deaf:
                 assert (await run.actions.reach(a_walk(), Node(id="n", type="crm"))).status == "failed"
             walk = await run.record("n", "b")
+            shorten()
             assert ran(await run.actions.advance(walk, "s")) == [("n", "failed"), ("b", "queued")]
             walk = await run.record("n", "b")
+            shorten()
             async with run.engine.connect() as connection:
                 found = await run.actions.advance(walk, "s", connection)
                 assert ran(found) == [("n", "failed"), ("b", "queued")]
@@ -487,9 +502,7 @@ class TestReaches:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its lease is renewed while it runs, so neither recovery nor another advance begins it; nor does one failure to renew it end it."""
-        for name, seconds in (("store.LEASE_SECONDS", 1.0), ("queries.LEASE_SECONDS", 1.0)):
-            monkeypatch.setattr(f"flowactions_plugin.nodes.{name}", seconds)
-        monkeypatch.setattr("flowactions_plugin.nodes.running.RENEW_SECONDS", 0.2)
+        monkeypatch.setattr("flowactions_plugin.nodes.running.RENEW_SECONDS", 0.1)
         renewed = asyncio.Event()
         renew = DeferredStore.renew
         calls = 0
@@ -497,11 +510,14 @@ class TestReaches:
         async def counting(self: DeferredStore, record: Any) -> bool:
             nonlocal calls
             calls += 1
-            if calls == 2:
-                raise StorageUnavailable("the database failed: for a moment")
             if calls == 8:
                 renewed.set()
-            return await renew(self, record)
+            try:
+                if calls == 2:
+                    raise StorageUnavailable("the database failed: for a moment")
+                return await renew(self, record)
+            finally:
+                await run.age(LEASE_SECONDS / 3)  # the time until the next one, however long that takes here
 
         monkeypatch.setattr(DeferredStore, "renew", counting)
 
@@ -514,7 +530,7 @@ class TestReaches:
             call = asyncio.create_task(run.actions.advance(walk, "s"))
             while not renewed.is_set():
                 assert await run.pacing.recover() == 0
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
             assert ran(await call) == [("n", "sent")]
             assert run.plugin.runs == 1
 

@@ -124,6 +124,26 @@ async def test_concurrent_migrations_run_one_after_the_other(database_url: str) 
     assert await Database(url_of(database_url)).migrate() == (migrations.head(), migrations.head())
 
 
+@pytest.mark.parametrize("threads", [False, True])
+async def test_different_databases_may_be_made_at_once(tmp_path: Path, threads: bool) -> None:
+    """Hosts that start together in one process, in one event loop or in several, each make the tables of their own."""
+
+    async def make(number: int) -> None:
+        async with Database(url_of(f"sqlite:///{tmp_path / f'{number}.db'}")):
+            pass
+
+    if threads:
+        made = await asyncio.gather(
+            *(asyncio.to_thread(asyncio.run, make(number)) for number in range(4)), return_exceptions=True
+        )
+    else:
+        made = await asyncio.gather(*(make(number) for number in range(4)), return_exceptions=True)
+    assert made == [None] * 4
+    for number in range(4):
+        url = url_of(f"sqlite:///{tmp_path / f'{number}.db'}")
+        assert await Database(url).migrate(dry=True) == (migrations.head(), migrations.head())
+
+
 async def test_outdated_tables_on_postgresql_refuse_the_start(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,1 +1,198 @@
-"""Checks of the group AUTH."""
+"""AUTH: who may call the plugin's routes is what the host says, and the host says it of everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import httpx
+
+from flowactions_conformance.kit.evidence import provides
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.routes import ROUTES, Route
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Agent, Login
+
+REFUSED: Final = frozenset({401, 403})
+"""The plugin says 401. A host that refuses such a request before may say 403."""
+
+DASHBOARD: Final = tuple(route for route in ROUTES if route.caller == "dashboard")
+OUTBOX: Final = "/v1/webhooks/outbox"
+LIST: Final = next(route for route in DASHBOARD if route.path == OUTBOX)
+
+GARBAGE: Final = (
+    "garbage",
+    "a.b.c",
+    "eyJhbGciOiJub25lIn0.e30.",
+    "%00",
+    "\xff\xfe\xe9",
+    "' OR 1=1 --",
+    "x" * 4_000,
+)
+"""Values of a credential that no host has given to anybody."""
+
+STRICT: Final = (
+    "dashboard_principal returns somebody for a credential that it has not checked",
+    "dashboard_principal raises for a credential that it cannot read: return None",
+    "a page for signing in is answered in place of the plugin's 401: leave answers below the plugin's paths alone",
+)
+
+
+@check(
+    "AUTH-1",
+    profile="core",
+    clause="contract: What a host provides; http: Checks of every request; spec 5.1",
+    causes=STRICT,
+)
+async def nobody_is_refused(trial: Trial) -> None:
+    """Without a credential every dashboard route, and the one for backends, is refused."""
+    for route in ROUTES:
+        if route.caller != "provider":
+            await _refused(trial, route, {}, "without a credential")
+
+
+@check("AUTH-2", profile="core", clause="contract: What a host provides; spec 5.1", causes=STRICT)
+async def garbage_is_refused(trial: Trial) -> None:
+    """A credential that nobody was given, or that cannot be read, is refused, and is no server error."""
+    await trial.seed()
+    real: Mapping[str, str] = await trial.call("headers", trial.author)
+    for value in GARBAGE:
+        for headers in _forged(real, value):
+            await _refused(trial, LIST, headers, f"with the credential {value[:30]!r}")
+    for value in ("", "Bearer", "Basic Og==", "Bearer a b", 'Digest username="x"'):
+        await _refused(trial, LIST, {"authorization": value}, f"with the header Authorization: {value}")
+
+
+@check(
+    "AUTH-3",
+    profile="core",
+    clause="contract: What a host provides; spec 5.1",
+    causes=(
+        "dashboard_principal and api_principal look up the same tokens, without their kind",
+        "one of the two calls the other",
+    ),
+)
+async def the_wrong_kind_is_refused(trial: Trial) -> None:
+    """A backend's credential does not open the dashboard's routes, nor a person's those for backends."""
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
+    with_backends = provides(trial, "api_principal")
+    await trial.seed(world=trial.world(logins=(backend,) if with_backends else ()))
+    person = await trial.call("headers", trial.author)
+    await _refused(trial, _logic(trial.of_host(trial.agent)), person, "with a person's credential")
+    if with_backends:
+        for route in DASHBOARD:
+            await _refused(trial, route, await trial.call("headers", backend), "with a backend's credential")
+
+
+@check(
+    "AUTH-4",
+    profile="core",
+    clause="contract: What a host provides; spec 4.2, 5.1",
+    causes=(
+        "api_principal leaves agent_ids out: without it a backend may address every agent of its organization",
+        "agent_ids holds other ids than those in the path: both are the host's",
+        "Host.agent does not find the agent, or finds it in another organization",
+    ),
+)
+async def backends_keep_to_their_agents(trial: Trial) -> None:
+    """A backend can address the agents that it may, and no other agent."""
+    if not provides(trial, "api_principal"):
+        return  # AUTH-1 and AUTH-3 have seen that nobody gets in
+    second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
+    logins = {
+        name: Login(kind="api", organization=trial.organization, id=trial.id(name), agents=agents)
+        for name, agents in (("first-only", (trial.agent,)), ("all", None))
+    }
+    await trial.seed(world=trial.world(agents=(second,), logins=tuple(logins.values())))
+    for name, allowed in (("first-only", {trial.agent}), ("all", {trial.agent, second.id})):
+        headers = await trial.call("headers", logins[name])
+        for agent in (trial.agent, second.id):
+            answer = await _send(trial, _logic(trial.of_host(agent)), headers)
+            gets_in = answer.status_code == 400  # past the agent; the body of this request is empty
+            refused = answer.status_code in REFUSED | {404}
+            trial.expect(
+                gets_in if agent in allowed else refused,
+                f"a backend that may address {', '.join(sorted(allowed))} was answered {answer.status_code} for the agent {agent}",
+                expected="400: the agent is found, the request has no fields"
+                if agent in allowed
+                else "404, or a refusal of the host's own",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
+    headers = await trial.call("headers", logins["all"])
+    answer = await _send(trial, _logic(trial.id("nowhere")), headers)
+    trial.expect(
+        answer.status_code in REFUSED | {404},
+        "a backend can address an agent that does not exist",
+        expected="404",
+        actual=f"{answer.status_code} {answer.text[:500]}",
+    )
+
+
+@check(
+    "AUTH-5",
+    profile="core",
+    clause="contract: What a host provides",
+    causes=(
+        "dashboard_principal does not find the session: headers() of the driver and the host must mean the same",
+        "may_change is never true",
+        "organization_id of the principal is another one than the walk's",
+    ),
+)
+async def people_get_in(trial: Trial) -> None:
+    """A signed-in person sees the organization's deliveries, and may change what the host lets them change."""
+    flow = trial.flow(trial.webhook("own"))
+    await trial.seed(flow)
+    await trial.open(flow)
+    await trial.until_arrived("own")
+    answer = await trial.request("GET", OUTBOX, who=trial.author)
+    trial.equal(answer.status_code, 200, "a signed-in person is refused")
+    shown = [row["agentId"] for row in answer.json()["data"]]
+    agent = trial.of_host(trial.agent)
+    trial.equal(shown, [agent], "the person does not see exactly the delivery of the organization's own flow")
+    for route in DASHBOARD:
+        if route.changes:
+            answer = await trial.request(route.method, route.path, who=trial.author, **route.sending)
+            trial.expect(
+                answer.status_code not in REFUSED,
+                f"a person who may change things is refused at {route.method} {route.path}",
+                expected="an answer to the request",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
+
+
+async def _refused(trial: Trial, route: Route, headers: Mapping[str, str], how: str) -> None:
+    answer = await _send(trial, route, headers)
+    trial.expect(
+        answer.status_code in REFUSED,
+        f"{route.method} {route.path} {how} is answered {answer.status_code}",
+        expected="401",
+        actual=f"{answer.status_code} {answer.headers.get('location', '')} {answer.text[:500]}",
+    )
+
+
+async def _send(trial: Trial, route: Route, headers: Mapping[str, str]) -> httpx.Response:
+    sending = dict(route.sending)
+    both = {**headers, **sending.pop("headers", {})}
+    return await trial.request(route.method, route.path, headers=both, **sending)
+
+
+def _forged(real: Mapping[str, str], value: str) -> Sequence[dict[str, str]]:
+    """Returns a person's headers with another credential in them, and a Bearer token that is none."""
+    forged = {}
+    for name, text in real.items():
+        if name.lower() == "cookie":
+            names = [pair.partition("=")[0].strip() for pair in text.split(";")]
+            forged[name] = "; ".join(f"{each}={value}" for each in names)
+        else:
+            scheme, space, _ = text.partition(" ")
+            forged[name] = f"{scheme}{space}{value}" if space else value
+    return [forged, {"authorization": f"Bearer {value}"}]
+
+
+def _logic(agent: str) -> Route:
+    path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
+    return Route("POST", path, "backend", frozenset({400}), json={})
+
+
+def _words(agents: Iterable[str]) -> str:
+    return ", ".join(sorted(agents))

@@ -1,1 +1,223 @@
-"""Checks of the group DURABILITY."""
+"""DURABILITY: what was queued, recorded, connected or promised is there after a restart, and after a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowactions_conformance.kit import chat
+from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Flow, Turn
+
+CONNECTION = "/integrations/chat/connection"
+NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
+"""Holds back what is queued, until a start without it."""
+
+CAUSES = (
+    "the database is made anew at each start, or lies where a restart does not find it",
+    "runs are kept in memory: keep them with what client and host need to go on",
+    "settings are not the same at each start, for example an encryption key that is made when the process starts",
+)
+
+
+@check(
+    "DURABILITY-1",
+    profile="durability",
+    clause="contract: Advancing, enqueue; spec 2.5, 3.2",
+    alone=True,
+    causes=CAUSES,
+)
+async def survives_a_restart(trial: Trial) -> None:
+    """Deliveries, deferred nodes, sessions, keys and the chat connection are there after a restart."""
+    await trial.start(settings=NO_DELIVERIES)
+    kept = await _Kept.made(trial)
+    await trial.stop()
+    await kept.check_after("a restart")
+
+
+@check(
+    "DURABILITY-2",
+    profile="durability",
+    clause="contract: Advancing, enqueue; spec 2.5, 3.2",
+    alone=True,
+    causes=(
+        *CAUSES,
+        "what the host has written is kept back until it stops: write it before the answer is given",
+    ),
+)
+async def survives_a_kill(trial: Trial) -> None:
+    """Deliveries, deferred nodes, sessions, keys and the chat connection are there after the process was killed."""
+    await trial.start(settings=NO_DELIVERIES, mode="child")
+    kept = await _Kept.made(trial)
+    await trial.kill()
+    await kept.check_after("its process was killed and started again")
+
+
+@check(
+    "DURABILITY-3",
+    profile="durability",
+    clause="contract: Transactions",
+    alone=True,
+    causes=(
+        "reach() is called without the transaction in which the run is written, before that has committed",
+        "the transaction that is given to reach() is another one than that of the run",
+        "the driver's fail_commit() does not make the commit fail",
+    ),
+)
+async def rolls_back_with_the_host(trial: Trial) -> None:
+    """Nothing is sent for a run of which the host has kept nothing, because its commit failed."""
+    await trial.start()
+    flow = trial.flow(trial.step("shown"), trial.webhook("hook"))
+    await trial.seed(flow)
+    await trial.call("fail_commit")
+    try:
+        await trial.open(flow, content="rolled back")
+    except DriverFault as exc:
+        trial.note("host", f"open failed, as it should: {exc}")
+    await trial.nothing_more_is_sent()
+    bodies = [arrival.body for arrival in trial.arrivals("hook")]
+    trial.equal(bodies, [], "the commit of a run failed, and its webhook was sent all the same")
+    await trial.open(flow, content="committed")
+    (arrived,) = await trial.until_arrived("hook")
+    trial.expect(
+        "committed" in arrived.body,
+        "after a failed commit, the webhook of the next run was not sent",
+        expected="the webhook of the run that was committed",
+        actual=arrived.body,
+    )
+
+
+@check(
+    "DURABILITY-4",
+    profile="durability",
+    clause="contract: Transactions, Advancing",
+    causes=(
+        "the host takes a failed node for a failure of its own, and rolls back or answers an error",
+        "the host does not move on when advance() says 'unavailable'",
+    ),
+)
+async def keeps_its_own_rows(trial: Trial) -> None:
+    """A node whose SQL fails costs the host nothing of its own: the run is kept, and goes on."""
+    failing = trial.probe("failing", write_fails=True)
+    eager = trial.flow(failing, trial.webhook("behind"), name="eager")
+    second = trial.probe("second", write_fails=True)
+    paced = trial.flow(
+        trial.step("a"),
+        second,
+        trial.step("b"),
+        trial.probe("last"),
+        trial.step("c"),
+        pacing="deferred",
+        name="paced",
+    )
+    await trial.seed(eager, paced)
+    await trial.open(eager)
+    await trial.until_arrived("behind")
+    turn = await _shown(trial, await trial.open(paced), "a")
+    turn = await _shown(trial, turn, "b")
+    await _shown(trial, turn, "c")
+    trial.equal(
+        len(trial.reached("last")),
+        1,
+        "the run did not go on as it should after a node's SQL had failed: the next node was not reached once",
+    )
+
+
+class _Kept:
+    """What the host has to keep.
+
+    Args:
+        turn: of a run that shows the step ``a``.
+        eager: a flow whose webhook ``pending`` is queued.
+        workspace: the name of the connected one.
+    """
+
+    def __init__(self, trial: Trial, turn: Turn, eager: Flow, workspace: str) -> None:
+        self._trial = trial
+        self._turn = turn
+        self._eager = eager
+        self._workspace = workspace
+
+    @classmethod
+    async def made(cls, trial: Trial) -> _Kept:
+        """Makes all of it in a host that delivers nothing."""
+        eager = trial.flow(trial.webhook("pending"), name="eager")
+        paced = trial.flow(
+            trial.step("a"),
+            trial.webhook("recorded"),
+            trial.step("b"),
+            trial.probe("last"),
+            trial.step("c"),
+            pacing="deferred",
+            name="paced",
+        )
+        await trial.seed(eager, paced)
+        workspace = await chat.connect(trial, trial.author)
+        await trial.open(eager, content="pending")
+        turn = await _shown(trial, await trial.open(paced, content="recorded"), "a")
+        receipt = await trial.enqueue("keyed", key=trial.id("key"))
+        trial.equal(receipt.get("status"), "queued", "a webhook with a key that is new was not queued")
+        return cls(trial, turn, eager, workspace.name)
+
+    async def check_after(self, what: str) -> None:
+        """Starts the host again, with deliveries, and looks for all of it."""
+        trial = self._trial
+        trial.host = await trial.start(beside=trial.host)
+        await trial.until(
+            lambda: trial.arrivals("pending"),
+            f"a delivery that was pending is lost after {what}",
+            expected="it leaves by itself once the host has started",
+        )
+        try:
+            turn = await _shown(trial, self._turn, "b")
+        except DriverFault as exc:
+            trial.expect(
+                False,
+                f"an end user's run cannot go on after {what}",
+                expected="next() goes on from the step that was shown before",
+                actual=exc,
+            )
+        await trial.until(
+            lambda: trial.arrivals("recorded"),
+            f"a deferred node that was recorded is lost after {what}",
+            expected="it runs when the user gets to its step",
+        )
+        await _shown(trial, turn, "c")
+        trial.equal(len(trial.reached("last")), 1, f"a deferred probe node did not run once after {what}")
+        receipt = await trial.enqueue("keyed", key=trial.id("key"))
+        trial.equal(
+            receipt.get("status"),
+            "duplicate",
+            f"an idempotency key is forgotten after {what}: the same webhook was enqueued again",
+        )
+        # Whether people stay signed in is the host's own matter.
+        await trial.seed()
+        answer = await trial.request("GET", CONNECTION, who=trial.author)
+        card: dict[str, Any] = (answer.json().get("data") if answer.status_code == 200 else None) or {}
+        trial.expect(
+            card,
+            f"the chat connection is lost after {what}",
+            expected="the card of the connection",
+            actual=f"{answer.status_code} {answer.text}",
+        )
+        trial.equal(
+            (card["workspace"]["name"], card["status"]),
+            (self._workspace, "active"),
+            f"the chat connection cannot be used after {what}",
+            causes=(
+                "the encryption key is made anew at each start: keep it, and give it in the settings",
+                *CAUSES,
+            ),
+        )
+
+
+async def _shown(trial: Trial, turn: Turn, step: str) -> Turn:
+    """Goes on until a step is shown: some hosts show the first one at once, others at the first `next`."""
+    wanted = trial.of_host(trial.id(step))
+    for _ in range(2):
+        if turn.step_id == wanted:
+            return turn
+        turn = await trial.next(turn)
+    trial.equal(turn.step_id, wanted, f"the run does not get to the step {step!r}")
+    return turn

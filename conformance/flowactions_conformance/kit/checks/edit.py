@@ -1,1 +1,111 @@
-"""Checks of the group EDIT."""
+"""EDIT: the editor offers the node types as the plugins describe them, and a saved config reaches the node as it is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flowactions_conformance.kit import evidence
+from flowactions_conformance.kit.compare import difference
+from flowactions_conformance.kit.probe import NODE, UNAVAILABLE, UNAVAILABLE_REASON
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.trial import Trial
+
+OWN: Final = ("webhook", "chat_message")
+DESCRIBED: Final = (
+    "the palette is rebuilt of some fields: hand on what describe() gives",
+    "the answer goes through a model of the host's own, which drops or converts what it does not know",
+)
+KEPT: Final = (
+    "the config goes through a model or serializer of the host's, which drops falsy values or unknown keys",
+    "keys are converted between camelCase and snake_case",
+    "the config is cleaned before it is saved: {k: v for k, v in config.items() if v}",
+)
+
+CONFIG: Final[dict[str, Any]] = {
+    "text": "",
+    "count": 0,
+    "flag": False,
+    "rate": 0.0,
+    "nothing": None,
+    "items": [],
+    "empty": {},
+    "unknownKey": "camelCase",
+    "unknown_key": "snake_case",
+    "Ünknown-Kéy": "Größe 大 🎉 \u200f\u202e <b>&amp;</b> \\ \" '",
+    "padded": "  two spaces, a tab\t and a line\r\nbreak  ",
+    "numbers": [9_007_199_254_740_991, -2_147_483_649, 1e-7, 0.1, 1.5e300, -1],
+    "looksLike": ["1", "true", "null", "2030-01-31", "1e3", "{{userId}}"],
+    "nested": {"list": [0, "", None, False, [], {}], "deep": {"a": {"b": {"c": [{"d": 0}]}}}},
+}
+"""What must survive. Integers are those that JavaScript keeps, too."""
+
+
+async def _same(trial: Trial, name: str, *fields: str) -> None:
+    expected, actual = evidence.given(trial, name), await evidence.shown(trial, name)
+    for field in fields:
+        trial.expect(
+            field in actual, f"the palette's entry of {name!r} lacks {field!r}", expected=expected[field]
+        )
+        found = difference(expected[field], actual[field], field)
+        trial.expect(
+            found is None,
+            f"the palette's entry of {name!r} is not what the plugin gave: {found}",
+            expected=expected[field],
+            actual=actual[field],
+        )
+
+
+@check("EDIT-1", profile="core", clause="contract: NodeType; spec 2.1, 2.4", causes=DESCRIBED)
+async def shows_title_and_icon(trial: Trial) -> None:
+    """The palette shows each node type's title, description, category and icon."""
+    for name in (*OWN, NODE):
+        await _same(trial, name, "title", "description", "category", "icon", "version")
+
+
+@check("EDIT-2", profile="core", clause="contract: NodeType; spec 2.1, 2.4", causes=DESCRIBED)
+async def gives_the_schema_unchanged(trial: Trial) -> None:
+    """Each node type's schema and uiSchema reach the editor as the plugin gave them, falsy values too."""
+    for name in (*OWN, NODE):
+        await _same(trial, name, "configSchema", "uiSchema")
+
+
+@check("EDIT-3", profile="core", clause="contract: NodeType", causes=DESCRIBED)
+async def shows_what_is_not_available(trial: Trial) -> None:
+    """A node type that cannot work here is shown as unavailable, with the reason."""
+    entry = await evidence.shown(trial, UNAVAILABLE)
+    trial.expect(
+        entry.get("available") is False and entry.get("unavailableReason") == UNAVAILABLE_REASON,
+        f"the palette's entry of {UNAVAILABLE!r} does not say that it is not available",
+        expected={"available": False, "unavailableReason": UNAVAILABLE_REASON},
+        actual={name: entry.get(name) for name in ("available", "unavailableReason")},
+    )
+    entry = await evidence.shown(trial, NODE)
+    trial.expect(entry.get("available") is True, f"the palette's entry of {NODE!r} is not shown as available")
+
+
+@check("EDIT-4", profile="core", clause="contract: NodeType, Pickers", causes=DESCRIBED)
+async def gives_what_forms_need(trial: Trial) -> None:
+    """The editor gets each node type's pickers, template variables and secret fields."""
+    for name in (*OWN, NODE):
+        await _same(trial, name, "pickers", "templateVariables", "secretFields")
+
+
+@check("EDIT-5", profile="core", clause="contract: Node; how-to: Show the nodes in your editor", causes=KEPT)
+async def keeps_the_config(trial: Trial) -> None:
+    """A node's config reaches the node as it was saved: falsy values, unknown keys, unicode and numbers."""
+    node = trial.probe("kept", **CONFIG)
+    flow = trial.flow(node)
+    await trial.seed(flow)
+    await trial.open(flow)
+    reached = trial.reached("kept")
+    trial.expect(reached, "the node was not reached", expected="one reach()", actual="none")
+    got = reached[0].data["node"]
+    found = difference(node.config, got["config"], "config")
+    trial.expect(
+        found is None, f"the config of a node changed: {found}", expected=node.config, actual=got["config"]
+    )
+    trial.equal(got["type"], NODE, "the node has another type than was saved")
+    version = evidence.given(trial, NODE)["version"]
+    trial.equal(
+        got["version"], version, "the node has another version than the node type had when it was saved"
+    )

@@ -1,1 +1,157 @@
-"""Checks of the group EDITING."""
+"""EDITING: authors learn what is wrong with a config, see what would leave, and what is saved is what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from flowactions_conformance.kit.checks.edit import CONFIG, KEPT
+from flowactions_conformance.kit.compare import difference
+from flowactions_conformance.kit.probe import PROBLEM
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.routes import ROUTES
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Action, Login
+
+MASK: Final = "••••••••"
+FORBIDDEN: Final = 403
+TOLD: Final = (
+    "the host saves without asking actions.check, or POST /integrations/nodes/check",
+    "it shows only some of the problems, or only their messages: hand them on as they are",
+)
+PREVIEWED: Final = (
+    "the preview is made by the host from the config: it is actions.preview, or POST /integrations/nodes/preview",
+    "the host adds the config, or the secret, to what the plugin answers",
+)
+
+
+@check("EDITING-1", profile="editing", clause="contract: Drafts, Problems", causes=TOLD)
+async def tells_problems(trial: Trial) -> None:
+    """The problems of a config reach its author when it is saved, each with all that the plugin says of it."""
+    bad = (
+        trial.probe("probe", problem=True),
+        Action(id=trial.id("no-url"), type="webhook", config={}),
+        trial.webhook("bad-json", webhookBody='{"a": 1,\n "b": }'),
+    )
+    flow = trial.flow(*bad)
+    await trial.seed(trial.flow())
+    shown: Sequence[Mapping[str, Any]] = await trial.call("save", trial.author, flow)
+    expected = [
+        {"path": ["text"], "code": "probe_problem", "message": PROBLEM, "severity": "error"},
+        *[problem for node in bad[1:] for problem in await _checked(trial, node)],
+    ]
+    for problem in expected:
+        known = {name: value for name, value in problem.items() if value is not None}
+        trial.expect(
+            any(
+                all(name in one and difference(known[name], one[name]) is None for name in known)
+                for one in shown
+            ),
+            f"the author is not shown the problem {problem['code']!r} as the plugin tells it",
+            expected=known,
+            actual=[problem_ for problem_ in shown if problem_.get("code") == problem["code"]] or list(shown),
+        )
+    shown = await trial.call("save", trial.author, trial.flow(trial.probe("probe"), trial.webhook("good")))
+    trial.equal(list(shown), [], "the author is shown problems of configs that have none")
+
+
+@check(
+    "EDITING-2", profile="editing", clause="contract: Node; how-to: Show the nodes in your editor", causes=KEPT
+)
+async def runs_what_was_saved(trial: Trial) -> None:
+    """What an author saves is what runs: the config as it was written, and the newest one."""
+    await trial.seed(trial.flow())
+    for config in ({"old": 1, "text": "old"}, CONFIG):
+        await trial.call("save", trial.author, trial.flow(trial.step("step"), trial.probe("saved", **config)))
+    await trial.open(trial.flow())
+    reached = trial.reached()
+    trial.equal(len(reached), 1, "the saved flow did not run its one node")
+    got = reached[0].data["node"]["config"]
+    found = difference(trial.probe("saved", **CONFIG).config, got, "config")
+    trial.expect(
+        found is None, f"what was saved does not run as it was saved: {found}", expected=CONFIG, actual=got
+    )
+
+
+@check("EDITING-3", profile="editing", clause="contract: Drafts", causes=PREVIEWED)
+async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
+    """The preview is what the plugin gave: nothing is missing, secrets are masked, and nothing is sent."""
+    secret = f"s3cret-{trial.token}"
+    text = f"Tëxt “{trial.token}” <b>&"
+    probe = trial.probe("probe", text=text, probeSecret=secret)
+    webhook = trial.webhook(
+        "webhook",
+        webhookSecret=secret,
+        webhookBody='{"n": 1.10}',
+        webhookHeaders=[
+            {"key": "x-kit", "value": "a  b"},
+            {"key": "authorization", "value": f"Bearer {secret}"},
+        ],
+    )
+    flow = trial.flow(probe, webhook)
+    await trial.seed(flow)
+    shown: Mapping[str, Any] = await trial.call("preview", trial.author, flow.id, probe)
+    told = str(shown.get("text"))
+    trial.expect(
+        shown.get("target") == "probe"
+        and told.startswith(f"{text} for ")
+        and told.endswith(f", secret {MASK}"),
+        "the preview is not what the plugin gave",
+        expected={"target": "probe", "text": f"{text} for (a user), secret {MASK}"},
+        actual=shown,
+    )
+    sent: Mapping[str, Any] = await trial.call("preview", trial.author, flow.id, webhook)
+    expected = {"method": "POST", "url": trial.hook("webhook"), "body": '{"n": 1.10}'}
+    trial.equal(
+        {name: sent.get(name) for name in expected}, expected, "the preview is not what the plugin gave"
+    )
+    headers = {each["key"]: each["value"] for each in sent.get("headers") or ()}
+    trial.equal(headers.get("x-kit"), "a  b", "the preview lacks a header that the plugin gave")
+    for preview in (shown, sent):
+        trial.expect(
+            secret not in msgspec.json.encode(preview).decode(),
+            "the preview shows a secret that the plugin has masked",
+            expected=f"{MASK} or … in its place",
+            actual=preview,
+        )
+    trial.equal(len(trial.reached()), 0, "a preview has run the node")
+
+
+@check(
+    "EDITING-4",
+    profile="editing",
+    clause="contract: What a host provides; http: Nodes in an editor",
+    causes=(
+        "dashboard_principal sets may_change=True for everybody: take it from the person's role",
+        "may_change is remembered from another person or from the sign-in",
+    ),
+)
+async def who_may_look_cannot_change(trial: Trial) -> None:
+    """A person who may not change anything gets 403 on every changing route, and can look and check."""
+    reader = Login(kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False)
+    await trial.seed(world=trial.world(logins=(reader,)))
+    for route in ROUTES:
+        if route.caller != "dashboard" or not route.signed_in:
+            continue
+        answer = await trial.request(route.method, route.path, who=reader, **route.sending)
+        trial.expect(
+            (answer.status_code == FORBIDDEN) == route.changes,
+            f"{route.method} {route.path}, by a person who may only look, is answered {answer.status_code}",
+            expected="403" if route.changes else "an answer as for everybody",
+            actual=f"{answer.status_code} {answer.text[:500]}",
+        )
+
+
+async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:
+    """Asks the plugin's route what is wrong with a node."""
+    body = {
+        "agentId": trial.of_host(trial.agent),
+        "node": {"type": node.type, "id": node.id, "config": node.config},
+    }
+    answer = await trial.request("POST", "/integrations/nodes/check", who=trial.author, json=body)
+    trial.equal(answer.status_code, 200, "the plugin does not check a node")
+    found: list[dict[str, Any]] = answer.json()["data"]
+    trial.expect(found, "the plugin finds nothing wrong with a node that has no URL, or a body that is no JSON")
+    return found

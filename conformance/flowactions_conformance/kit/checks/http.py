@@ -1,1 +1,365 @@
-"""Checks of the group HTTP."""
+"""HTTP: the plugins' routes are there, and requests and answers pass through the host unchanged."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from flowactions_conformance.chat_provider.app import SIGNING_SECRET
+from flowactions_conformance.chat_provider.events import signature
+from flowactions_conformance.kit import evidence
+from flowactions_conformance.kit.chat import INSTALL, connect
+from flowactions_conformance.kit.probe import NODE, ROUTES
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.routes import ROUTES as OWN_ROUTES
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Login
+
+ECHO: Final = f"{ROUTES}/echo"
+ANSWER: Final = f"{ROUTES}/answer"
+PROBLEM: Final = "application/problem+json"
+EVENTS: Final = "/integrations/chat/events"
+
+BODIES: Final[Sequence[tuple[str, str, bytes]]] = (
+    ("bytes that are no UTF-8", "application/octet-stream", bytes(range(256))),
+    ("bytes that are no UTF-8, said to be text", "text/plain; charset=utf-8", b"\xff\xfe\x00caf\xe9"),
+    ("JSON with spaces and a repeated name", "application/json", b' {"b": 1.10,\t"a": 1e2, "a":\n null}\r\n'),
+    ("JSON that is none", "application/json", b'{"a": '),
+    ("a form", "application/x-www-form-urlencoded", b"a=1&a=2&b=%C3%A9+%2B&c"),
+    (
+        "a multipart form",
+        "multipart/form-data; boundary=x",
+        b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--x--\r\n',
+    ),
+    ("nothing", "application/json", b""),
+)
+QUERY: Final = "q=%2B+%20%C3%A9%E9&empty=&a=2&a=1&flag&path=%2Fx%2F..&raw=a%26b%3Dc&braces={}"
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+ANSWERS: Final[Sequence[tuple[int, str, bytes]]] = (
+    (200, "application/octet-stream", bytes(range(256))),
+    (200, "text/html; charset=latin-1", b"<html><head></head><body>caf\xe9</body></html>"),
+    (201, "application/json", b' {"b": 1.10,  "a": null}\n'),
+    (400, PROBLEM, b'{"code": "kit",  "status": 400}'),
+    (401, PROBLEM, b'{"code": "kit",  "status": 401}'),
+    (403, PROBLEM, b'{"code": "kit",  "status": 403}'),
+    (404, PROBLEM, b'{"code": "kit",  "status": 404}'),
+    (409, "application/json", b"[]"),
+    (503, PROBLEM, b'{"code": "kit",  "status": 503}'),
+)
+HEADERS: Final = (("retry-after", "17"), ("x-kit", 'a  b, c; d="e"'), ("cache-control", "no-store"))
+REDIRECTS: Final = (
+    (302, "https://elsewhere.example/path?next=%2Fa%20b&x=1#end"),
+    (303, "/relative/path?x=%C3%A9"),
+    (307, "?only=query"),
+)
+
+PASSING: Final = (
+    "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
+    "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
+)
+REWRITING: Final = (
+    "an error handler or middleware for the whole app rewrites answers: leave those of the plugins' routes alone",
+)
+OPEN: Final = (
+    "the host demands a session or token of every route: the plugin checks the callers of its own routes",
+    "the host's CSRF protection covers the plugin's routes: exempt them, since they have their own",
+)
+
+
+async def _echo(trial: Trial, method: str = "POST", query: str = "", **sending: Any) -> Mapping[str, Any]:
+    """Has the probe tell what has reached it."""
+    path = f"{ECHO}?{query}" if query else ECHO
+    answer = await trial.request(method, path, who=trial.author, **sending)
+    trial.expect(
+        answer.status_code == 200,
+        f"{method} {ECHO}, a route of the probe plugin, does not answer",
+        expected="200 from the plugin",
+        actual=f"{answer.status_code} {answer.text[:500]}",
+    )
+    seen: Mapping[str, Any] = answer.json()
+    return seen
+
+
+@check(
+    "HTTP-1",
+    profile="core",
+    clause="contract: The facade, Wrapping; spec 4",
+    causes=(
+        "actions.route_handlers are not mounted, or not all of them",
+        "they are mounted below another path than the driver's prefix",
+        "the host has a route of its own at one of these paths",
+    ),
+)
+async def answers_at_every_path(trial: Trial) -> None:
+    """Every route of the plugin answers at its path below the host's prefix."""
+    await trial.seed()
+    wrong = []
+    for route in OWN_ROUTES:
+        who = trial.author if route.signed_in else None
+        answer = await trial.request(route.method, route.path, who=who, **route.sending)
+        if answer.status_code not in route.answers:
+            expected = " or ".join(map(str, sorted(route.answers)))
+            wrong.append(f"{route.method} {route.path} answered {answer.status_code}, not {expected}")
+    trial.expect(
+        not wrong,
+        f"{len(wrong)} of {len(OWN_ROUTES)} routes do not answer as the plugin does"
+        f" below the prefix {trial.host.prefix!r}: {wrong[0] if wrong else ''}",
+        expected="the plugin's own answer at each path",
+        actual="\n".join(wrong),
+    )
+
+
+@check(
+    "HTTP-2",
+    profile="core",
+    clause="contract: The facade, Pickers",
+    causes=(
+        "the routes are mounted below a path that FlowActions does not know: load(prefix=…) writes it into the palette",
+    ),
+)
+async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
+    """The routes of pickers answer at the paths that the palette names."""
+    for name, expected in ((NODE, {200}), ("chat_message", {200, 409})):
+        entry = await evidence.shown(trial, name)
+        for field, path in entry["pickers"].items():
+            url = f"{trial.host.url}{path}"
+            answer = await trial.request_url("GET", url, who=trial.author)
+            trial.expect(
+                answer.status_code in expected,
+                f"the picker of {name}.{field} does not answer at {path}, where the palette has it",
+                expected=f"{' or '.join(map(str, sorted(expected)))} from the plugin",
+                actual=f"{answer.status_code} {answer.text[:300]}",
+            )
+
+
+@check("HTTP-3", profile="core", clause="contract: Wrapping; spec 5.3, 5.4", causes=PASSING)
+async def request_bodies_pass(trial: Trial) -> None:
+    """The bytes of a request's body, and its headers, reach the plugin unchanged."""
+    await trial.seed()
+    for what, media_type, body in BODIES:
+        sent = {"content-type": media_type, "x-kit-one": f'{trial.token}  a, b; c="d"', "svix-id": trial.token}
+        seen = await _echo(trial, content=body, headers=sent)
+        got = base64.b64decode(seen["body"])
+        trial.equal(got, body, f"a body with {what} reached the plugin changed")
+        headers = {name.lower(): value for name, value in seen["headers"]}
+        for name, value in sent.items():
+            trial.equal(headers.get(name), value, f"the header {name} reached the plugin changed, with {what}")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for number in range(8):
+            yield bytes([number]) * 16_384
+
+    seen = await _echo(trial, content=pieces(), headers={"content-type": "application/octet-stream"})
+    expected = b"".join([piece async for piece in pieces()])
+    trial.expect(
+        base64.b64decode(seen["body"]) == expected,
+        "a body that came in pieces reached the plugin changed",
+        expected=f"{len(expected)} bytes",
+        actual=f"{len(base64.b64decode(seen['body']))} bytes",
+    )
+
+
+@check("HTTP-4", profile="core", clause="contract: Wrapping", causes=PASSING)
+async def method_and_query_pass(trial: Trial) -> None:
+    """Each method and the query, as it is written, reach the plugin unchanged."""
+    await trial.seed()
+    for method in METHODS:
+        seen = await _echo(trial, method, QUERY)
+        trial.equal(seen["method"], method, f"a {method} reached the plugin as another method")
+        trial.equal(seen["query"], QUERY, f"the query of a {method} reached the plugin changed")
+
+
+@check("HTTP-5", profile="core", clause="contract: Wrapping", causes=REWRITING)
+async def answers_pass(trial: Trial) -> None:
+    """Status, headers and bytes of a plugin's answer reach the client unchanged, whatever the status."""
+    await trial.seed()
+    for status, media_type, body in ANSWERS:
+        wanted = [*HEADERS, ("content-type", media_type)]
+        answer = await _answer(trial, status, wanted, body)
+        trial.equal(answer.status_code, status, f"an answer with status {status} got another one")
+        trial.equal(answer.content, body, f"the body of an answer with status {status} was changed")
+        for name, value in wanted:
+            trial.equal(answer.headers.get(name), value, f"the header {name} of a {status} was changed")
+
+
+@check("HTTP-6", profile="core", clause="http: Problems; spec 7.3", causes=REWRITING)
+async def problems_pass(trial: Trial) -> None:
+    """The problems that the plugin answers reach the client as it wrote them."""
+    await trial.seed()
+    missing = f"/v1/webhooks/outbox/{trial.id('missing')}"
+    for method, path, who, status, code in (
+        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, 400, "invalid_request"),
+        ("POST", EVENTS, None, 401, "unauthorized"),
+        ("GET", missing, trial.author, 404, "not_found"),
+        ("POST", "/integrations/nodes/check", trial.author, 400, "invalid_request"),
+        ("GET", "/integrations/chat/channels", trial.author, 409, "not_connected"),
+    ):
+        answer = await trial.request(method, path, who=who)
+        trial.equal(answer.status_code, status, f"the problem of {method} {path} has another status")
+        problem = _json(answer)
+        trial.expect(
+            answer.headers.get("content-type", "").startswith(PROBLEM) and problem.get("code") == code,
+            f"the problem that the plugin answers to {method} {path} was rewritten",
+            expected=f"{PROBLEM} with the code {code!r}",
+            actual=f"{answer.headers.get('content-type')} {answer.text[:500]}",
+        )
+        lacking = [name for name in ("type", "title", "status", "detail") if name not in problem]
+        trial.expect(not lacking, f"the problem of {method} {path} lacks {', '.join(lacking)}", actual=problem)
+        trial.equal(answer.headers.get("cache-control"), "no-store", "a problem may be stored by caches")
+
+
+@check("HTTP-7", profile="core", clause="http: HTTP routes; spec 5.4", causes=OPEN)
+async def open_routes_stay_open(trial: Trial) -> None:
+    """Requests that carry a signature, or what a plugin asks for, instead of the host's credential get through."""
+    body = json.dumps({"type": "url_verification", "challenge": trial.token}).encode()
+    stamp = int(time.time())
+    signed = {
+        "content-type": "application/json",
+        "x-slack-request-timestamp": str(stamp),
+        "x-slack-signature": signature(SIGNING_SECRET, stamp, body),
+    }
+    answer = await trial.request("POST", EVENTS, content=body, headers=signed)
+    trial.expect(
+        answer.status_code == 200 and _json(answer).get("challenge") == trial.token,
+        f"a signed POST {EVENTS}, as the chat provider sends it, did not get the plugin's answer",
+        expected="200 with the challenge",
+        actual=f"{answer.status_code} {answer.text[:500]}",
+    )
+    answer = await trial.request("POST", "/webhooks/auth", json={})
+    trial.expect(
+        answer.status_code in {401, 503} and _json(answer).get("code") in {"unauthorized", "not_configured"},
+        "an unsigned POST /webhooks/auth did not get the plugin's answer",
+        expected="the plugin's problem unauthorized, or not_configured without a secret",
+        actual=f"{answer.status_code} {answer.text[:500]}",
+    )
+    for media_type in ("application/json", "application/x-www-form-urlencoded", "text/plain"):
+        for method in ("POST", "PUT", "DELETE"):
+            answer = await trial.request(method, ECHO, content=b"a=1", headers={"content-type": media_type})
+            trial.expect(
+                answer.status_code == 200 and _json(answer).get("method") == method,
+                f"{method} {ECHO} as {media_type}, which asks for no credential, did not get the plugin's answer",
+                expected="200 from the plugin",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
+    answer = await trial.request("GET", "/integrations/chat/callback?state=none&code=none")
+    where = answer.headers.get("location", "")
+    trial.expect(
+        answer.status_code == 303 and "chat=error" in where,
+        "the page to which the chat provider sends the browser did not answer without a session",
+        expected="303 to the dashboard with chat=error",
+        actual=f"{answer.status_code} {where}",
+    )
+
+
+@check(
+    "HTTP-8",
+    profile="core",
+    clause="contract: Wrapping; http: HTTP routes; spec 5.2",
+    causes=(
+        "the host follows or rewrites redirects",
+        "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
+    ),
+)
+async def redirects_and_cookies_pass(trial: Trial) -> None:
+    """Redirects reach the client with their Location, and each cookie in a Set-Cookie of its own."""
+    await trial.seed()
+    for status, location in REDIRECTS:
+        cookies = {f"{name}-{trial.token}": name for name in ("one", "two", "three")}
+        wanted = [("location", location), *(("set-cookie", f"{key}={value}") for key, value in cookies.items())]
+        answer = await _answer(trial, status, wanted, b"")
+        trial.equal(answer.status_code, status, "a redirect was not handed on")
+        trial.equal(answer.headers.get("location"), location, f"the Location of a {status} was changed")
+        got = [value.partition(";")[0] for value in answer.headers.get_list("set-cookie")]
+        missing = [f"{key}={value}" for key, value in cookies.items() if f"{key}={value}" not in got]
+        trial.expect(
+            not missing,
+            f"the cookies {', '.join(missing)} of a plugin's answer did not reach the client each in a header of its own",
+            expected=[f"{key}={value}; …" for key, value in cookies.items()],
+            actual=answer.headers.get_list("set-cookie"),
+        )
+    answer = await trial.request("GET", INSTALL, who=trial.author)
+    where = urlsplit(answer.headers.get("location", ""))
+    provider = trial.host.running.env.settings["CHAT_AUTHORIZE_URL"]
+    trial.expect(
+        answer.status_code == 302 and f"{where.scheme}://{where.netloc}{where.path}" == provider,
+        f"GET {INSTALL} does not send the browser to the chat provider",
+        expected=f"302 to {provider}",
+        actual=f"{answer.status_code} {answer.headers.get('location')}",
+    )
+
+
+@check(
+    "HTTP-9",
+    profile="core",
+    clause="http: Problems",
+    causes=("the host's handler for paths that do not exist fails: the log has the error",),
+)
+async def unknown_paths_are_not_errors(trial: Trial) -> None:
+    """A path below those of the plugins that nobody has is the host's to answer, and no server error."""
+    await trial.seed()
+    for path in (
+        f"/integrations/nobody-{trial.token}/x",
+        f"{ROUTES}/nothing",
+        "/integrations",
+        f"/v1/webhooks/nothing-{trial.token}",
+        "/webhooks/nothing",
+    ):
+        for method in ("GET", "POST"):
+            for who in (trial.author, None):
+                await _no_error(trial, method, path, who)
+    await _no_error(trial, "PUT", "/v1/webhooks/outbox", trial.author)
+
+
+@check(
+    "HTTP-10",
+    profile="core",
+    clause="http: How an install ends; spec 4.1, 5.2",
+    causes=("dashboard_principal answers for the install with another person than for the callback",),
+)
+async def chat_can_be_connected(trial: Trial) -> None:
+    """A signed-in person can connect a workspace of the chat provider, and is shown as who did."""
+    await trial.seed()
+    workspace = await connect(trial, trial.author)
+    answer = await trial.request("GET", "/integrations/chat/connection", who=trial.author)
+    card = _json(answer).get("data") or {}
+    trial.equal(
+        (answer.status_code, card.get("workspace", {}).get("id"), card.get("status")),
+        (200, workspace.id, "active"),
+        "the connection card does not show the workspace that was connected",
+    )
+    trial.equal(
+        card["installedBy"]["id"],
+        trial.of_host(trial.author.id),
+        "the workspace was connected by another person than the one who is signed in",
+    )
+
+
+async def _answer(trial: Trial, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> httpx.Response:
+    """Has the probe answer."""
+    wanted = {"status": status, "body_base64": base64.b64encode(body).decode(), "headers": list(headers)}
+    return await trial.request("POST", ANSWER, who=trial.author, json=wanted)
+
+
+async def _no_error(trial: Trial, method: str, path: str, who: Login | None) -> None:
+    answer = await trial.request(method, path, who=who)
+    trial.expect(
+        answer.status_code < 500,
+        f"{method} {path}, which nobody has, is a server error",
+        expected="404, or the host's own answer",
+        actual=f"{answer.status_code} {answer.text[:500]}",
+    )
+
+
+def _json(answer: httpx.Response) -> Mapping[str, Any]:
+    try:
+        value = answer.json()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

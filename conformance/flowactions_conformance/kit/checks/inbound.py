@@ -1,1 +1,185 @@
-"""Checks of the group INBOUND."""
+"""INBOUND: events of the auth provider reach the host once, and again when it could not handle them."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from typing import Any
+
+import httpx
+
+from flowactions_conformance.kit import chat
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.trial import Trial
+
+ROUTE = "/webhooks/auth"
+CONNECTION = "/integrations/chat/connection"
+AGE_LIMIT_SECONDS = 300
+INTACT = (
+    "the host's own authentication or cross-site protection answers before the plugin: let /webhooks/auth pass",
+    "the route is not mounted at its path below the driver's prefix",
+    "middleware reads the body and hands it on re-encoded, so that the signature is wrong: hand the bytes on",
+    "settings do not reach the plugin unchanged, AUTH_WEBHOOK_SIGNING_SECRET among them",
+)
+
+
+@check(
+    "INBOUND-1",
+    profile="inbound",
+    clause="contract: What a host provides, auth_event; http: Events of the auth provider; spec 4.4",
+    causes=(*INTACT, "auth_event handles an event twice, for example at once and in a task of its own"),
+)
+async def handles_an_event_once(trial: Trial) -> None:
+    """An authentic event is handled by the host once, however often it is sent."""
+    event = trial.id("event")
+    for number in (1, 2):
+        answer = await _send(trial, event)
+        trial.expect(
+            answer.status_code == 200,
+            "an authentic event of the auth provider was refused",
+            expected=f"200 from the plugin at the {number}. time",
+            actual=f"{answer.status_code} {answer.text}",
+        )
+        trial.equal(
+            _acknowledged(answer),
+            {"received": True, "duplicate": number == 2},
+            f"an event that was sent {number} time(s) was not acknowledged as it should",
+        )
+        handled = await trial.call("handled", event)
+        trial.equal(
+            handled, 1, f"an event that was sent {number} time(s) was handled {handled} times, not once"
+        )
+
+
+@check(
+    "INBOUND-2",
+    profile="inbound",
+    clause="contract: What a host provides, auth_event; http: Events of the auth provider; spec 4.4",
+    causes=(
+        "auth_event catches its own errors: let them out, and the provider sends the event again",
+        "auth_event hands the event to a task or a queue in memory, and returns before it is handled",
+        "a part of it is committed before it fails: write through event.transaction",
+    ),
+)
+async def is_sent_again_after_a_failure(trial: Trial) -> None:
+    """An event that the host fails to handle is not acknowledged, and handled when it is sent again."""
+    event = trial.id("event")
+    await trial.call("fail_auth_event", event)
+    answer = await _send(trial, event)
+    trial.expect(
+        answer.status_code >= 500,
+        "an event that the host failed to handle was acknowledged: the provider will not send it again",
+        expected="500, because auth_event raised",
+        actual=f"{answer.status_code} {answer.text}",
+    )
+    answer = await _send(trial, event)
+    trial.equal(
+        (answer.status_code, _acknowledged(answer)),
+        (200, {"received": True, "duplicate": False}),
+        "an event that the host failed to handle was not handled when it was sent again",
+        causes=("the driver's fail_auth_event() fails more than once", *trial.check.causes),
+    )
+    handled = await trial.call("handled", event)
+    trial.equal(handled, 1, f"an event that failed and was sent again was handled {handled} times, not once")
+
+
+@check(
+    "INBOUND-3",
+    profile="inbound",
+    clause="http: Events of the auth provider; spec 4.4, 5.4",
+    causes=(
+        "a route of the host's own at /webhooks/auth takes the events, without looking at the signature",
+        "an error handler of the host turns the plugin's 401 into another answer",
+    ),
+)
+async def refuses_what_is_not_authentic(trial: Trial) -> None:
+    """Events that are stale, forged or unsigned are refused with 401, and not handled."""
+    now = time.time()
+    for name, options in (
+        ("stale", {"at": now - AGE_LIMIT_SECONDS - 60}),
+        ("from the future", {"at": now + AGE_LIMIT_SECONDS + 60}),
+        ("forged", {"secret": b"another secret of enough bytes"}),
+        ("unsigned", {"signed": False}),
+    ):
+        event = trial.id(name.replace(" ", "-"))
+        answer = await _send(trial, event, **options)
+        trial.equal(
+            answer.status_code, 401, f"an event of the auth provider that is {name} was not refused with 401"
+        )
+        handled = await trial.call("handled", event)
+        trial.equal(handled, 0, f"an event of the auth provider that is {name} was handled")
+
+
+@check(
+    "INBOUND-4",
+    profile="inbound",
+    clause="http: Events of the auth provider; spec 4.4",
+    causes=(
+        "auth_event raises for an organization that is deleted: handle it, or ignore it",
+        "the host names organizations otherwise than the auth provider does: organization_id is the provider's id",
+        "the plugin that takes the event has another database than the one that has the connection",
+    ),
+)
+async def removes_the_connection_with_its_organization(trial: Trial) -> None:
+    """When an organization is deleted at the auth provider, its chat connection is removed."""
+    await trial.seed()
+    await chat.connect(trial, trial.author)
+    event = trial.id("deleted")
+    answer = await _send(trial, event, kind="organization.deleted", id=trial.of_host(trial.organization))
+    trial.equal(
+        answer.status_code,
+        200,
+        "the event organization.deleted was refused",
+        causes=(*trial.check.causes, *INTACT),
+    )
+    # The host may have deleted the organization, and its people with it.
+    await trial.seed()
+    answer = await trial.request("GET", CONNECTION, who=trial.author)
+    trial.equal(
+        (answer.status_code, _data(answer)),
+        (200, None),
+        "the chat connection of an organization that was deleted is still there",
+    )
+
+
+async def _send(
+    trial: Trial,
+    event: str,
+    *,
+    kind: str = "user.created",
+    at: float | None = None,
+    secret: bytes | None = None,
+    signed: bool = True,
+    **data: str,
+) -> httpx.Response:
+    """Sends an event as the auth provider does."""
+    # Text that another JSON encoder would write otherwise: the signature is over the bytes as they are.
+    said = {"type": kind, "data": {"id": trial.id("user"), "name": "Zoë ☂", "rate": 1.10, **data}}
+    body = f" {json.dumps(said, ensure_ascii=False, indent=1)}\n".encode()
+    headers = {"content-type": "application/json"}
+    if signed:
+        stamp = str(int(time.time() if at is None else at))
+        key = secret or base64.b64decode(trial.session.auth_secret.removeprefix("whsec_"))
+        signature = hmac.digest(key, f"{event}.{stamp}.".encode() + body, "sha256")
+        headers |= {
+            "svix-id": event,
+            "svix-timestamp": stamp,
+            "svix-signature": f"v1,{base64.b64encode(signature).decode()}",
+        }
+    return await trial.request("POST", ROUTE, headers=headers, content=body)
+
+
+def _acknowledged(answer: httpx.Response) -> Any:
+    data = _data(answer)
+    return (
+        {name: data.get(name) for name in ("received", "duplicate")} if isinstance(data, dict) else answer.text
+    )
+
+
+def _data(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()["data"]
+    except (ValueError, KeyError, TypeError):
+        return answer.text

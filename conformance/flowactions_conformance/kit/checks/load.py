@@ -40,3 +40,37 @@ async def shows_the_node_types_of_all_plugins(trial: Trial) -> None:
     names = [entry.get("name") for entry in await trial.call("palette", trial.author)]
     for name in (NODE, "webhook", "chat_message"):
         trial.equal(names.count(name), 1, f"the palette must offer {name!r} once", causes=trial.check.causes)
+
+
+@check(
+    "LOAD-3",
+    profile="core",
+    clause="contract: The facade",
+    causes=(
+        "the app, the facade, a cache or an engine is a global of a module: make them in make_host",
+        "the host keeps its data at a fixed place: keep it at env.database_url or in env.state_dir",
+    ),
+)
+async def keeps_hosts_apart(trial: Trial) -> None:
+    """Two hosts that run side by side share nothing: each walks its own flows with its own plugins."""
+    first, second = trial.host, await trial.start()
+    flows = {host.name: trial.flow(trial.probe("node", of=host.name)) for host in (first, second)}
+    ids: dict[str, str] = {}
+    for host in (first, second):
+        found = await trial.call("seed", trial.world(flows[host.name]), host=host)
+        ids[host.name] = found.get(flows[host.name].id, flows[host.name].id)
+    for host in (first, second):
+        await trial.call("open", ids[host.name], trial.id("user"), "content", host=host)
+    seen = [
+        (event.data["node"]["config"]["of"], event.host)
+        for event in trial.session.control.events
+        if event.kind == "reach" and event.data["node"]["config"].get("token") == trial.token
+    ]
+    trial.equal(
+        seen,
+        [(host.name, host.name) for host in (first, second)],
+        "of two hosts, one walks the other's flow or uses the other's plugins (flow's host, plugins' host)",
+    )
+    for host in (first, second):
+        names = [entry.get("name") for entry in await trial.call("palette", trial.author, host=host)]
+        trial.equal(names.count(NODE), 1, f"with a second host running, the palette must offer {NODE!r} once")

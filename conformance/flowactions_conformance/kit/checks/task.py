@@ -1,1 +1,183 @@
-"""Checks of the group TASK."""
+"""TASK: plugins' tasks and lifespans live exactly as long as the host serves."""
+
+from __future__ import annotations
+
+from flowactions_conformance.kit.probe import ROUTES
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.session import Host
+from flowactions_conformance.kit.trial import Trial
+
+LIFESPAN = (
+    "the lifespan of FlowActions is not entered: lifespan=[actions.lifespan], or actions.wrap around the app"
+)
+LEFT_OPEN = "the lifespan is entered by hand and never left: use async with, or give it to the framework"
+
+
+@check(
+    "TASK-1",
+    profile="core",
+    clause="contract: Lifetime and event loop; spec 1.7",
+    causes=(
+        LIFESPAN,
+        "the lifespan is opened at the first request, or in a task that the start does not wait for",
+        "another app is mounted around this one, and its server does not pass the lifespan on: enter it by hand",
+    ),
+)
+async def is_open_before_the_first_request(trial: Trial) -> None:
+    """The lifespan of the plugins is open, and each of their tasks runs once, before the host serves."""
+    host = trial.host
+    opened = [event.number for event in trial.reports("opened")]
+    trial.expect(
+        opened,
+        "the lifespan of the plugins is never opened",
+        expected="flowactions_lifespan of every plugin is entered while the app starts",
+        actual="the probe's was not",
+    )
+    trial.expect(
+        min(opened) <= host.reports_at_start,
+        "the lifespan of the plugins is opened only after the app has started to serve",
+        expected="it is open when the app's own lifespan has started",
+        actual="the probe's was opened later",
+    )
+    await _runs_once(trial, host)
+
+
+@check(
+    "TASK-2",
+    profile="core",
+    clause="contract: Lifetime and event loop, Hooks",
+    causes=(
+        "the host ends, or answers 503, when an error is logged",
+        "the host runs tasks of plugins itself: leave them to actions.lifespan",
+    ),
+)
+async def survives_a_crash(trial: Trial) -> None:
+    """A plugin's task that crashes is started again, and harms neither requests nor deliveries."""
+    host = trial.host
+    await trial.until(
+        lambda: trial.reports("crash_task_started"),
+        "the probe's second task is not started",
+        causes=(LIFESPAN,),
+    )
+    before = len(trial.reports("crash_task_started"))
+    flow = trial.flow(trial.webhook("after"))
+    await trial.seed(flow)
+    answer = await trial.request("POST", f"{ROUTES}/crash")
+    trial.equal(answer.status_code, 200, "the probe's route for crashing its task is not answered by the probe")
+    await trial.until(lambda: trial.reports("task_crashed"), "the probe's task was told to crash, and did not")
+    await trial.until(
+        lambda: len(trial.reports("crash_task_started")) > before,
+        "a plugin's task that has crashed is not started again",
+        expected="it is started again within a few seconds",
+    )
+    answer = await trial.request("GET", f"{ROUTES}/echo")
+    trial.equal(
+        answer.status_code, 200, "after a plugin's task has crashed, requests are not answered any more"
+    )
+    await trial.open(flow)
+    await trial.until_arrived("after")
+    await _runs_once(trial, host)
+
+
+@check(
+    "TASK-3",
+    profile="core",
+    clause="contract: Lifetime and event loop; spec 2.5",
+    alone=True,
+    causes=(
+        LEFT_OPEN,
+        "something of the host keeps its shutdown from ending",
+        "what the host makes at import, or once for all starts, belongs to the event loop of the first one",
+    ),
+)
+async def stops_and_starts_again(trial: Trial) -> None:
+    """The host sends what is queued by itself, stops cleanly, and does both again when it is started again."""
+    flow = trial.flow(trial.webhook("hook"))
+    host: Host | None = None
+    for number in (1, 2):
+        again = "" if number == 1 else " when the host was started again with what it had kept"
+        host = trial.host = await trial.start(beside=host)
+        trial.expect(
+            trial.reports("opened"),
+            f"the lifespan of the plugins was not opened{again}",
+            expected="flowactions_lifespan of every plugin is entered while the app starts",
+            actual="the probe's was not",
+            causes=(LIFESPAN,),
+        )
+        await trial.seed(flow)
+        await trial.open(flow)
+        # From here on the kit asks nothing of the host.
+        await trial.until_arrived("hook", number)
+        await _runs_once(trial, host)
+        await trial.stop()
+        _check_end(trial, host)
+
+
+@check(
+    "TASK-4",
+    profile="core",
+    clause="contract: What a host provides; settings; spec 5.5",
+    alone=True,
+    causes=(
+        "the host reads settings of chat itself, and cannot start without them",
+        "the palette leaves out types that are not available, or shows them as if they were",
+    ),
+)
+async def starts_without_chat(trial: Trial) -> None:
+    """Without the settings of chat the host starts, shows chat messages as unavailable, and sends webhooks."""
+    await trial.start(chat=False)
+    flow = trial.flow(trial.webhook("hook"))
+    await trial.seed(flow)
+    shown = [
+        entry for entry in await trial.call("palette", trial.author) if entry.get("name") == "chat_message"
+    ]
+    trial.equal(len(shown), 1, "without the settings of chat, the palette must still offer 'chat_message' once")
+    trial.expect(
+        shown[0].get("available") is False and shown[0].get("unavailableReason"),
+        "without the settings of chat, the palette must show chat_message as unavailable and say why",
+        expected="'available': false and an 'unavailableReason', as NodeType.describe gives them",
+        actual={name: shown[0].get(name) for name in ("available", "unavailableReason")},
+    )
+    await trial.open(flow)
+    await trial.until_arrived("hook")
+
+
+async def _runs_once(trial: Trial, host: Host) -> None:
+    """Sees that one set of tasks runs now. One that has run and ended, as for an upgrade at the start, is nobody's harm."""
+    await trial.until(
+        lambda: trial.reports("task_started", host),
+        "no background task of a plugin is started",
+        expected="the probe's task runs when the app has started",
+        causes=(LIFESPAN, "the lifespan is opened with tasks=False in the process that serves"),
+    )
+    for started, ended, what in (
+        ("opened", "closed", "lifespans"),
+        ("task_started", "task_stopped", "sets of background tasks"),
+    ):
+        running = len(trial.reports(started, host)) - len(trial.reports(ended, host))
+        trial.equal(
+            running,
+            1,
+            f"one process of the host runs {running} {what} of the plugins, not one",
+            causes=(
+                "FlowActions.load is called more than once in a process: load once, and share what it returns",
+                LIFESPAN,
+            ),
+        )
+
+
+def _check_end(trial: Trial, host: Host) -> None:
+    left_at = host.running.left_at
+    ended = [
+        event.kind
+        for event in trial.session.control.events
+        if event.host == host.name
+        and event.kind in {"task_stopped", "closed"}
+        and (left_at is None or event.at <= left_at)
+    ]
+    trial.equal(
+        ended[-2:],
+        ["task_stopped", "closed"],
+        "when the host had stopped, the plugins' tasks had not ended and their lifespans were not closed, in this order",
+        causes=(LEFT_OPEN,),
+    )

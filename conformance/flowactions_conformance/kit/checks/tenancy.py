@@ -1,1 +1,224 @@
-"""Checks of the group TENANCY."""
+"""TENANCY: an organization sees, changes and triggers its own things only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flowactions_conformance.kit.chat import INSTALL, allow, connect, with_cookies
+from flowactions_conformance.kit.evidence import provides
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Action, Agent, Flow, Login, Organization, World
+
+OUTBOX: Final = "/v1/webhooks/outbox"
+CARD: Final = "/integrations/chat/connection"
+HIDDEN: Final = frozenset({401, 403, 404})
+"""The plugin says 404; a host that refuses such a request before may say otherwise."""
+
+OTHERS: Final = (
+    "dashboard_principal names a fixed organization, or the first one that is found",
+    "the organization is taken from the request instead of the session",
+)
+
+
+class Pair:
+    """Two organizations, each with an agent, a person, a backend and a flow.
+
+    Args:
+        trial: its own organization is the first.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.other = trial.id("other-org")
+        self.other_agent = trial.id("other-agent")
+        self.stranger = Login(kind="dashboard", organization=self.other, id=trial.id("stranger"))
+
+    def backend(self, organization: str) -> Login:
+        """Returns an organization's backend, which may address all of its agents."""
+        return Login(kind="api", organization=organization, id=f"backend-of-{organization}")
+
+    def flow(self, node: Action, *, other: bool) -> Flow:
+        """Returns a flow of one of the two."""
+        trial = self.trial
+        return Flow(
+            id=trial.id("other-flow" if other else "flow"),
+            name="Flow",
+            organization=self.other if other else trial.organization,
+            agent=self.other_agent if other else trial.agent,
+            pacing="eager",
+            items=(node,),
+        )
+
+    def world(self, *flows: Flow, agents: tuple[Agent, ...] = (), logins: tuple[Login, ...] = ()) -> World:
+        """Returns both organizations with these flows."""
+        return self.trial.world(
+            *flows,
+            organizations=(Organization(id=self.other, name="Other"),),
+            agents=(Agent(id=self.other_agent, name="Other", organization=self.other), *agents),
+            logins=(self.stranger, *logins),
+        )
+
+
+@check("TENANCY-1", profile="tenancy", clause="contract: Walk; http: HTTP routes; spec 4.3", causes=OTHERS)
+async def deliveries_are_their_organizations(trial: Trial) -> None:
+    """A delivery is seen, and retried or cancelled, by its own organization only."""
+    pair = Pair(trial)
+    flows = {
+        trial.author: pair.flow(trial.webhook("mine"), other=False),
+        pair.stranger: pair.flow(trial.webhook("theirs"), other=True),
+    }
+    await trial.seed(world=pair.world(*flows.values()))
+    for flow, name in zip(flows.values(), ("mine", "theirs"), strict=True):
+        await trial.open(flow)
+        await trial.until_arrived(name)
+    shown = {}
+    for who, flow in flows.items():
+        answer = await trial.request("GET", OUTBOX, who=who)
+        trial.equal(answer.status_code, 200, "a signed-in person is refused")
+        rows = answer.json()["data"]
+        trial.equal(
+            [row["agentId"] for row in rows],
+            [trial.of_host(flow.agent)],
+            f"the person {who.id} does not see exactly the deliveries of the organization {who.organization}",
+        )
+        shown[who] = rows[0]["id"]
+    for who, other in ((trial.author, pair.stranger), (pair.stranger, trial.author)):
+        await _answers(trial, "GET", f"{OUTBOX}/{shown[who]}", who, {200}, "its own organization")
+        for method, path in (("GET", ""), ("POST", "/retry"), ("POST", "/cancel")):
+            await _answers(trial, method, f"{OUTBOX}/{shown[who]}{path}", other, HIDDEN, "another organization")
+
+
+@check("TENANCY-2", profile="tenancy", clause="http: The connection card; spec 2.2", causes=OTHERS)
+async def a_connection_is_its_organizations(trial: Trial) -> None:
+    """A chat connection is seen, used and removed by its own organization only."""
+    pair = Pair(trial)
+    await trial.seed(world=pair.world())
+    workspace = await connect(trial, trial.author)
+    card = await _card(trial, pair.stranger)
+    trial.equal(card, None, "a person of another organization sees the chat connection")
+    for method, path in (("GET", "/integrations/chat/channels"), ("POST", "/integrations/chat/send-message")):
+        sending = {"json": {"text": "hello"}} if method == "POST" else {}
+        await _answers(trial, method, path, pair.stranger, {409, *HIDDEN}, "another organization", **sending)
+    await trial.request("DELETE", CARD, who=pair.stranger)
+    card = await _card(trial, trial.author)
+    trial.equal(
+        card and card["workspace"]["id"],
+        workspace.id,
+        "a person of another organization has removed the connection",
+    )
+
+
+@check(
+    "TENANCY-3",
+    profile="tenancy",
+    clause="contract: What a host provides; spec 2.2",
+    causes=(
+        "agents_using looks at the flows of all organizations: keep to the organization_id that it is given",
+        "agents_using returns every agent: keep to those whose flows have a node of the type that it is given",
+    ),
+)
+async def the_card_names_own_agents(trial: Trial) -> None:
+    """The connection card names the agents whose flows use chat, and none of another organization."""
+    pair = Pair(trial)
+    chat = Action(
+        id=trial.id("chat"), type="chat_message", config={"chatChannelId": "C1", "chatMessageText": "x"}
+    )
+    idle = Agent(id=trial.id("idle"), name="Idle", organization=trial.organization)
+    other_chat = Action(id=trial.id("other-chat"), type=chat.type, config=chat.config)
+    webhooks = Flow(
+        id=trial.id("idle-flow"),
+        name="Idle",
+        organization=trial.organization,
+        agent=idle.id,
+        pacing="eager",
+        items=(trial.webhook("idle"),),
+    )
+    flows = (pair.flow(chat, other=False), pair.flow(other_chat, other=True), webhooks)
+    await trial.seed(world=pair.world(*flows, agents=(idle,)))
+    await connect(trial, trial.author)
+    card = await _card(trial, trial.author)
+    expected = [trial.of_host(trial.agent)] if provides(trial, "agents_using") else []
+    trial.equal(
+        [agent["id"] for agent in (card or {}).get("agents", ())],
+        expected,
+        "the connection card does not name exactly the organization's agents whose flows use chat",
+    )
+
+
+@check(
+    "TENANCY-4",
+    profile="tenancy",
+    clause="contract: What a host provides; http: Trigger a logic webhook; spec 4.2",
+    causes=(
+        "Host.agent answers with the caller's organization instead of the agent's own",
+        "api_principal names a fixed organization, or the first one that is found",
+    ),
+)
+async def backends_keep_to_their_organization(trial: Trial) -> None:
+    """A backend cannot address an agent of another organization."""
+    if not provides(trial, "api_principal"):
+        return  # nobody gets in: AUTH-1
+    pair = Pair(trial)
+    own, other = pair.backend(trial.organization), pair.backend(pair.other)
+    await trial.seed(world=pair.world(logins=(own, other)))
+    for who, agent, foreign in ((own, trial.agent, pair.other_agent), (other, pair.other_agent, trial.agent)):
+        await _answers(trial, "POST", _logic(trial, agent), who, {400}, "the agent's own organization", json={})
+        await _answers(trial, "POST", _logic(trial, foreign), who, HIDDEN, "another organization", json={})
+
+
+@check(
+    "TENANCY-5",
+    profile="tenancy",
+    clause="http: How an install ends; spec 5.2",
+    causes=("dashboard_principal names the same organization for everybody",),
+)
+async def an_install_is_its_organizations(trial: Trial) -> None:
+    """An install of chat that was begun in one organization cannot be ended in another."""
+    pair = Pair(trial)
+    await trial.seed(world=pair.world())
+    begun = await trial.request("GET", INSTALL, who=trial.author)
+    trial.equal(begun.status_code, 302, "the install of chat does not begin")
+    back = await allow(begun.headers["location"], trial.session.workspace())
+    path = back.removeprefix(f"{trial.host.url}{trial.host.prefix}")
+    cookies = await with_cookies(trial, pair.stranger, begun.headers.get_list("set-cookie"))
+    ended = await trial.request("GET", path, headers=cookies)
+    where = ended.headers.get("location", "")
+    trial.expect(
+        "chat=error" in where and "wrong_organization" in where,
+        "an install that was begun in another organization was not refused",
+        expected="the dashboard's page with chat=error and reason=wrong_organization",
+        actual=f"{ended.status_code} {where}",
+    )
+    for who in (trial.author, pair.stranger):
+        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} all the same")
+
+
+async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:
+    answer = await trial.request("GET", CARD, who=who)
+    trial.equal(answer.status_code, 200, f"{who.id} cannot see the connection card")
+    card: Mapping[str, Any] | None = answer.json()["data"]
+    return card
+
+
+async def _answers(
+    trial: Trial,
+    method: str,
+    path: str,
+    who: Login,
+    expected: set[int] | frozenset[int],
+    of: str,
+    **sending: Any,
+) -> None:
+    answer = await trial.request(method, path, who=who, **sending)
+    trial.expect(
+        answer.status_code in expected,
+        f"{method} {path} by {who.id}, of {of}, is answered {answer.status_code}",
+        expected=" or ".join(map(str, sorted(expected))),
+        actual=f"{answer.status_code} {answer.text[:500]}",
+    )
+
+
+def _logic(trial: Trial, agent: str) -> str:
+    return f"/v1/agents/{trial.of_host(agent)}/experiences/nothing/logic-webhook"

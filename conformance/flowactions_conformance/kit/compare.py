@@ -1,0 +1,46 @@
+"""Compares values as JSON has them: ``0`` is not ``false``, a missing key is not ``null``, and the order of keys is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def difference(expected: object, actual: object, path: str = "") -> str | None:
+    """Returns the first difference between two JSON values in words; ``None``: they are equal.
+
+    Args:
+        expected: what it should be.
+        actual: what it is.
+        path: where it stands; empty for the whole.
+    """
+    where = path or "it"
+    if isinstance(expected, Mapping):
+        return _of_objects(expected, actual, path, where)
+    if isinstance(expected, Sequence) and not isinstance(expected, str):
+        if not isinstance(actual, Sequence) or isinstance(actual, str):
+            return f"{where} is {actual!r}, not {expected!r}"
+        if len(expected) != len(actual):
+            return f"{where} has {len(actual)} items, not {len(expected)}"
+        each = (
+            difference(one, other, f"{path}[{index}]")
+            for index, (one, other) in enumerate(zip(expected, actual, strict=True))
+        )
+        return next((found for found in each if found is not None), None)
+    # In Python True == 1; in JSON a number is a number, with a fraction or without.
+    same_kind = isinstance(expected, bool) == isinstance(actual, bool)
+    return None if same_kind and expected == actual else f"{where} is {actual!r}, not {expected!r}"
+
+
+def _of_objects(expected: Mapping[Any, Any], actual: object, path: str, where: str) -> str | None:
+    if not isinstance(actual, Mapping):
+        return f"{where} is {actual!r}, not {expected!r}"
+    for name, value in expected.items():
+        below = f"{path}.{name}" if path else str(name)
+        if name not in actual:
+            return f"{below} is missing; it was {value!r}"
+        found = difference(value, actual[name], below)
+        if found is not None:
+            return found
+    added = sorted(str(name) for name in actual if name not in expected)
+    return f"{where} has {', '.join(added)}, which was not there" if added else None

@@ -1,0 +1,111 @@
+"""No healthy host is blamed: each passes all that it claims, however odd or slow it is."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from flowactions_conformance.kit.outcomes import Report, Status
+from flowactions_conformance.kit.registry import all_checks
+from flowactions_conformance.kit.runner import run_checks
+from flowactions_conformance.kit.session import Mode
+
+HOSTS = {
+    "reference": "flowactions_conformance.reference_host.testing:make_host",
+    "fastapi": "tests.conformance.hosts.fastapi_host:make_host",
+    "django": "tests.conformance.hosts.django_host:make_host",
+    "odd": "tests.conformance.hosts.odd_host:make_host",
+    "slow": "tests.conformance.hosts.slow_host:make_host",
+}
+DATABASES = ("sqlite", "postgresql")
+MODES: tuple[Mode, ...] = ("in-process", "child")
+
+
+class Combination(NamedTuple):
+    """A host, and how it is run."""
+
+    host: str
+    database: str
+    mode: Mode
+
+
+ONCE = [
+    Combination("reference", "postgresql", "in-process"),
+    Combination("fastapi", "sqlite", "child"),
+    Combination("django", "sqlite", "in-process"),
+    Combination("odd", "postgresql", "child"),
+    Combination("slow", "sqlite", "in-process"),
+]
+"""Each host, each database and each mode at least once: the version that always runs."""
+ALL = [Combination(host, database, mode) for host in HOSTS for database in DATABASES for mode in MODES]
+
+
+def blamed(report: Report) -> list[str]:
+    """Returns what a report says against a host, a line for each result that is no success."""
+    against = [] if report.error is None else [f"the run: {report.error.message}"]
+    for result in report.results:
+        if result.status not in {Status.PASS, Status.NOT_CLAIMED}:
+            said = "" if result.finding is None else f"{result.finding.message}: {result.finding.actual}"
+            against.append(f"{result.id} {result.status}: {said}")
+    return against
+
+
+def prove(combination: Combination, request: pytest.FixtureRequest, *names: str) -> Report:
+    """Runs the checks of these names, or all, and asserts that nothing is blamed."""
+    server = request.getfixturevalue("postgres_server") if combination.database == "postgresql" else None
+    report = asyncio.run(run_checks(HOSTS[combination.host], names, mode=combination.mode, server=server))
+    assert blamed(report) == []
+    assert report.passed
+    return report
+
+
+@pytest.mark.parametrize("combination", ONCE, ids="-".join)
+def test_a_healthy_host_is_not_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
+    """A healthy host passes every check of what it claims, without a warning."""
+    report = prove(combination, request)
+    with_checks = {each.profile for each in all_checks()}
+    passed = {each.profile for each in report.results if each.status is Status.PASS}
+    assert "core" in passed
+    assert passed == with_checks & set(report.claims)
+
+
+def test_the_short_version_has_everything_once() -> None:
+    """Each host, each database and each mode is in the version that always runs."""
+    assert {each.host for each in ONCE} == set(HOSTS)
+    assert {each.database for each in ONCE} == set(DATABASES)
+    assert {each.mode for each in ONCE} == set(MODES)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("combination", ALL, ids="-".join)
+def test_no_combination_is_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
+    """Every host passes on both databases, in the kit's process and as a child."""
+    prove(combination, request)
+
+
+@pytest.fixture(params=["idle", "burning"])
+def processors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Two processors that have nothing else to do, and two that have."""
+    burners: list[subprocess.Popen[bytes]] = []
+    try:
+        if request.param == "burning":
+            burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("profile", ["core", "scale"])
+def test_repetitions_have_no_flake(profile: str, processors: None, request: pytest.FixtureRequest) -> None:
+    """A hundred repetitions of ``core`` and twenty of ``scale`` say the same, also on busy processors."""
+    for repetition in range({"core": 100, "scale": 20}[profile]):
+        combination = Combination("reference", DATABASES[repetition % 2], "in-process")
+        prove(combination, request, profile)

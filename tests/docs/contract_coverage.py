@@ -1,0 +1,186 @@
+"""Which check of the conformance kit tests which sentence of the contract, for the sentences that bind a host.
+
+`contract_coverage.toml` says it, sentence by sentence, and ``python -m tests.docs.contract_coverage --write`` makes
+the page of it. Without ``--write``, what is missing is listed, in the form in which the file takes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from flowactions_conformance.kit.registry import all_checks
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = ROOT / "docs" / "reference" / "contract.md"
+PAGE = ROOT / "docs" / "reference" / "contract-coverage.md"
+DATA = Path(__file__).with_name("contract_coverage.toml")
+COMMAND = "python -m tests.docs.contract_coverage --write"
+
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+END = re.compile(r"(?<=[.?!])\s+(?=[A-Z`*(\[])")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+WORDS = 7
+
+Entry: TypeAlias = list[str] | str | Mapping[str, str]
+"""Ids of checks; or why no check can test a sentence that binds a host; or ``{binds = …}``: whom else it binds."""
+
+
+class Sentence(NamedTuple):
+    """A sentence, an item or a row of a table of the contract page, with the section that it stands in."""
+
+    section: str
+    text: str
+
+
+def sentences(page: str) -> list[Sentence]:
+    """Splits a page into sentences; examples and the heads of tables are left out."""
+    found = []
+    section = ""
+    for block in re.split(r"\n\s*\n", FENCE.sub("", page)):
+        for unit in _units(block.strip()):
+            if unit.startswith("#"):
+                section = unit.lstrip("#").strip()
+            else:
+                found += [Sentence(section, each) for each in END.split(unit) if each]
+    return found
+
+
+def _units(block: str) -> Iterator[str]:
+    """Gives the headings, rows, items and paragraphs of a block, each on one line and without links."""
+    lines = block.split("\n")
+    if lines[0].startswith("|"):
+        yield from (_plain(" | ".join(_cells(line))) for line in lines[2:])
+        return
+    unit: list[str] = []
+    for line in lines:
+        if re.match(r"#+ |- |\d+\. ", line) and unit:
+            yield _plain(" ".join(unit))
+            unit = []
+        unit.append(re.sub(r"^- ", "", line))
+    yield _plain(" ".join(unit))
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip().strip("|"))]
+
+
+def _plain(text: str) -> str:
+    return " ".join(LINK.sub(r"\1", text).split())
+
+
+def data() -> Mapping[str, Mapping[str, Entry] | Entry]:
+    """Reads the file: section → first words of a sentence → entry; or section → entry, for all of its sentences."""
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+class Coverage(NamedTuple):
+    """What the file says of the page.
+
+    Attributes:
+        entries: each sentence with its entry.
+        missing: sentences that the file does not name.
+        faults: what is wrong in the file, in words.
+    """
+
+    entries: list[tuple[Sentence, Entry]]
+    missing: list[Sentence]
+    faults: list[str]
+
+
+def coverage(page: str, file: Mapping[str, Mapping[str, Entry] | Entry], ids: frozenset[str]) -> Coverage:
+    """Compares the file with the page and with the checks that exist."""
+    entries: list[tuple[Sentence, Entry]] = []
+    missing: list[Sentence] = []
+    faults: list[str] = []
+    used: set[tuple[str, str]] = set()
+    every = sentences(page)
+    for sentence in every:
+        section = file.get(sentence.section, {})
+        if _is_entry(section):
+            entries.append((sentence, section))  # type: ignore[arg-type]
+            continue
+        keys = [key for key in section if sentence.text.startswith(key)]
+        if len(keys) > 1:
+            faults.append(f"several entries fit {sentence.text!r}: {keys}")
+        elif not keys:
+            missing.append(sentence)
+        elif (sentence.section, keys[0]) in used:
+            faults.append(f"{keys[0]!r} fits more than one sentence of {sentence.section!r}: name more words")
+        else:
+            used.add((sentence.section, keys[0]))
+            entries.append((sentence, section[keys[0]]))  # type: ignore[index]
+    for name, section in file.items():
+        if name not in {sentence.section for sentence in every}:
+            faults.append(f"the page has no section {name!r}")
+        elif not _is_entry(section):
+            faults += [
+                f"no sentence of {name!r} begins with {key!r}" for key in section if (name, key) not in used
+            ]
+    for sentence, entry in entries:
+        unknown = sorted(set(entry) - ids) if isinstance(entry, list) else []
+        if unknown:
+            faults.append(f"there is no check {', '.join(unknown)}, named for {sentence.text!r}")
+        if not entry:
+            faults.append(f"an empty entry for {sentence.text!r}")
+    return Coverage(entries, missing, faults)
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, Mapping) and set(value) == {"binds"})
+
+
+def now() -> Coverage:
+    """Compares the file with the page as they are."""
+    ids = frozenset(check.id for check in all_checks())
+    return coverage(CONTRACT.read_text(encoding="utf-8"), data(), ids)
+
+
+def render(found: Coverage) -> str:
+    """Gives the text of the page."""
+    lines = [
+        "# How the contract is tested",
+        "",
+        "Each sentence of the [contract](contract.md) that binds a host, and the checks of the conformance kit that test",
+        "it; where no check can, why. Sentences that bind the plugin, or authors of plugins, are not listed: the project's",
+        f"own tests test those. This page is generated: `{COMMAND}`.",
+    ]
+    section = None
+    for sentence, entry in found.entries:
+        if isinstance(entry, Mapping):
+            continue
+        if sentence.section != section:
+            section = sentence.section
+            lines += ["", f"## {section}", "", "| sentence | checks |", "|---|---|"]
+        shown = ", ".join(entry) if isinstance(entry, list) else f"none: {entry}"
+        lines.append(f"| {sentence.text.replace(' | ', ': ', 1)} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.docs.contract_coverage", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the page anew")
+    arguments = parser.parse_args()
+    found = now()
+    section = None
+    for sentence in found.missing:
+        if sentence.section != section:
+            section = sentence.section
+            sys.stdout.write(f'\n["{section}"]\n')
+        words = " ".join(sentence.text.split()[:WORDS]).replace("\\", "\\\\").replace('"', '\\"')
+        sys.stdout.write(f'"{words}" = []\n')
+    for fault in found.faults:
+        sys.stdout.write(f"{fault}\n")
+    if arguments.write:
+        PAGE.write_text(render(found), encoding="utf-8")
+    return 1 if found.missing or found.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
