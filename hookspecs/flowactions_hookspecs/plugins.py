@@ -45,10 +45,10 @@ def _installed() -> Iterable[tuple[str, object]]:
     owners: dict[str, str] = {}
     entry_points: dict[str, metadata.EntryPoint] = {}
     for distribution in metadata.distributions():
-        owner = distribution.metadata["Name"] or "?"
         for entry_point in distribution.entry_points:
             if entry_point.group != PROJECT:
                 continue
+            owner = distribution.metadata["Name"] or "?"  # read here only: parsing all of them takes 50 ms
             first_owner = owners.setdefault(entry_point.name, owner)
             if first_owner != owner:
                 raise PluginInvalid(

@@ -7,6 +7,7 @@ all of them must stop (docs/how-to/upgrade.md).
 from __future__ import annotations
 
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -28,8 +29,9 @@ Outdated: TypeAlias = Literal["upgrade", "refuse"]
 _CONNECTION: Final = "connection"
 
 
+@cache
 def head() -> str:
-    """Returns the revision that this release works with."""
+    """Returns the revision that this release works with; found once, for Alembic executes all revisions to find it."""
     revision = _scripts().get_current_head()
     assert revision is not None  # noqa: S101  there is always a first revision
     return revision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,10 +91,15 @@ ASKS = [
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
-    """The errors that hosts raise on purpose are not logged."""
-    for name in ("uvicorn.error", "asyncio", "django", "host", "quart.app"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+def quiet() -> Iterator[None]:
+    """The errors that hosts raise on purpose are not logged, in this test."""
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio", "django", "host", "quart.app")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,15 @@ IN_ORDER = ["host started", "plugin started", "plugin stopped", "host stopped"]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
-    """The errors that hosts raise on purpose are not logged."""
-    for name in ("host", "quart.app", "flowactions"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+def quiet() -> Iterator[None]:
+    """The errors that hosts raise on purpose are not logged, in this test."""
+    loggers = [logging.getLogger(name) for name in ("host", "quart.app", "flowactions")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 class Server:
