@@ -329,7 +329,8 @@ class Trial:
             failing: whether one that has failed and is tried again later will do, too.
             host: whose list.
         """
-        patience, seen = self.session.patience, None
+        patience = self.session.patience
+        seen: dict[str, Any] | None = None
         ended = {"delivered", "dead", "retrying"} if failing else {"delivered", "dead"}
         try:
             async with asyncio.timeout(patience.seconds):
