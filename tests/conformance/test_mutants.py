@@ -16,7 +16,7 @@ from tests.conformance.mutants.mutant import Mutant
 MODULES = sorted(
     path.stem
     for path in (Path(__file__).parent / "mutants").glob("*.py")
-    if path.stem not in {"__init__", "mutant"}
+    if path.stem not in {"__init__", "mutant", "altered"}
 )
 MUTANTS: list[Mutant] = [
     each for name in MODULES for each in import_module(f"tests.conformance.mutants.{name}").MUTANTS

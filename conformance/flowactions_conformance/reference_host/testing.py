@@ -31,7 +31,7 @@ from flowactions_conformance.serving import NO_TLS
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "tenancy"})
+    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "scale", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.made = made

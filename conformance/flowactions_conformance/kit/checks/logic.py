@@ -52,7 +52,7 @@ class Survey:
         return TriggerAction(url=self.trial.hook(name), secret=secret, headers=headers)
 
     async def fire(
-        self, trigger: Trigger | str, index: int = 0, *, key: str | None = None, **fields: object
+        self, trigger: Trigger | str, index: int = 0, *, key: str | None = None, **fields: Any
     ) -> httpx.Response:
         """Calls the logic-webhook endpoint as the customer's backend does.
 
@@ -206,16 +206,17 @@ async def refuses_what_is_not_there(trial: Trial) -> None:
     group = survey.group("group", survey.action("of-group"))
     await survey.seed(row, group)
     nowhere = trial.id("nowhere")
-    for what, call in {
-        "an action behind the last one": survey.fire(row, 2),
-        "a trigger row that does not exist": survey.fire("nowhere"),
-        "an experience that does not exist": survey.fire(row, experience=nowhere),
-        "an action behind the last one of a node's group": survey.fire(group, 1),
-        "a trigger group that does not exist": survey.fire(group, nodeTriggerGroupId=nowhere),
-        "a node that does not exist": survey.fire(group, nodeId=nowhere),
-        "a node's trigger group as a row": survey.fire("group"),
-    }.items():
-        survey.refused(what, "unknown_action", await call)
+    calls: tuple[tuple[str, Trigger | str, int, dict[str, Any]], ...] = (
+        ("an action behind the last one", row, 2, {}),
+        ("a trigger row that does not exist", "nowhere", 0, {}),
+        ("an experience that does not exist", row, 0, {"experience": nowhere}),
+        ("an action behind the last one of a node's group", group, 1, {}),
+        ("a trigger group that does not exist", group, 0, {"nodeTriggerGroupId": nowhere}),
+        ("a node that does not exist", group, 0, {"nodeId": nowhere}),
+        ("a node's trigger group as a row", "group", 0, {}),
+    )
+    for what, trigger, index, fields in calls:
+        survey.refused(what, "unknown_action", await survey.fire(trigger, index, **fields))
     await survey.fires(row, 1)
     second = (await trial.until_arrived("second"))[0]
     trial.equal(
