@@ -42,7 +42,7 @@ STRICT: Final = (
 @check(
     "AUTH-1",
     profile="core",
-    clause="contract: What a host provides; http: Checks of every request; spec 5.1",
+    clause="contract: What a host does (Credentials); http: Checks of every request; spec 5.1",
     causes=STRICT,
 )
 async def nobody_is_refused(trial: Trial) -> None:
@@ -52,7 +52,12 @@ async def nobody_is_refused(trial: Trial) -> None:
             await _refused(trial, route, {}, "without a credential")
 
 
-@check("AUTH-2", profile="core", clause="contract: What a host provides; spec 5.1", causes=STRICT)
+@check(
+    "AUTH-2",
+    profile="core",
+    clause="contract: What a host does (Credentials); http: Checks of every request; spec 5.1",
+    causes=STRICT,
+)
 async def garbage_is_refused(trial: Trial) -> None:
     """A credential that nobody was given, or that cannot be read, is refused, and is no server error."""
     await trial.seed()
@@ -67,7 +72,7 @@ async def garbage_is_refused(trial: Trial) -> None:
 @check(
     "AUTH-3",
     profile="core",
-    clause="contract: What a host provides; spec 5.1",
+    clause="contract: What a host does (Credentials); spec 5.1",
     causes=(
         "dashboard_principal and api_principal look up the same tokens, without their kind",
         "one of the two calls the other",
@@ -88,7 +93,7 @@ async def the_wrong_kind_is_refused(trial: Trial) -> None:
 @check(
     "AUTH-4",
     profile="core",
-    clause="contract: What a host provides; spec 4.2, 5.1",
+    clause="contract: What a host provides (api_principal, agent); spec 4.2, 5.1",
     causes=(
         "api_principal leaves agent_ids out: without it a backend may address every agent of its organization",
         "agent_ids holds other ids than those in the path: both are the host's",
@@ -132,7 +137,7 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
 @check(
     "AUTH-5",
     profile="core",
-    clause="contract: What a host provides",
+    clause="contract: What a host does (Credentials), What a host provides (may_change)",
     causes=(
         "dashboard_principal does not find the session: headers() of the driver and the host must mean the same",
         "may_change is never true",
