@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable
-from functools import partial
 from contextlib import suppress
+from functools import partial
 
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.probe import HOST_SETTING
