@@ -55,7 +55,7 @@ class Child:
                 start.env,
                 listen(start.port),
                 self._serving,
-                lambda _, about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
+                lambda about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
                 output,
             )
         except DriverFault as exc:
