@@ -134,7 +134,7 @@ MUTANTS = [
         message="opened only after the app has started to serve",
     ),
     mutant(
-        "loaded-twice",
+        "two-sets-of-tasks",
         "The walk and the routes have a FlowActions each, and both are opened.",
         changed(_loaded_twice),
         kills="LOAD-1 TASK-1 TASK-2 TASK-3",
