@@ -139,7 +139,7 @@ MUTANTS = [
         changed(_loaded_twice),
         kills="LOAD-1 TASK-1 TASK-2 TASK-3",
         spares="TASK-4 EAGER-1",
-        message="one process of the host runs 2 lifespans of the plugins",
+        message="a process of the host runs 2 lifespans of the plugins",
     ),
     mutant(
         "lifespan-never-closed",
