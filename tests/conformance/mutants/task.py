@@ -12,7 +12,7 @@ from typing import Any
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import FlowActions
-from tests.conformance.mutants.mutant import changed, mutant
+from tests.conformance.mutants.mutant import changed, every_but, mutant
 
 _never_left: list[Any] = []
 
