@@ -19,6 +19,7 @@ HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
     "fastapi": "tests.conformance.hosts.fastapi_host:make_host",
     "django": "tests.conformance.hosts.django_host:make_host",
+    "engine": "tests.conformance.hosts.engine.testing:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
 }
@@ -38,6 +39,7 @@ ONCE = [
     Combination("reference", "postgresql", "in-process"),
     Combination("fastapi", "sqlite", "child"),
     Combination("django", "sqlite", "in-process"),
+    Combination("engine", "postgresql", "child"),
     Combination("odd", "postgresql", "child"),
     Combination("slow", "sqlite", "in-process"),
 ]
