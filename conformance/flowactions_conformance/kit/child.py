@@ -18,7 +18,7 @@ from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Cal
 from flowactions_conformance.kit.factories import load_factory
 from flowactions_conformance.kit.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.output import LogLines, Output
+from flowactions_conformance.kit.output import LogLines, Output, encodable
 from flowactions_conformance.kit.under_test import HostUnderTest
 from flowactions_conformance.serving import listen
 
@@ -55,7 +55,7 @@ class Child:
                 start.env,
                 listen(start.port),
                 self._serving,
-                lambda _, about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
+                lambda about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
                 output,
             )
         except DriverFault as exc:
@@ -96,7 +96,7 @@ class Child:
             self._reply(Reply(number=call.number, error=str(exc)))
 
     def _reply(self, reply: Reply) -> None:
-        self._writer.write(msgspec.json.encode(reply) + b"\n")
+        self._writer.write(msgspec.json.encode(encodable(msgspec.to_builtins(reply))) + b"\n")
 
 
 async def _main() -> int:

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -343,17 +344,9 @@ async def live(
     Raises:
         DriverFault: it could not be made or started.
     """
+    making = _making(factory, env)
     try:
-        making = factory(env)
-        entered = making.__aenter__
-    except AttributeError:
-        raise DriverFault(
-            "make_host must return an async context manager: decorate it with contextlib.asynccontextmanager"
-        ) from None
-    except (Exception, SystemExit, KeyboardInterrupt) as exc:
-        raise DriverFault(f"make_host raised {described(exc)}") from exc
-    try:
-        host = await entered()
+        host = await making.__aenter__()
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"make_host raised {described(exc)}") from exc
     failure: BaseException | None = None
@@ -371,6 +364,21 @@ async def live(
     finally:
         kind = None if failure is None else type(failure)
         await making.__aexit__(kind, failure, None if failure is None else failure.__traceback__)
+
+
+def _making(factory: Factory, env: Env) -> AbstractAsyncContextManager[HostUnderTest]:
+    try:
+        made: Any = factory(env)
+    except (Exception, SystemExit, KeyboardInterrupt) as exc:
+        raise DriverFault(f"make_host raised {described(exc)}") from exc
+    if hasattr(made, "__aenter__"):
+        manager: AbstractAsyncContextManager[HostUnderTest] = made
+        return manager
+    if inspect.iscoroutine(made):
+        made.close()
+    raise DriverFault(
+        "make_host must return an async context manager: decorate it with contextlib.asynccontextmanager"
+    )
 
 
 def _settle(started: asyncio.Future[About], about: About) -> None:

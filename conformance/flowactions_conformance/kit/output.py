@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 OUTPUT_LINES: Final = 200
 OUTPUT_LINE_CHARACTERS: Final = 2_000
@@ -31,6 +31,15 @@ class Output:
     def text(self) -> str:
         """Returns what was kept."""
         return "\n".join([*self.lines, *([self._partial] if self._partial else [])])
+
+
+def encodable(value: Any) -> Any:
+    """Returns JSON values whose text can be encoded: what a host says may hold half of a character."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(key): encodable(each) for key, each in value.items()}
+    return [encodable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class LogLines(logging.Handler):

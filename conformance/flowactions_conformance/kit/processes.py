@@ -80,22 +80,29 @@ class ChildProcess:
                 waiting = self._waiting.pop(reply.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
+            if self._process is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await self._process.wait()
             self._lost()
             self._disconnected.set()
 
         self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
+        # A pipe of its own: with asyncio's, wait() would also wait for every grandchild that keeps it open.
+        reading, writing = os.pipe()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "flowactions_conformance.kit.child",
             env={**os.environ, PARENT: f"{port}:{word}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=writing,
+            stderr=writing,
             start_new_session=True,  # so that what the host starts can be ended with it
         )
-        self._reading.append(asyncio.create_task(self._read_output(self._process)))
+        os.close(writing)
+        self._reading.append(asyncio.create_task(self._read_output(reading)))
         try:
             reply = await self._reply(ready, self._limit.limits.start)
         except TimeoutError:
@@ -179,15 +186,22 @@ class ChildProcess:
             raise DriverFault(reply.error)
         return reply
 
-    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None  # noqa: S101  it is a pipe
-        while data := await process.stdout.read(1 << 20):
-            self.output.write(data.decode("utf-8", "replace"))
-        self._lost()
+    async def _read_output(self, pipe: int) -> None:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
+        )
+        try:
+            while data := await reader.read(1 << 20):
+                self.output.write(data.decode("utf-8", "replace"))
+        finally:
+            transport.close()
 
     def _lost(self) -> None:
+        status = None if self._process is None else self._process.returncode
         for number in list(self._waiting):
             waiting = self._waiting.pop(number)
             if not waiting.done():
-                text = f"the host's process ended:\n{self.output.text()[-3_000:]}"
+                printed = self.output.text()[-3_000:]
+                text = f"the host's process ended (status {status}):\n{printed or 'it has printed nothing'}"
                 waiting.set_result(Reply(number=number, error=text))

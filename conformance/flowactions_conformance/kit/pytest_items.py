@@ -16,6 +16,7 @@ import pytest
 
 from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
+from flowactions_conformance.kit.output import encodable
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.report.terminal import closing_lines, printable, profile_lines, result_lines
 from flowactions_conformance.kit.report.written import write_report
@@ -191,8 +192,8 @@ class KitPlugin:
             error = str(failed) if isinstance(failed, NotStarted) else None
             if error is not None or call.when == "call":
                 results = () if item.result is None else (item.result,)
-                report = msgspec.json.encode(item.kit.report(results, error=error)).decode("utf-8", "replace")
-                setattr(made, ATTACHED, report)
+                report = msgspec.to_builtins(item.kit.report(results, error=error))
+                setattr(made, ATTACHED, msgspec.json.encode(encodable(report)).decode())
         return made
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -351,8 +351,9 @@ class DjangoDriver(HostDriver):
                 ids[kit] = str((await self._host._rows(KitId).aget_or_create(name=kit))[0].pk)
             return ids[kit]
 
-        async def put(model: Any, key: dict[str, Any], **values: Any) -> None:
-            await self._host._rows(model).aupdate_or_create(**key, defaults=values)
+        async def put(model: Any, key: dict[str, Any], **values: Any) -> str:
+            row, _ = await self._host._rows(model).aupdate_or_create(**key, defaults=values)
+            return str(row.pk)
 
         for organization in world.organizations:
             await number(organization.id)
@@ -362,7 +363,8 @@ class DjangoDriver(HostDriver):
         for who in world.logins:
             organization_id = await number(who.organization)
             if who.kind == "dashboard":
-                await put(Person, {"kit": who.id}, organization=organization_id, may_change=who.may_change)
+                person = {"organization": organization_id, "may_change": who.may_change}
+                ids[who.id] = await put(Person, {"kit": who.id}, **person)
             else:
                 agents = None if who.agents is None else [await number(each) for each in who.agents]
                 await put(Backend, {"token": _token(who)}, organization=organization_id, agents=agents)

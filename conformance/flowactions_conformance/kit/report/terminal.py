@@ -78,7 +78,7 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
     if report.error is not None:
         yield from _labelled("ERROR", report.error.message, paint, RED)
         yield from _causes(report.error.causes)
-        if report.output:
+        if report.output and report.output.splitlines()[-1] not in report.error.message:
             yield "  the last lines that the host printed"
             yield textwrap.indent(printable("\n".join(report.output.splitlines()[-20:])), "    ")
         yield ""

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from flowactions_conformance.kit.outcomes import Report
+from flowactions_conformance.kit.output import encodable
 from flowactions_conformance.kit.report.badge import badge
 from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import ProfileSummary, Verdict, profiles, verdict
@@ -53,21 +54,12 @@ def write_report(report: Report, folder: Path) -> Path:
         OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    json = msgspec.json.format(msgspec.json.encode(_encodable(msgspec.to_builtins(written(report)))), indent=2)
+    json = msgspec.json.format(msgspec.json.encode(encodable(msgspec.to_builtins(written(report)))), indent=2)
     (folder / "report.json").write_bytes(json + b"\n")
     (folder / "badge.json").write_bytes(msgspec.json.encode(badge(report)) + b"\n")
     path = folder / "report.html"
     path.write_text(page(report), encoding="utf-8", errors="backslashreplace")
     return path
-
-
-def _encodable(value: Any) -> Any:
-    """Returns JSON values whose text can be encoded: what a host prints may hold half of a character."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(each) for key, each in value.items()}
-    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def schema() -> dict[str, Any]:
