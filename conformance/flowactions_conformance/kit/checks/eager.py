@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from flowactions_conformance.kit.client import hides
+from flowactions_conformance.kit.deliveries import send_again, until_ended
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
 
@@ -156,7 +158,7 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
     await trial.seed(flow)
     turn = await trial.open(flow)
     trial.expect(trial.ran() == ["node"], "the node did not run, so nothing is known of what the user gets")
-    trial.hides(turn, words)
+    hides(trial, turn, words)
 
 
 @check(
@@ -200,10 +202,10 @@ async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
     await trial.seed(trial.flow(removed, trial.step("a")))
     await trial.open(trial.flow())
     await trial.until_arrived("removed")
-    await trial.until_ended("removed", failing=True)
+    await until_ended(trial, "removed", failing=True)
     await trial.seed(trial.flow(trial.step("a")))
-    await trial.send_again("removed")
-    ended = await trial.until_ended("removed")
+    await send_again(trial, "removed")
+    ended = await until_ended(trial, "removed")
     trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its node was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed node did not end")
 
