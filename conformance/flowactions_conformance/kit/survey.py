@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import httpx
@@ -34,10 +33,6 @@ class Survey:
         )
         await trial.seed(world=trial.world(experiences=(experience,), logins=(self.backend,)))
 
-    def new_key(self) -> str:
-        """Returns an idempotency key that was not used before."""
-        return f"key-{self.trial.token}-{secrets.token_hex(4)}"
-
     def row(self, name: str, *actions: TriggerAction) -> Trigger:
         """Returns a row of the experience's triggers."""
         return Trigger(id=self.trial.id(name), actions=actions)
@@ -66,7 +61,7 @@ class Survey:
         trial = self.trial
         of_host = trial.of_host
         body: dict[str, Any] = {
-            "idempotencyKey": key or self.new_key(),
+            "idempotencyKey": key or trial.new_key(),
             "source": "experience_trigger",
             "actionIndex": index,
         }

@@ -126,6 +126,10 @@ class Trial:
         failing = f"fail-first/{fails}/" if fails else ""
         return f"{self.session.receiver_url}/hooks/{failing}{self.token}/{name}"
 
+    def new_key(self) -> str:
+        """Returns an idempotency key that was not used before."""
+        return f"key-{self.token}-{secrets.token_hex(4)}"
+
     # The world
 
     def probe(self, node: str, **config: object) -> Action:

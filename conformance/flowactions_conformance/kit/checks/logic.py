@@ -159,11 +159,11 @@ async def fires_once_per_key(trial: Trial) -> None:
     """Of calls with one key one is answered 202 and the others 204, also side by side, and one webhook is sent."""
     survey = Survey(trial)
     await survey.seed(survey.row("row", survey.action("repeated"), survey.action("raced")))
-    key = survey.new_key()
+    key = trial.new_key()
     await survey.fires("row", key=key)
     again = await survey.fire("row", key=key)
     trial.equal((again.status_code, again.content), (204, b""), "a repeated key was not answered with 204")
-    raced = survey.new_key()
+    raced = trial.new_key()
     answers = await asyncio.gather(*(survey.fire("row", 1, key=raced) for _ in range(4)))
     trial.equal(
         sorted(answer.status_code for answer in answers),
