@@ -274,7 +274,7 @@ def _let_writers_wait(connection: Any, _: object) -> None:
 class ShopDriver(HostDriver):
     """How the conformance kit uses this host: its data is written into the tables, all else goes over HTTP."""
 
-    claims = frozenset({"pacing", "tenancy", "scale"})
+    claims = frozenset({"pacing", "tenancy", "durability", "scale"})
 
     def __init__(self, host: ShopHost, app: FastAPI, env: Env) -> None:
         self.app = app
@@ -312,6 +312,20 @@ class ShopDriver(HostDriver):
     async def next(self, session: str, step: str | None = None) -> Turn:
         """What it does when the user presses Next."""
         return await self._turn(f"/runs/{session}/next", {"at": step})
+
+    async def fail_commit(self) -> None:
+        """The next transaction that writes a run is rolled back when it should be committed."""
+        engine, to_fail = self._host.database.sync_engine, [True]
+
+        @sa.event.listens_for(engine, "before_cursor_execute")
+        def before(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if statement.startswith("INSERT INTO runs") and to_fail:
+                connection.info["fails"] = to_fail.pop()
+
+        @sa.event.listens_for(engine, "commit")
+        def commit(connection: Any) -> None:
+            if connection.info.pop("fails", False):
+                raise RuntimeError("the commit fails, as the kit has asked")
 
     async def _turn(self, path: str, body: Data) -> Turn:
         answer = await self._client.post(path, json=body)
