@@ -3,6 +3,10 @@
 What a host author's factory needs is here; ``python -m flowactions_conformance --help`` lists the commands.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from flowactions_conformance.kit.under_test import (
     Action,
     Agent,
@@ -26,6 +30,9 @@ from flowactions_conformance.kit.under_test import (
     World,
 )
 
+if TYPE_CHECKING:
+    from flowactions_conformance.kit.pytest_suite import conformance_suite
+
 __all__ = [
     "Action",
     "Agent",
@@ -47,4 +54,14 @@ __all__ = [
     "TriggerRef",
     "Turn",
     "World",
+    "conformance_suite",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs pytest only when it is asked for."""
+    if name == "conformance_suite":
+        from flowactions_conformance.kit.pytest_suite import conformance_suite  # noqa: PLC0415
+
+        return conformance_suite
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,14 +9,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
 from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import METHODS, LogLines, Output, call_driver, live
+from flowactions_conformance.kit.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.output import LogLines, Output, encodable
 from flowactions_conformance.kit.under_test import HostUnderTest
 from flowactions_conformance.serving import listen
 
@@ -53,7 +55,7 @@ class Child:
                 start.env,
                 listen(start.port),
                 self._serving,
-                lambda _, about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
+                lambda about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
                 output,
             )
         except DriverFault as exc:
@@ -67,7 +69,8 @@ class Child:
             await self._writer.drain()
         return 1
 
-    async def _serving(self, host: HostUnderTest) -> None:
+    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+        started()
         reading = asyncio.create_task(self._read(host))
         await self._stopping.wait()
         reading.cancel()
@@ -93,7 +96,7 @@ class Child:
             self._reply(Reply(number=call.number, error=str(exc)))
 
     def _reply(self, reply: Reply) -> None:
-        self._writer.write(msgspec.json.encode(reply) + b"\n")
+        self._writer.write(msgspec.json.encode(encodable(msgspec.to_builtins(reply))) + b"\n")
 
 
 async def _main() -> int:
@@ -113,6 +116,9 @@ def _leave_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
+        # With whatever the host has started: the parent gave this process a group of its own.
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

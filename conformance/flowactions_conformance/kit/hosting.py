@@ -7,29 +7,26 @@ stuck.
 from __future__ import annotations
 
 import asyncio
-import logging
+import inspect
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from flowactions_conformance.kit import under_test
+from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import serve
-
-START_SECONDS: Final = 40.0
-STOP_SECONDS: Final = 30.0
-CALL_SECONDS: Final = 25.0
-OUTPUT_LINES: Final = 200
-OUTPUT_LINE_CHARACTERS: Final = 2_000
 
 
 class Method(NamedTuple):
@@ -61,34 +58,22 @@ METHODS: Final[Mapping[str, Method]] = {
 }
 
 
+CORE_DUTIES: Final[Mapping[str, str]] = {
+    "app": "the ASGI app, with the plugin's routes and lifespan mounted",
+    "seed": "write organizations, agents, logins and flows into the host's tables",
+    "palette": "return the node types as the host's editor gets them",
+    "open": "open a flow as an end user, and return the Turn that the client has then",
+    "next": "go on to the next content step: flow.next",
+    "headers": "return the request headers that sign a person or a backend in",
+}
+"""What every host's driver must have."""
+
+
 class About(Wire, frozen=True):
     """What the driver says of the host."""
 
     claims: tuple[str, ...]
     prefix: str
-
-
-class Output:
-    """The newest lines of what a host prints and logs; everything else is dropped, however much it is."""
-
-    def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=OUTPUT_LINES)
-        self._partial = ""
-
-    def write(self, text: str) -> int:
-        """Keeps the newest lines of a text."""
-        size = OUTPUT_LINES * OUTPUT_LINE_CHARACTERS
-        lines = (self._partial + text[-size:]).split("\n")
-        self._partial = lines.pop()[-OUTPUT_LINE_CHARACTERS:]
-        self.lines.extend(line[:OUTPUT_LINE_CHARACTERS] for line in lines)
-        return len(text)
-
-    def flush(self) -> None:
-        """Does nothing: for code that takes this for a file."""
-
-    def text(self) -> str:
-        """Returns what was kept."""
-        return "\n".join([*self.lines, *([self._partial] if self._partial else [])])
 
 
 class Running(Protocol):
@@ -97,8 +82,6 @@ class Running(Protocol):
     about: About
     env: Env
     output: Output
-    stop_seconds: float
-    """For how long `stop` waits."""
     left_at: float | None
     """When the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed."""
 
@@ -134,13 +117,17 @@ def check_about(host: HostUnderTest) -> About:
     Raises:
         DriverFault: it is not a `HostUnderTest`.
     """
-    missing = [
-        name for name in [*METHODS, "app"] if not hasattr(host, name) or (name == "app" and host.app is None)
-    ]
+    absent = [name for name in METHODS if not hasattr(host, name)]
+    if absent:
+        raise DriverFault(
+            f"{type(host).__name__}, which make_host yields, lacks {', '.join(absent)}; "
+            "derive it from flowactions_conformance.HostDriver"
+        )
+    missing = [f"{name}: {duty}" for name, duty in CORE_DUTIES.items() if _is_stub(getattr(host, name, None))]
     if missing:
         raise DriverFault(
-            f"{type(host).__name__}, which make_host yields, lacks {', '.join(missing)}; "
-            "derive it from flowactions_conformance.HostDriver"
+            f"{type(host).__name__}, which make_host yields, does not do its part yet. It lacks\n  "
+            + "\n  ".join(missing)
         )
     claims: Any = getattr(host, "claims", frozenset())
     prefix: Any = getattr(host, "prefix", "")
@@ -149,6 +136,15 @@ def check_about(host: HostUnderTest) -> About:
     if not isinstance(prefix, str) or (prefix and (not prefix.startswith("/") or prefix.endswith("/"))):
         raise DriverFault(f"prefix of {type(host).__name__} must be empty or like '/api', not {prefix!r}")
     return About(claims=tuple(sorted(claims)), prefix=prefix)
+
+
+def _is_stub(member: object) -> bool:
+    """Tells whether a method only raises ``NotImplementedError``; also ``app`` that is None.
+
+    Nothing is called for that: without its app, a driver that is nearly done might wait for ever.
+    """
+    code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
+    return member is None or (code is not None and code.co_names == ("NotImplementedError",))
 
 
 async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, ...]) -> object:
@@ -165,7 +161,7 @@ async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, .
             returned = await returned
     except (NotImplementedError, asyncio.CancelledError):
         raise
-    except Exception as exc:
+    except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"{name}() of the driver raised {described(exc)}") from exc
     if method.returns is None:
         return None
@@ -183,19 +179,6 @@ def described(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}{places}"
 
 
-class LogLines(logging.Handler):
-    """Puts log records of warning level and above into an `Output`."""
-
-    def __init__(self, output: Output) -> None:
-        super().__init__(logging.WARNING)
-        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        self._output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a record."""
-        self._output.write(f"{self.format(record)}\n")
-
-
 class InProcess:
     """A host in this process, in an event loop and a thread of its own.
 
@@ -203,19 +186,21 @@ class InProcess:
         factory: makes the host.
         env: for the factory; ``base_url`` is that of ``listener``.
         listener: an open port.
+        limits: how long it may take.
     """
 
-    def __init__(self, factory: Factory, env: Env, listener: socket.socket) -> None:
+    def __init__(self, factory: Factory, env: Env, listener: socket.socket, limits: Limits = LIMITS) -> None:
         self.env = env
         self.output = Output()
+        self._waiting = Waiting(limits)
         self.about = About(claims=(), prefix="")
-        self.stop_seconds = STOP_SECONDS
         self.left_at: float | None = None
         self._factory = factory
         self._listener = listener
         self._host: HostUnderTest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
         self._ended = threading.Event()
         self._started: asyncio.Future[About] | None = None
         self._stop_failure: str | None = None
@@ -231,26 +216,40 @@ class InProcess:
         # A daemon: a host that blocks its thread for ever must not keep the kit from ending.
         threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True).start()
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(self._waiting.limits.start):
                 self.about = await asyncio.shield(self._started)
         except TimeoutError:
+            self._waiting.hung += 1
             raise DriverFault(
-                f"the host did not start within {START_SECONDS:g} seconds: make_host, or the lifespan of its app, "
-                f"hangs{self._place()}"
+                f"the host did not start within {self._waiting.limits.start:g} seconds: make_host, or the lifespan "
+                f"of its app, hangs{self._place()}"
             ) from None
 
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
         if self._host is None or self._loop is None or self._ended.is_set():
             raise DriverFault(f"{method}() was called on a host that does not run")
-        running = asyncio.run_coroutine_threadsafe(call_driver(self._host, method, arguments), self._loop)
+        seconds = self._waiting.call
+        calling = call_driver(self._host, method, arguments)
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            running = asyncio.run_coroutine_threadsafe(calling, self._loop)
+        except RuntimeError:  # its loop was closed at this moment
+            calling.close()
+            raise DriverFault(f"{method}() was called on a host that does not run") from None
+        try:
+            async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(running)
         except TimeoutError:
+            self._waiting.hung += 1
             raise DriverFault(
-                f"{method}() of the driver did not return within {CALL_SECONDS:g} seconds{self._place()}"
+                f"{method}() of the driver did not return within {seconds:g} seconds{self._place()}"
             ) from None
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if own is not None and own.cancelling():
+                raise
+            # The host's loop has ended under the call, and has cancelled it.
+            raise DriverFault(f"the host ended while {method}() of the driver ran") from None
 
     async def stop(self) -> None:
         """See `Running.stop`."""
@@ -258,8 +257,14 @@ class InProcess:
             return
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        if not await asyncio.to_thread(self._ended.wait, self.stop_seconds):
-            raise DriverFault(f"the host did not stop within {self.stop_seconds:g} seconds{self._place()}")
+        seconds = self._waiting.stop
+        if not await asyncio.to_thread(self._ended.wait, seconds):
+            place = self._place()
+            if self._loop is not None and self._task is not None:
+                # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
+                self._loop.call_soon_threadsafe(self._task.cancel)
+                await asyncio.to_thread(self._ended.wait, self._waiting.limits.hung_stop)
+            raise DriverFault(f"the host did not stop within {seconds:g} seconds{place}")
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
 
@@ -289,30 +294,25 @@ class InProcess:
         except DriverFault as exc:
             message = str(exc)
             tell(lambda: failed(message))
+        except asyncio.CancelledError:
+            tell(lambda: failed("the host was cancelled, because it hung"))
         except BaseException as exc:  # noqa: BLE001  whatever it is, it is the host's, and the kit goes on
-            message = f"make_host raised {described(exc)}"
+            message = f"the host raised {described(exc)}"
             tell(lambda: failed(message))
         finally:
             self._ended.set()
 
     async def _live(self, started: Callable[[About], None]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         self._stopping = asyncio.Event()
-        handler = LogLines(self.output)
-        logging.getLogger().addHandler(handler)
 
-        def ready(host: HostUnderTest, about: About) -> None:
-            # Before the kit's thread hears of it: it may call at once.
-            self._host = host
-            started(about)
+        await live(self._factory, self.env, self._listener, self._serving, started, self.output)
+        self.left_at = time.monotonic()
 
-        try:
-            await live(self._factory, self.env, self._listener, self._serving, ready, self.output)
-            self.left_at = time.monotonic()
-        finally:
-            logging.getLogger().removeHandler(handler)
-
-    async def _serving(self, _: HostUnderTest) -> None:
+    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+        self._host = host  # before the kit's thread hears of it: it may call at once
+        started()
         assert self._stopping is not None  # noqa: S101  made by _live
         await self._stopping.wait()
 
@@ -333,35 +333,28 @@ async def live(
     factory: Factory,
     env: Env,
     listener: socket.socket,
-    serving: Callable[[HostUnderTest], Awaitable[None]],
-    started: Callable[[HostUnderTest, About], None],
+    serving: Callable[[HostUnderTest, Callable[[], None]], Awaitable[None]],
+    started: Callable[[About], None],
     output: Output,
 ) -> None:
     """Makes a host, serves its app, and stops it when ``serving`` returns.
 
+    ``serving`` is given the host and what tells that it has started.
+
     Raises:
         DriverFault: it could not be made or started.
     """
+    making = _making(factory, env)
     try:
-        making = factory(env)
-        entered = making.__aenter__
-    except AttributeError:
-        raise DriverFault(
-            "make_host must return an async context manager: decorate it with contextlib.asynccontextmanager"
-        ) from None
-    except Exception as exc:
-        raise DriverFault(f"make_host raised {described(exc)}") from exc
-    try:
-        host = await entered()
-    except Exception as exc:
+        host = await making.__aenter__()
+    except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"make_host raised {described(exc)}") from exc
     failure: BaseException | None = None
     try:
         about = check_about(host)
         try:
             async with serve(host.app, listener):
-                started(host, about)
-                await serving(host)
+                await serving(host, partial(started, about))
         except RuntimeError as exc:
             tail = "\n".join(output.lines)[-3_000:]
             raise DriverFault(f"{exc}:\n{tail}" if tail else str(exc)) from exc
@@ -371,6 +364,21 @@ async def live(
     finally:
         kind = None if failure is None else type(failure)
         await making.__aexit__(kind, failure, None if failure is None else failure.__traceback__)
+
+
+def _making(factory: Factory, env: Env) -> AbstractAsyncContextManager[HostUnderTest]:
+    try:
+        made: Any = factory(env)
+    except (Exception, SystemExit, KeyboardInterrupt) as exc:
+        raise DriverFault(f"make_host raised {described(exc)}") from exc
+    if hasattr(made, "__aenter__"):
+        manager: AbstractAsyncContextManager[HostUnderTest] = made
+        return manager
+    if inspect.iscoroutine(made):
+        made.close()
+    raise DriverFault(
+        "make_host must return an async context manager: decorate it with contextlib.asynccontextmanager"
+    )
 
 
 def _settle(started: asyncio.Future[About], about: About) -> None:

@@ -127,6 +127,13 @@ class Report(Wire, frozen=True):
             and not any(result.status in COUNTS_AS_FAILURE for result in ran)
         )
 
+    @property
+    def exit_status(self) -> int:
+        """0: passed; 1: the host fails, or no check ran; 2: the driver, or the kit, is at fault."""
+        if self.error is not None or any(result.status is Status.ERROR for result in self.results):
+            return 2
+        return 0 if self.passed else 1
+
 
 class CheckFailed(Exception):
     """The host does not do what the check asks."""

@@ -18,15 +18,10 @@ from typing import Any
 import msgspec
 
 from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosting import (
-    CALL_SECONDS,
-    METHODS,
-    START_SECONDS,
-    STOP_SECONDS,
-    About,
-    Output,
-)
+from flowactions_conformance.kit.hosting import METHODS, About
+from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.under_test import Env
 
 
@@ -38,13 +33,14 @@ class ChildProcess:
         env: for the factory.
         port: at which it serves.
         path: further folders for the child's ``sys.path``.
+        limits: how long it may take.
     """
 
-    def __init__(self, factory: str, env: Env, port: int, path: Sequence[str]) -> None:
+    def __init__(self, factory: str, env: Env, port: int, path: Sequence[str], limits: Limits = LIMITS) -> None:
         self.env = env
+        self._limit = Waiting(limits)
         self.output = Output()
         self.about = About(claims=(), prefix="")
-        self.stop_seconds = STOP_SECONDS
         self.left_at: float | None = None
         self._disconnected = asyncio.Event()
         self._start = Start(
@@ -84,27 +80,36 @@ class ChildProcess:
                 waiting = self._waiting.pop(reply.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
+            if self._process is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await self._process.wait()
             self._lost()
             self._disconnected.set()
 
         self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
+        # A pipe of its own: with asyncio's, wait() would also wait for every grandchild that keeps it open.
+        reading, writing = os.pipe()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "flowactions_conformance.kit.child",
             env={**os.environ, PARENT: f"{port}:{word}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=writing,
+            stderr=writing,
+            start_new_session=True,  # so that what the host starts can be ended with it
         )
-        self._reading.append(asyncio.create_task(self._read_output(self._process)))
+        os.close(writing)
+        self._reading.append(asyncio.create_task(self._read_output(reading)))
         try:
-            reply = await self._reply(ready, START_SECONDS)
+            reply = await self._reply(ready, self._limit.limits.start)
         except TimeoutError:
             await self.kill()
             raise DriverFault(
-                f"the host did not start within {START_SECONDS:g} seconds: make_host, or the lifespan of its app, hangs"
+                f"the host did not start within {self._limit.limits.start:g} seconds: make_host, or the lifespan of "
+                "its app, hangs"
             ) from None
         except DriverFault:
             await self.kill()
@@ -119,12 +124,12 @@ class ChildProcess:
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         call = Call(number=number, method=method, arguments=[msgspec.to_builtins(each) for each in arguments])
         self._writer.write(msgspec.json.encode(call) + b"\n")
+        seconds = self._limit.call
         try:
-            reply = await self._reply(waiting, CALL_SECONDS)
+            reply = await self._reply(waiting, seconds)
         except TimeoutError:
-            raise DriverFault(
-                f"{method}() of the driver did not return within {CALL_SECONDS:g} seconds"
-            ) from None
+            self._limit.hung += 1
+            raise DriverFault(f"{method}() of the driver did not return within {seconds:g} seconds") from None
         returns = METHODS[method].returns
         return None if returns is None else msgspec.convert(reply.value, returns)
 
@@ -132,14 +137,15 @@ class ChildProcess:
         """See `Running.stop`."""
         if self._process is None or self._process.returncode is not None:
             return
+        seconds = self._limit.stop
         self._process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(self.stop_seconds):
+            async with asyncio.timeout(seconds):
                 status = await self._process.wait()
                 await self._disconnected.wait()
         except TimeoutError:
             await self.kill()
-            raise DriverFault(f"the host did not stop within {self.stop_seconds:g} seconds") from None
+            raise DriverFault(f"the host did not stop within {seconds:g} seconds") from None
         await self._close()
         if status:
             raise DriverFault(
@@ -156,6 +162,10 @@ class ChildProcess:
 
     async def _close(self) -> None:
         self._lost()
+        if self._process is not None:
+            # What the host has started, and did not end. The group's id is not used again while one of it lives.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         if self._writer is not None:
             self._writer.close()
         if self._server is not None:
@@ -176,15 +186,22 @@ class ChildProcess:
             raise DriverFault(reply.error)
         return reply
 
-    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None  # noqa: S101  it is a pipe
-        while data := await process.stdout.read(1 << 20):
-            self.output.write(data.decode("utf-8", "replace"))
-        self._lost()
+    async def _read_output(self, pipe: int) -> None:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
+        )
+        try:
+            while data := await reader.read(1 << 20):
+                self.output.write(data.decode("utf-8", "replace"))
+        finally:
+            transport.close()
 
     def _lost(self) -> None:
+        status = None if self._process is None else self._process.returncode
         for number in list(self._waiting):
             waiting = self._waiting.pop(number)
             if not waiting.done():
-                text = f"the host's process ended:\n{self.output.text()[-3_000:]}"
+                printed = self.output.text()[-3_000:]
+                text = f"the host's process ended (status {status}):\n{printed or 'it has printed nothing'}"
                 waiting.set_result(Reply(number=number, error=text))

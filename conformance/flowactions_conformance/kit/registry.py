@@ -67,6 +67,11 @@ class Check(NamedTuple):
     alone: bool
     run: Callable[[Trial], Awaitable[None]]
 
+    @property
+    def fails_hosts(self) -> bool:
+        """Whether a host that does not pass it is not proved: a must that is not provisional."""
+        return self.level == "must" and self.since is not None
+
 
 _checks: dict[str, Check] = {}
 

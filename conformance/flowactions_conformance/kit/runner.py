@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
     CheckResult,
@@ -21,6 +23,7 @@ from flowactions_conformance.kit.outcomes import (
     Report,
     Status,
 )
+from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.preflight import preflight
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.session import Host, Mode, Patience, Session
@@ -52,11 +55,18 @@ class Runner:
         self.session = session
         self.host = host
         self._baseline = baseline
+        self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
 
     async def run(self, check: Check) -> CheckResult:
-        """Runs one check; whatever happens, it ends with a result."""
+        """Runs one check, as soon as few enough others run beside it; whatever happens, it ends with a result."""
+        async with self._alone if check.alone else self._shared:
+            return await self._run(check)
+
+    async def _run(self, check: Check) -> CheckResult:
         began = time.monotonic()
-        rerun = f"python -m flowactions_conformance run {self.session.factory_name} --check {check.id}"
+        rerun = (
+            f"python -m flowactions_conformance run {shlex.quote(self.session.factory_name)} --check {check.id}"
+        )
         if self.session.mode == "child":
             rerun += " --child"
         if self.session.databases.kind == "postgresql":
@@ -92,25 +102,38 @@ class Runner:
 
 
 async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:
-    failed = Status.FAIL if check.level == "must" else Status.WARN
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             await check.run(trial)
-    except CheckFailed as exc:
-        return failed, exc.finding
-    except NotTestable as exc:
-        return Status.NOT_TESTABLE, Finding(message=str(exc), causes=check.causes)
-    except DriverFault as exc:
-        # The preflight has shown that the driver works: what it cannot do now is the host's doing.
-        return failed, Finding(message=str(exc), expected=check.title, actual=str(exc), causes=check.causes)
-    except TimeoutError:
-        seconds = f"{CHECK_SECONDS:g} seconds"
-        message = f"the check did not end within {seconds}; its timeline shows how far it came"
-        return failed, Finding(message=message, causes=check.causes)
+    except asyncio.CancelledError:
+        own = asyncio.current_task()
+        if own is not None and own.cancelling():
+            raise
+        message = "the kit failed in this check: what it waited for was cancelled"
+        return Status.ERROR, Finding(message=message, actual="CancelledError")
     except Exception as exc:  # noqa: BLE001  a defect of the kit is said as one
-        text = f"{type(exc).__name__}: {exc}"
-        return Status.ERROR, Finding(message=f"the kit failed in this check: {text}", actual=text)
+        return _judged(check, exc)
     return Status.PASS, None
+
+
+def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
+    failed = Status.FAIL if check.fails_hosts else Status.WARN
+    match exc:
+        case CheckFailed():
+            return failed, exc.finding
+        case NotTestable():
+            untested = Status.NOT_TESTABLE if check.fails_hosts else Status.WARN
+            return untested, Finding(message=str(exc), causes=check.causes)
+        case DriverFault():
+            # The preflight has shown that the driver works: what it cannot do now is the host's doing.
+            message = str(exc)
+            return failed, Finding(message=message, expected=check.title, actual=message, causes=check.causes)
+        case TimeoutError():
+            seconds = f"{CHECK_SECONDS:g} seconds"
+            message = f"the check did not end within {seconds}; its timeline shows how far it came"
+            return failed, Finding(message=message, causes=check.causes)
+    text = f"{type(exc).__name__}: {exc}"
+    return Status.ERROR, Finding(message=f"the kit failed in this check: {text}", actual=text)
 
 
 @asynccontextmanager
@@ -121,13 +144,16 @@ async def opened(
     server: str | None = None,
     baseline: Baseline | None = None,
     patience: Patience | None = None,
+    limits: Limits = LIMITS,
+    output: Output | None = None,
 ) -> AsyncIterator[Runner]:
     """A session whose shared host has passed the preflight.
 
     Raises:
         DriverFault: the driver does not do its part.
     """
-    async with Session(factory, mode=mode, server=server, patience=patience).running() as session:
+    made = Session(factory, mode=mode, server=server, patience=patience, limits=limits, output=output)
+    async with made.running() as session:
         yield Runner(session, await preflight(session), baseline or {})
 
 
@@ -139,6 +165,8 @@ async def run_checks(
     server: str | None = None,
     baseline: Baseline | None = None,
     patience: Patience | None = None,
+    limits: Limits = LIMITS,
+    output: Output | None = None,
     told: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
     """Runs checks over one host.
@@ -150,6 +178,8 @@ async def run_checks(
         server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
         baseline: check id → why its failure is accepted.
         patience: for how long effects are waited for.
+        limits: how long a host may take.
+        output: what hosts print; for who has replaced ``sys.stdout`` by it.
         told: called with each result as it comes.
 
     Raises:
@@ -163,30 +193,31 @@ async def run_checks(
         raise LookupError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
     started, began = datetime.now(UTC), time.monotonic()
     session = Session(factory, mode=mode, server=server)
+    session.output = output or session.output
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
 
-    async def one(runner: Runner, check: Check, slots: asyncio.Semaphore) -> None:
-        async with slots:
-            results[check.id] = await runner.run(check)
+    async def one(runner: Runner, check: Check) -> None:
+        results[check.id] = await runner.run(check)
         told(results[check.id])
 
     try:
-        async with opened(factory, mode=mode, server=server, baseline=accepted, patience=patience) as runner:
+        async with opened(
+            factory,
+            mode=mode,
+            server=server,
+            baseline=accepted,
+            patience=patience,
+            limits=limits,
+            output=session.output,
+        ) as runner:
             session = runner.session
-            shared, alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
             async with asyncio.TaskGroup() as group:
                 for check in checks:
-                    group.create_task(one(runner, check, alone if check.alone else shared))
+                    group.create_task(one(runner, check))
     except DriverFault as exc:
         error = Finding(message=str(exc))
-    stale = tuple(
-        sorted(
-            id_
-            for id_ in accepted
-            if id_ in results and results[id_].status not in {Status.KNOWN, Status.NOT_CLAIMED}
-        )
-    )
+    stale = tuple(sorted(id_ for id_ in accepted if id_ in results and results[id_].status is Status.PASS))
     return Report(
         host=session.factory_name,
         contract=CONTRACT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import secrets
 import shutil
 import sys
@@ -18,8 +19,10 @@ from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, 
 from flowactions_conformance.kit.control import Control
 from flowactions_conformance.kit.databases import Databases, Place
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import InProcess, Output, Running
+from flowactions_conformance.kit.hosting import InProcess, Running
+from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
+from flowactions_conformance.kit.output import LogLines, Output
 from flowactions_conformance.kit.probe import HOST_SETTING, write_probe
 from flowactions_conformance.kit.processes import ChildProcess
 from flowactions_conformance.kit.under_test import Env, Factory
@@ -105,6 +108,8 @@ class Session:
         mode: how hosts run unless a check says otherwise.
         server: the URL of a PostgreSQL; ``None``: SQLite.
         patience: for how long effects are waited for.
+        limits: how long a host may take.
+        output: what hosts print.
     """
 
     def __init__(
@@ -114,8 +119,11 @@ class Session:
         mode: Mode = "in-process",
         server: str | None = None,
         patience: Patience | None = None,
+        limits: Limits = LIMITS,
+        output: Output | None = None,
     ) -> None:
         self.mode = mode
+        self._limits = limits
         self.patience = patience or Patience()
         self.databases = Databases(server)
         self.control = Control()
@@ -127,7 +135,7 @@ class Session:
         self.receiver_url = ""
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
-        self.output = Output()
+        self.output = output or Output()
         self.pair: asyncio.Task[tuple[Host, Host]] | None = None
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
@@ -158,6 +166,9 @@ class Session:
             self.receiver_url = await stack.enter_async_context(serve(self.receiver.app))
             self.provider_url = await stack.enter_async_context(serve(self.provider.app))
             self._write_probe(stack)
+            handler = LogLines(self.output)
+            logging.getLogger().addHandler(handler)
+            stack.callback(logging.getLogger().removeHandler, handler)
             stack.push_async_callback(self._end)
             if isinstance(self._factory, str):
                 # Also when all hosts are child processes: what cannot be imported is said before any is started.
@@ -209,17 +220,17 @@ class Session:
             database_url=place.host,
             incarnation=1 if beside is None else beside.running.env.incarnation + 1,
         )
+        limits = self._limits._replace(stop=min(self._limits.stop, self.patience.stop_seconds))
         running: InProcess | ChildProcess
         if (mode or self.mode) == "child":
             port = listener.getsockname()[1]
             listener.close()
             self._check_importable()
-            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)])
+            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)], limits)
         else:
             factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
-            running = InProcess(factory, env, listener)
+            running = InProcess(factory, env, listener, limits)
         running.output = self.output
-        running.stop_seconds = self.patience.stop_seconds
         self._hosts.append(running)
         await running.start()
         return Host(name, running, place, folder, len(self.control.events))

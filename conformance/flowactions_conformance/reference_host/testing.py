@@ -117,7 +117,9 @@ class ReferenceDriver(HostDriver):
             "node": {"id": node.id, "type": node.type, "config": node.config},
             "walk": {"flowId": flow},
         }
-        answer = await self._client.post(f"{self.prefix}/integrations/nodes/preview", json=body, headers=headers)
+        answer = await self._client.post(
+            f"{self.prefix}/integrations/nodes/preview", json=body, headers=headers
+        )
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
 

@@ -125,7 +125,7 @@ async def test_concurrent_migrations_run_one_after_the_other(database_url: str) 
 
 
 @pytest.mark.parametrize("threads", [False, True])
-async def test_different_databases_may_be_made_at_once(tmp_path: Path, threads: bool) -> None:  # noqa: FBT001
+async def test_different_databases_may_be_made_at_once(tmp_path: Path, threads: bool) -> None:
     """Hosts that start together in one process, in one event loop or in several, each make the tables of their own."""
 
     async def make(number: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flowactions_conformance.kit import chat
 from flowactions_conformance.kit.client import Client
 from flowactions_conformance.kit.outcomes import DriverFault
@@ -189,7 +191,7 @@ class _Kept:
         # Whether people stay signed in is the host's own matter.
         await trial.seed()
         answer = await trial.request("GET", CONNECTION, who=trial.author)
-        card = answer.json().get("data") if answer.status_code == 200 else None
+        card: dict[str, Any] = (answer.json().get("data") if answer.status_code == 200 else None) or {}
         trial.expect(
             card,
             f"the chat connection is lost after {what}",

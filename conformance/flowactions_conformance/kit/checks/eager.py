@@ -206,3 +206,36 @@ async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
     ended = await trial.until_ended("removed")
     trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its node was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed node did not end")
+
+
+@check(
+    "EAGER-8",
+    profile="core",
+    clause="contract: Ids (run_id is new for every run)",
+    causes=(
+        "run ids are counted in memory, and begin again with the process: take random ones, or the table's",
+    ),
+    alone=True,
+)
+async def makes_new_runs_after_a_restart(trial: Trial) -> None:
+    """After a restart, run ids go on being new: receivers see no event that they have seen before."""
+    host = await trial.start()
+    flow = trial.flow(trial.probe("node"), trial.webhook("order"))
+    await trial.seed(flow)
+    await trial.open(flow)
+    await trial.until_arrived("order")
+    await host.running.stop()
+    trial.host = await trial.start(beside=host)
+    await trial.seed(flow)
+    await trial.open(flow)
+    runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
+    trial.expect(
+        len(runs) == len(set(runs)) == 2,
+        "a run after a restart has the run_id of one before",
+        expected="two run ids",
+        actual=runs,
+    )
+    events = {arrival.event_id for arrival in await trial.until_arrived("order", 2)}
+    trial.equal(
+        len(events), 2, "the webhooks of a run before a restart and of one after it have the same event id"
+    )

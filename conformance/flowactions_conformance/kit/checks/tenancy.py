@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from flowactions_conformance.kit.chat import INSTALL, allow, connect, with_cookies
 from flowactions_conformance.kit.evidence import provides
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action, Agent, Flow, Login, Organization, World
+from flowactions_conformance.kit.under_test import (
+    Action,
+    Agent,
+    Experience,
+    Flow,
+    Login,
+    Organization,
+    Trigger,
+    TriggerAction,
+    World,
+)
 
 OUTBOX: Final = "/v1/webhooks/outbox"
 CARD: Final = "/integrations/chat/connection"
@@ -195,6 +207,89 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
         trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} all the same")
 
 
+@check(
+    "TENANCY-6",
+    profile="tenancy",
+    clause="contract: What a host provides (signing_secret, node); spec 5.3",
+    causes=(
+        "signing_secret finds the node by flow and node, without origin.organization_id",
+        "ids of flows and nodes are taken for unguessable",
+    ),
+)
+async def a_secret_signs_for_its_organization(trial: Trial) -> None:
+    """A person cannot have a request signed with another organization's secret."""
+    pair = Pair(trial)
+    secret = f"s3cret-of-{trial.token}"
+    flow = pair.flow(trial.webhook("signed", webhookSecret=secret), other=False)
+    await trial.seed(world=pair.world(flow))
+    await trial.open(flow)
+    (genuine, *_) = await trial.until_arrived("signed")
+    trial.equal(trial.signature_of(genuine, secret), "verified", "the organization's own webhook is not signed")
+    # What a stranger sends who knows the ids: their own receiver, and the other's flow and node.
+    node = trial.webhook("forged")
+    body = {
+        "agentId": trial.of_host(pair.other_agent),
+        "node": {"type": node.type, "id": trial.of_host(trial.id("signed")), "config": node.config},
+        "walk": {"flowId": trial.of_host(flow.id)},
+    }
+    await _answers(
+        trial,
+        "POST",
+        "/integrations/nodes/test",
+        pair.stranger,
+        {200, *HIDDEN},
+        "another organization",
+        json=body,
+    )
+    await trial.nothing_more_is_sent()
+    trial.expect(
+        all(trial.signature_of(arrival, secret) != "verified" for arrival in trial.arrivals("forged")),
+        "a person had a request signed with another organization's secret",
+        expected="nothing is sent, because the organization has no such flow",
+        actual=trial.arrivals("forged"),
+    )
+
+
+@check(
+    "TENANCY-7",
+    profile="tenancy",
+    clause="contract: What a host provides (logic_action); spec 4.2",
+    causes=(
+        "logic_action finds the experience by its id alone: look it up by all ids of the reference",
+        "the path's agent is checked, and then not used",
+    ),
+)
+async def actions_are_their_organizations(trial: Trial) -> None:
+    """A backend cannot fire an action of another organization's experience, nor of another agent's."""
+    if "logic" not in trial.session.claims:
+        return  # such a host has no actions
+    pair = Pair(trial)
+    own, other = pair.backend(trial.organization), pair.backend(pair.other)
+    second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
+    survey = Experience(
+        id=trial.id("survey"),
+        organization=trial.organization,
+        agent=trial.agent,
+        triggers=(Trigger(id=trial.id("row"), actions=(TriggerAction(url=trial.hook("fired")),)),),
+    )
+    world = pair.world(agents=(second,), logins=(own, other))
+    await trial.seed(world=msgspec.structs.replace(world, experiences=(survey,)))
+    body = {
+        "idempotencyKey": trial.new_key(),
+        "source": "experience_trigger",
+        "actionIndex": 0,
+        "triggerRowId": trial.of_host(trial.id("row")),
+    }
+    for who, agent, of in (
+        (other, pair.other_agent, "another organization"),
+        (own, second.id, "another agent"),
+    ):
+        path = _logic(trial, agent, survey.id)
+        await _answers(trial, "POST", path, who, {400, *HIDDEN}, of, json=body)
+    path = _logic(trial, trial.agent, survey.id)
+    await _answers(trial, "POST", path, own, {202}, "the agent's own organization", json=body)
+
+
 async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:
     answer = await trial.request("GET", CARD, who=who)
     trial.equal(answer.status_code, 200, f"{who.id} cannot see the connection card")
@@ -220,5 +315,5 @@ async def _answers(
     )
 
 
-def _logic(trial: Trial, agent: str) -> str:
-    return f"/v1/agents/{trial.of_host(agent)}/experiences/nothing/logic-webhook"
+def _logic(trial: Trial, agent: str, experience: str = "nothing") -> str:
+    return f"/v1/agents/{trial.of_host(agent)}/experiences/{trial.of_host(experience)}/logic-webhook"

@@ -1,0 +1,117 @@
+"""``python -m flowactions_conformance``: proves a host, and has what a host is developed against."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+STUCK_SECONDS: Final = 5.0
+"""For how long the threads that a host has left behind are waited for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m flowactions_conformance", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="check a host")
+    init = commands.add_parser("init", help="write the file that tells the kit how to make and use your host")
+    provider = commands.add_parser("chat-provider", help="serve a fake chat provider")
+    receiver = commands.add_parser("receiver", help="serve a webhook receiver")
+    init.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
+    for each in (provider, receiver):
+        each.add_argument("--port", type=int, default=0, help="default: a free one")
+    provider.add_argument("--events-url", metavar="URL", help="where events go: …/integrations/chat/events")
+    receiver.add_argument("--secret", help="what signatures are verified with (default: a new one)")
+    _describe_run(run)
+    try:
+        return _run(parser.parse_args(arguments))
+    except ModuleNotFoundError as exc:
+        return _failed(str(exc))
+    except BrokenPipeError:
+        # Who reads the report has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except Exception as exc:  # noqa: BLE001  a defect of the kit is said in one line
+        place = traceback.extract_tb(exc.__traceback__)[-1]
+        return _failed(
+            f"the kit failed, which is a defect of the kit: {type(exc).__name__}: {exc} "
+            f"({place.filename}:{place.lineno})"
+        )
+
+
+def _describe_run(parser: argparse.ArgumentParser) -> None:
+    """Describes the command, without importing what it needs: init works where no server is installed."""
+    parser.add_argument("host", nargs="?", help="the factory, as package.module:make_host")
+    parser.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        metavar="ID|GROUP|PROFILE",
+        help="only these, for example EAGER-1, EAGER or pacing; may be given several times",
+    )
+    parser.add_argument("--child", action="store_true", help="run every host as a child process")
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="a PostgreSQL whose user may create databases (postgresql://…); without it, SQLite",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write report.json, report.html and badge.json"
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="TOML or JSON: check id = why its failure is accepted"
+    )
+    parser.add_argument("--list", action="store_true", help="list the checks, and run none")
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "run":
+        from flowactions_conformance.commands.run import run  # noqa: PLC0415
+
+        return run(options)
+    if options.command == "init":
+        from flowactions_conformance.commands.init import CannotWrite, init  # noqa: PLC0415
+
+        try:
+            init(options.path)
+        except CannotWrite as exc:
+            return _failed(str(exc))
+        return 0
+    from flowactions_conformance.commands import fakes  # noqa: PLC0415
+
+    try:
+        if options.command == "chat-provider":
+            fakes.serve_chat_provider(options.port, options.events_url)
+        else:
+            fakes.serve_receiver(options.port, options.secret)
+    except fakes.PortUnavailable as exc:
+        return _failed(str(exc))
+    return 0
+
+
+def _failed(message: str) -> int:
+    sys.stderr.write(f"flowactions_conformance: {message}\n")
+    return 2
+
+
+def _leave(status: int) -> None:
+    """Ends the process, also when a host has left threads that never end."""
+
+    def end() -> None:
+        time.sleep(STUCK_SECONDS)
+        os._exit(status)
+
+    sys.stdout.flush()
+    threading.Thread(target=end, daemon=True).start()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    _leave(main())

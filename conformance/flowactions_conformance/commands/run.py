@@ -1,0 +1,174 @@
+"""``run``: runs the checks over a host, and says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Final, TextIO, cast
+
+from flowactions_conformance.commands.left_behind import adopt_orphans, descendants, end_left_behind
+from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
+from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
+from flowactions_conformance.kit.output import Output
+from flowactions_conformance.kit.registry import Check, all_checks, select
+from flowactions_conformance.kit.report.summary import ATTENTION
+from flowactions_conformance.kit.report.terminal import Paint, printable, report_text, result_lines
+from flowactions_conformance.kit.report.written import write_report
+from flowactions_conformance.kit.runner import run_checks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WRONG: Final = 2
+INTERRUPTED: Final = 130
+
+
+class Wrong(Exception):
+    """The command line, or a file that it names, is wrong; the message says what to do."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command.
+
+    Returns:
+        0: every check of what the host claims has passed, or is known to fail. 1: some failed, or none ran. 2: the
+        driver, the kit or the command line is wrong. 130: it was interrupted.
+    """
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="backslashreplace")
+    try:
+        checks = select(options.check) if options.check else all_checks()
+        if options.list:
+            _list(checks)
+            return 0
+        return _report(options, checks, out)
+    except (Wrong, BaselineInvalid, LookupError) as exc:
+        sys.stderr.write(f"flowactions_conformance: {printable(str(exc.args[0]))}\n")
+        return WRONG
+
+
+def _list(checks: Sequence[Check]) -> None:
+    for check in checks:
+        since = f"since {check.since}" if check.since else "provisional"
+        sys.stdout.write(f"{check.id:<14}{check.profile:<12}{check.level:<8}{since:<13}{check.title}\n")
+
+
+def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -> int:
+    if options.host is None:
+        raise Wrong("name the factory that makes your host: run package.module:make_host; init writes one")
+    if options.database and not options.database.startswith(("postgresql://", "postgres://")):
+        raise Wrong("--database takes the URL of a PostgreSQL, postgresql://…; without it, SQLite is used")
+    baseline = {} if options.baseline is None else read_baseline(options.baseline)
+    paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+    progress = Progress(len(checks), sys.stderr)
+    with _nothing_left_behind(progress):
+        report = _watched(options, baseline, progress)
+    if report is None:
+        for result in progress.results:
+            if result.status in ATTENTION:
+                out.write("\n".join([*result_lines(result, paint), "", ""]))
+        out.write(f"INTERRUPTED after {len(progress.results)} of {len(checks)} checks: nothing is proved\n")
+        return INTERRUPTED
+    out.write(report_text(report, paint))
+    if options.report is not None:
+        try:
+            out.write(f"Report: {write_report(report, options.report)}\n")
+        except OSError as exc:
+            raise Wrong(f"the report cannot be written to {options.report}: {exc.strerror}") from exc
+    return report.exit_status
+
+
+@contextmanager
+def _nothing_left_behind(progress: Progress) -> Iterator[None]:
+    adopt_orphans()
+    before = descendants()
+    try:
+        yield
+    finally:
+        progress.clear()
+        for pid, command in end_left_behind(before).items():
+            sys.stderr.write(f"The host left a process behind, which was ended: {pid} {printable(command)}\n")
+
+
+class Progress:
+    """How far a run is: one line on a terminal, nothing elsewhere.
+
+    Args:
+        count: of checks.
+        stream: where to write.
+    """
+
+    def __init__(self, count: int, stream: TextIO) -> None:
+        self.results: list[CheckResult] = []
+        self._count = count
+        self._stream = stream if stream.isatty() else None
+        self._show("starting the host")
+
+    def told(self, result: CheckResult) -> None:
+        """Takes a result."""
+        self.results.append(result)
+        failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
+        self._show(f"{len(self.results)} of {self._count} checks, {failed} to look at")
+
+    def clear(self) -> None:
+        """Removes the line."""
+        self._show("")
+
+    def _show(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+
+
+def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress: Progress) -> Report | None:
+    """Runs the checks while hosts print into a bounded buffer; ``None``: interrupted."""
+    output = Output()
+
+    async def checking() -> Report:
+        return await run_checks(
+            options.host,
+            options.check,
+            mode="child" if options.child else "in-process",
+            server=options.database,
+            baseline=baseline,
+            output=output,
+            told=progress.told,
+        )
+
+    async def interruptible() -> Report | None:
+        task = asyncio.create_task(checking())
+        with _signals(task):
+            await asyncio.wait({task})
+        return None if task.cancelled() else task.result()
+
+    stream = cast("TextIO", output)
+    with redirect_stdout(stream), redirect_stderr(stream):
+        return asyncio.run(interruptible())
+
+
+@contextmanager
+def _signals(task: asyncio.Task[Report]) -> Iterator[None]:
+    """The first Ctrl+C stops the hosts and ends the run; the second ends the process."""
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        if task.cancelling():
+            with suppress(OSError):
+                end_left_behind({})
+            os._exit(INTERRUPTED)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

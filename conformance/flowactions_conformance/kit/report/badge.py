@@ -1,0 +1,32 @@
+"""The badge: JSON that shields.io reads from a URL (its endpoint format)."""
+
+from __future__ import annotations
+
+from flowactions_conformance.kit.outcomes import COUNTS_AS_FAILURE, Report, Status
+from flowactions_conformance.kit.report.summary import profiles, verdict
+
+
+def badge(report: Report) -> dict[str, object]:
+    """Returns what ``badge.json`` holds. Only a run of all checks, all of which passed, gives a green one."""
+    message, colour = _said(report)
+    return {
+        "schemaVersion": 1,
+        "label": f"flowactions {report.contract}",
+        "message": message,
+        "color": colour,
+        "isError": verdict(report) in {"failed", "error"},
+    }
+
+
+def _said(report: Report) -> tuple[str, str]:
+    kind = verdict(report)
+    if kind == "error":
+        return "error", "lightgrey"
+    if kind == "selected_passed":
+        return "not proved", "lightgrey"
+    failed = sum(result.status in COUNTS_AS_FAILURE for result in report.results)
+    if kind == "failed":
+        return (f"{failed} failed" if failed else "not proved"), "red"
+    named = ", ".join(each.name for each in profiles(report) if each.state in {"passed", "known"})
+    known = sum(result.status is Status.KNOWN for result in report.results)
+    return (f"{named} ({known} known)", "yellow") if known else (named, "brightgreen")

@@ -1,0 +1,105 @@
+"""A run in short: a state for each profile, and what may be said of the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, Literal, TypeAlias
+
+from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
+from flowactions_conformance.kit.registry import PROFILES
+from flowactions_conformance.kit.under_test import Wire
+
+State: TypeAlias = Literal["passed", "known", "failed", "error", "not_claimed", "not_run"]
+Verdict: TypeAlias = Literal["proved", "selected_passed", "failed", "error"]
+
+ATTENTION: Final = (Status.ERROR, Status.FAIL, Status.NOT_TESTABLE, Status.WARN, Status.KNOWN)
+"""Outcomes that are shown with all that is known of them, the worst first."""
+WORDS: Final = {
+    Status.PASS: "passed",
+    Status.FAIL: "failed",
+    Status.WARN: "with a warning",
+    Status.NOT_TESTABLE: "not testable",
+    Status.KNOWN: "known to fail",
+    Status.ERROR: "in error",
+    Status.NOT_CLAIMED: "not claimed",
+}
+
+
+class ProfileSummary(Wire, frozen=True):
+    """One profile.
+
+    Args:
+        state: ``known``: it would have passed, but for failures that the baseline accepts. ``not_run``: none of its
+            checks was selected, or the run ended before.
+        counts: outcome → number of checks.
+    """
+
+    name: str
+    state: State
+    counts: dict[Status, int]
+
+
+def profiles(report: Report) -> tuple[ProfileSummary, ...]:
+    """Returns every profile in the kit's order, also those of which nothing was run."""
+    return tuple(_summary(report, name) for name in PROFILES)
+
+
+def _summary(report: Report, name: str) -> ProfileSummary:
+    counts = Counter(result.status for result in report.results if result.profile == name)
+    ran = sum(counts.values()) - counts[Status.NOT_CLAIMED]
+    state: State
+    if not ran:
+        state = "not_claimed" if report.claims and name not in report.claims else "not_run"
+    elif counts[Status.ERROR]:
+        state = "error"
+    elif counts[Status.FAIL] or counts[Status.NOT_TESTABLE]:
+        state = "failed"
+    else:
+        state = "known" if counts[Status.KNOWN] else "passed"
+    return ProfileSummary(name=name, state=state, counts=dict(counts))
+
+
+def verdict(report: Report) -> Verdict:
+    """Returns what the run shows of the host."""
+    if report.exit_status:
+        return "error" if report.exit_status == 2 else "failed"
+    return "selected_passed" if report.selected else "proved"
+
+
+def headline(report: Report) -> str:
+    """Returns the verdict as a sentence."""
+    if report.error is not None:
+        return "ERROR: no check ran, so nothing is known about the host"
+    counts = Counter(result.status for result in report.results)
+    ran = len(report.results) - counts[Status.NOT_CLAIMED]
+    if not ran:
+        return "NOT PROVED: no check ran"
+    if report.exit_status:
+        wrong = ", ".join(f"{counts[each]} {WORDS[each]}" for each in ATTENTION if counts[each])
+        stale = ", ".join(report.stale_baseline)
+        parts = [
+            f"{wrong} of {ran} checks" if wrong else "",
+            f"stale in the baseline: {stale}" if stale else "",
+        ]
+        word = "ERROR" if report.exit_status == 2 else "NOT PROVED"
+        return f"{word}: {'; '.join(part for part in parts if part)}"
+    if report.selected:
+        return f"PASSED: {ran} selected {'check' if ran == 1 else 'checks'}. Only a run of all checks proves a host"
+    named = ", ".join(each.name for each in profiles(report) if each.state in {"passed", "known"})
+    known = f", {counts[Status.KNOWN]} known to fail" if counts[Status.KNOWN] else ""
+    return f"PROVED for contract {report.contract}: {named} ({ran} checks{known})"
+
+
+def not_proved(report: Report) -> list[str]:
+    """Returns the profiles that the host does not claim, and of which nothing is proved."""
+    return [each.name for each in profiles(report) if each.state == "not_claimed"]
+
+
+def worth_reading(report: Report) -> list[CheckResult]:
+    """Returns what did not simply pass, the worst first."""
+    return [result for status in ATTENTION for result in report.results if result.status is status]
+
+
+def counted(counts: dict[Status, int]) -> str:
+    """Returns counts as text, for example ``8 passed, 1 failed``."""
+    return ", ".join(f"{counts[each]} {WORDS[each]}" for each in Status if counts.get(each))

@@ -1,0 +1,82 @@
+"""The report as files: ``report.json``, with its schema in this package, ``report.html`` and ``badge.json``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from flowactions_conformance.kit.outcomes import Report
+from flowactions_conformance.kit.output import encodable
+from flowactions_conformance.kit.report.badge import badge
+from flowactions_conformance.kit.report.html import page
+from flowactions_conformance.kit.report.summary import ProfileSummary, Verdict, profiles, verdict
+
+SCHEMA: Final = Path(__file__).parent / "report.schema.json"
+COMMAND: Final = "python -m flowactions_conformance.kit.report.written"
+
+
+class WrittenReport(Report, frozen=True, kw_only=True):
+    """What ``report.json`` holds: the report, and what follows from it.
+
+    Args:
+        schema_version: of this file; one more when a reader of the last one could go wrong.
+        verdict: ``proved`` only after a run of all checks.
+        exit_status: of the command.
+        profiles: all that there are.
+    """
+
+    schema_version: Literal[1] = 1
+    verdict: Verdict
+    exit_status: int
+    profiles: tuple[ProfileSummary, ...]
+
+
+def written(report: Report) -> WrittenReport:
+    """Returns the report as it is written."""
+    return WrittenReport(
+        **msgspec.structs.asdict(report),
+        verdict=verdict(report),
+        exit_status=report.exit_status,
+        profiles=profiles(report),
+    )
+
+
+def write_report(report: Report, folder: Path) -> Path:
+    """Writes the three files; the folder is made, and files of those names in it are replaced.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    json = msgspec.json.format(msgspec.json.encode(encodable(msgspec.to_builtins(written(report)))), indent=2)
+    (folder / "report.json").write_bytes(json + b"\n")
+    (folder / "badge.json").write_bytes(msgspec.json.encode(badge(report)) + b"\n")
+    path = folder / "report.html"
+    path.write_text(page(report), encoding="utf-8", errors="backslashreplace")
+    return path
+
+
+def schema() -> dict[str, Any]:
+    """Returns the JSON Schema of ``report.json``."""
+    made = msgspec.json.schema(WrittenReport)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Report of the flowactions conformance kit",
+        **made,
+    }
+
+
+def main() -> int:
+    """Writes the schema's file."""
+    SCHEMA.write_bytes(msgspec.json.format(msgspec.json.encode(schema()), indent=2) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

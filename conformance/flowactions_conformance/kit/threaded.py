@@ -1,0 +1,125 @@
+"""Runs checks in a thread and an event loop of the kit's own, for whoever waits for results without one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Final
+
+from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Finding, Report
+from flowactions_conformance.kit.registry import Check
+from flowactions_conformance.kit.runner import CONTRACT, Runner, opened
+from flowactions_conformance.kit.session import Mode, Session
+from flowactions_conformance.kit.under_test import Factory
+
+CLOSE_SECONDS: Final = 60.0
+
+
+class KitThread:
+    """One open session, in a thread.
+
+    Args:
+        factory: the function, or its name.
+        mode: how hosts run.
+        server: the URL of a PostgreSQL; ``None``: SQLite.
+        baseline: check id → why its failure is accepted.
+    """
+
+    def __init__(
+        self,
+        factory: Factory | str,
+        *,
+        mode: Mode = "in-process",
+        server: str | None = None,
+        baseline: Mapping[str, str] | None = None,
+    ) -> None:
+        self.baseline = dict(baseline or {})
+        self._factory = factory
+        self._mode: Mode = mode
+        self._server = server
+        self._session = Session(factory, mode=mode, server=server)
+        self._started_at, self._began = datetime.now(UTC), time.monotonic()
+        self._thread: threading.Thread | None = None
+        self._opened: Future[Runner] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Event | None = None
+        self._results: dict[str, Future[CheckResult]] = {}
+
+    def open(self) -> None:
+        """Starts the host, unless it was started before.
+
+        Raises:
+            DriverFault: the driver does not do its part; the same again at each call.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._main, name="flowactions-conformance", daemon=True)
+            self._thread.start()
+        self._opened.result()
+
+    def start(self, checks: Iterable[Check]) -> None:
+        """Has these checks run, side by side, unless they were started before."""
+        runner, loop = self._opened.result(), self._loop
+        assert loop is not None  # noqa: S101  there since it was opened
+        for check in checks:
+            if check.id not in self._results:
+                self._results[check.id] = asyncio.run_coroutine_threadsafe(runner.run(check), loop)
+
+    def result(self, check: Check) -> CheckResult:
+        """Waits for what came of a check that was started."""
+        return self._results[check.id].result()
+
+    def close(self) -> None:
+        """Waits for the checks that were started, and stops the hosts. The results stay."""
+        if self._thread is None:
+            return
+        # pytest applies a project's filters here, too; hosts that stop must not meet warnings as errors.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self._loop is not None and self._closing is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join(CLOSE_SECONDS)
+
+    def report(self, results: Iterable[CheckResult] = (), *, error: str | None = None) -> Report:
+        """Returns a report with these results."""
+        return Report(
+            host=self._session.factory_name,
+            contract=CONTRACT,
+            kit=metadata.version("flowactions-plugin"),
+            mode=self._mode,
+            database=self._session.databases.kind,
+            started_at=self._started_at.isoformat(timespec="seconds"),
+            seconds=time.monotonic() - self._began,
+            claims=tuple(sorted(self._session.claims)),
+            results=tuple(results),
+            error=None if error is None else Finding(message=error),
+            output=self._session.output.text(),
+        )
+
+    def _main(self) -> None:
+        # Not by the policy of the process: a foreign test suite may have set one.
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with opened(
+                self._factory, mode=self._mode, server=self._server, baseline=self.baseline
+            ) as runner:
+                self._session = runner.session
+                self._opened.set_result(runner)
+                await self._closing.wait()
+        except DriverFault as exc:
+            self._fail(exc)
+        except BaseException as exc:  # noqa: BLE001  whoever waits must hear of it
+            self._fail(DriverFault(f"the kit failed: {type(exc).__name__}: {exc}"))
+
+    def _fail(self, fault: DriverFault) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(fault)

@@ -1,0 +1,192 @@
+"""Hosts that do not do their part: the kit has to end in time, and to say what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from flowactions_conformance import Env, HostDriver, Login, Turn, World
+from flowactions_conformance.kit.registry import PROFILES
+from flowactions_conformance.reference_host.app import create_app
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+
+PRINTED_MEGABYTES = 200
+
+
+async def empty_app(scope: Any, receive: Any, send: Any) -> None:
+    """Starts, and answers nothing but 404."""
+    if scope["type"] == "lifespan":
+        for word in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{word}.complete"})
+    elif scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def never_starting_app(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def failing_app(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    raise LookupError("no such table: flows")
+
+
+class Idle(HostDriver):
+    """Has every method, and does nothing."""
+
+    claims = frozenset(PROFILES)
+    app = staticmethod(empty_app)
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        return {}
+
+    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        return Turn(session="s", step_id="x")
+
+    async def next(self, session: str, step: str | None = None) -> Turn:
+        return Turn(session="s", step_id="x")
+
+    def headers(self, who: Login) -> Mapping[str, str]:
+        return {}
+
+
+class HangsAsync(Idle):
+    async def seed(self, world: World) -> Mapping[str, str]:
+        await asyncio.sleep(1e6)
+        return {}
+
+
+class HangsBlocking(Idle):
+    async def seed(self, world: World) -> Mapping[str, str]:
+        time.sleep(1e6)  # noqa: ASYNC251  that is what it does wrong
+        return {}
+
+
+class HangsInThread(Idle):
+    """As hosts do whose database driver is sync: the thread keeps an interpreter from ending."""
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        await asyncio.to_thread(time.sleep, 1e6)
+        return {}
+
+
+class HangsLater(Idle):
+    """Only once the checks run."""
+
+    seeded = 0
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        self.seeded += 1
+        if self.seeded > 1:
+            await asyncio.sleep(1e6)
+        return {}
+
+
+class Exits(Idle):
+    async def seed(self, world: World) -> Mapping[str, str]:
+        raise SystemExit(3)
+
+
+class ExitsLater(Idle):
+    """A task of the host exits, after the preflight: its event loop ends."""
+
+    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
+        asyncio.get_running_loop().call_later(0.2, sys.exit, 3)
+        return []
+
+
+class ExitsProcess(Idle):
+    async def seed(self, world: World) -> Mapping[str, str]:
+        os._exit(3)
+
+
+class NotAHost:
+    app = staticmethod(empty_app)
+
+
+class NeverStarts(Idle):
+    app = staticmethod(never_starting_app)
+
+
+class FailsToStart(Idle):
+    app = staticmethod(failing_app)
+
+
+def _making(kind: type) -> Any:
+    @asynccontextmanager
+    async def make_host(env: Env) -> AsyncIterator[Any]:
+        yield kind()
+
+    return make_host
+
+
+fails_everything = _making(Idle)
+hangs_async = _making(HangsAsync)
+hangs_blocking = _making(HangsBlocking)
+hangs_in_thread = _making(HangsInThread)
+hangs_later = _making(HangsLater)
+exits = _making(Exits)
+exits_later = _making(ExitsLater)
+exits_process = _making(ExitsProcess)
+no_host = _making(NotAHost)
+nothing = _making(lambda: None)  # type: ignore[arg-type]
+never_starts = _making(NeverStarts)
+fails_to_start = _making(FailsToStart)
+
+
+@asynccontextmanager
+async def raises(env: Env) -> AsyncIterator[Any]:
+    raise ConnectionError("the queue at \x1b[31mamqp://\udce9 does not answer\n\nsecond line")
+    yield
+
+
+@asynccontextmanager
+async def exits_at_once(env: Env) -> AsyncIterator[Any]:
+    raise SystemExit("no licence")
+    yield
+
+
+@asynccontextmanager
+async def never_made(env: Env) -> AsyncIterator[Any]:
+    await asyncio.sleep(1e6)
+    yield
+
+
+async def no_context_manager(env: Env) -> Any:
+    return Idle()
+
+
+def _reference(env: Env) -> ReferenceDriver:
+    return ReferenceDriver(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+
+
+@asynccontextmanager
+async def prints(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """Prints 200 MB, as lines and as one line without an end, and is healthy."""
+    lines = "x" * 99 + "\n"
+    for stream in (sys.stdout, sys.stderr):
+        for _ in range(PRINTED_MEGABYTES // 4):
+            stream.write(lines * 10_000)
+            stream.write("y" * 1_000_000)
+    yield _reference(env)
+
+
+@asynccontextmanager
+async def leaves_behind(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """Leaves a process, one in a session of its own, and a thread."""
+    for own in (False, True):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"], start_new_session=own)
+    threading.Thread(target=time.sleep, args=(1e6,), name="left").start()
+    yield _reference(env)
