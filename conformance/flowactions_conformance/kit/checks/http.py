@@ -64,7 +64,7 @@ async def _echo(trial: Trial, method: str = "POST", query: str = "", **sending: 
 @check(
     "HTTP-1",
     profile="core",
-    clause="contract: The facade, Wrapping; spec 4",
+    clause="contract: What a host does (Routes); http: HTTP routes; spec 4",
     causes=(
         "actions.route_handlers are not mounted, or not all of them",
         "they are mounted below another path than the driver's prefix",
@@ -93,7 +93,7 @@ async def answers_at_every_path(trial: Trial) -> None:
 @check(
     "HTTP-2",
     profile="core",
-    clause="contract: The facade, Pickers",
+    clause="contract: What a host does (Routes), The facade, Pickers",
     causes=(
         "the routes are mounted below a path that FlowActions does not know: load(prefix=…) writes it into the palette",
     ),
@@ -113,7 +113,7 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
             )
 
 
-@check("HTTP-3", profile="core", clause="contract: Wrapping; spec 5.3, 5.4", causes=PASSING)
+@check("HTTP-3", profile="core", clause="contract: What a host does (Routes); spec 5.3, 5.4", causes=PASSING)
 async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
@@ -140,7 +140,7 @@ async def request_bodies_pass(trial: Trial) -> None:
     )
 
 
-@check("HTTP-4", profile="core", clause="contract: Wrapping", causes=PASSING)
+@check("HTTP-4", profile="core", clause="contract: What a host does (Routes)", causes=PASSING)
 async def method_and_query_pass(trial: Trial) -> None:
     """Each method and the query, as it is written, reach the plugin unchanged."""
     await trial.seed()
@@ -150,7 +150,7 @@ async def method_and_query_pass(trial: Trial) -> None:
         trial.equal(seen["query"], QUERY, f"the query of a {method} reached the plugin changed")
 
 
-@check("HTTP-5", profile="core", clause="contract: Wrapping", causes=REWRITING)
+@check("HTTP-5", profile="core", clause="contract: What a host does (Routes)", causes=REWRITING)
 async def answers_pass(trial: Trial) -> None:
     """Status, headers and bytes of a plugin's answer reach the client unchanged, whatever the status."""
     await trial.seed()
@@ -163,19 +163,25 @@ async def answers_pass(trial: Trial) -> None:
             trial.equal(answer.headers.get(name), value, f"the header {name} of a {status} was changed")
 
 
-@check("HTTP-6", profile="core", clause="http: Problems; spec 7.3", causes=REWRITING)
+@check(
+    "HTTP-6",
+    profile="core",
+    clause="contract: What a host does (Routes); http: Problems; spec 7.3",
+    causes=REWRITING,
+)
 async def problems_pass(trial: Trial) -> None:
     """The problems that the plugin answers reach the client as it wrote them."""
     await trial.seed()
     missing = f"/v1/webhooks/outbox/{trial.id('missing')}"
-    for method, path, who, status, code in (
-        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, 400, "invalid_request"),
-        ("POST", EVENTS, None, 401, "unauthorized"),
-        ("GET", missing, trial.author, 404, "not_found"),
-        ("POST", "/integrations/nodes/check", trial.author, 400, "invalid_request"),
-        ("GET", "/integrations/chat/channels", trial.author, 409, "not_connected"),
+    text: dict[str, Any] = {"content": "no JSON", "headers": {"content-type": "text/plain"}}
+    for method, path, who, sending, status, code in (
+        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, {}, 400, "invalid_request"),
+        ("POST", EVENTS, None, {}, 401, "unauthorized"),
+        ("GET", missing, trial.author, {}, 404, "not_found"),
+        ("POST", "/integrations/nodes/check", trial.author, {}, 400, "invalid_request"),
+        ("POST", "/integrations/nodes/check", trial.author, text, 415, "unsupported_media_type"),
     ):
-        answer = await trial.request(method, path, who=who)
+        answer = await trial.request(method, path, who=who, **sending)
         trial.equal(answer.status_code, status, f"the problem of {method} {path} has another status")
         problem = _json(answer)
         trial.expect(
@@ -189,7 +195,12 @@ async def problems_pass(trial: Trial) -> None:
         trial.equal(answer.headers.get("cache-control"), "no-store", "a problem may be stored by caches")
 
 
-@check("HTTP-7", profile="core", clause="http: HTTP routes; spec 5.4", causes=OPEN)
+@check(
+    "HTTP-7",
+    profile="core",
+    clause="contract: What a host does (Credentials); http: HTTP routes; spec 5.4",
+    causes=OPEN,
+)
 async def open_routes_stay_open(trial: Trial) -> None:
     """Requests that carry a signature, or what a plugin asks for, instead of the host's credential get through."""
     body = json.dumps({"type": "url_verification", "challenge": trial.token}, separators=(",", ":")).encode()
@@ -235,7 +246,7 @@ async def open_routes_stay_open(trial: Trial) -> None:
 @check(
     "HTTP-8",
     profile="core",
-    clause="contract: Wrapping; http: HTTP routes; spec 5.2",
+    clause="contract: What a host does (Routes); http: HTTP routes; spec 5.2",
     causes=(
         "the host follows or rewrites redirects",
         "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
@@ -278,7 +289,7 @@ async def redirects_and_cookies_pass(trial: Trial) -> None:
 @check(
     "HTTP-9",
     profile="core",
-    clause="http: Problems",
+    clause="contract: What a host does (Routes); http: Problems",
     causes=("the host's handler for paths that do not exist fails: the log has the error",),
 )
 async def unknown_paths_are_not_errors(trial: Trial) -> None:
@@ -300,7 +311,7 @@ async def unknown_paths_are_not_errors(trial: Trial) -> None:
 @check(
     "HTTP-10",
     profile="core",
-    clause="http: How an install ends; spec 4.1, 5.2",
+    clause="contract: What a host does (Credentials); http: How an install ends; spec 4.1, 5.2",
     causes=("dashboard_principal answers for the install with another person than for the callback",),
 )
 async def chat_can_be_connected(trial: Trial) -> None:
