@@ -50,7 +50,7 @@ configure()
 CATCH_UP_SECONDS = 5.0
 
 
-class _Row(models.Model):
+class _Row(models.Model):  # type: ignore[misc]  # Django has no types
     class Meta:
         abstract = True
         app_label = "flows"

@@ -75,7 +75,7 @@ class ShopHost(Host):
     async def agent(self, agent_id: str) -> Agent | None:
         """The agent, whoever's it is: the plugin compares its organization with the caller's."""
         row = await self._get(agents, id=agent_id)
-        return row and Agent(**row)
+        return Agent(**row) if row else None
 
     async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
         """The agents whose flows hold such a node, for the card of the chat connection."""
@@ -102,7 +102,7 @@ class ShopHost(Host):
     async def _principal(self, kind: str, request: Request, of: type[Principal]) -> Principal | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         row = await self._get(tokens, id=token, kind=kind) if scheme.lower() == "bearer" else None
-        return row and msgspec.convert(row["principal"], of)
+        return msgspec.convert(row["principal"], of) if row else None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
