@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -59,15 +59,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*dealt, *quick]
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Take what is there before the first test out of garbage collection.
 
     The collected tests alone are more than a hundred thousand objects that stay to the end. Each full collection would look
     at all of them, and would take most of a second in a test that has nothing to do with it.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # each host that a test loads makes some ten thousand objects
+    gc.disable()  # nothing becomes garbage meanwhile
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # each host that a test loads makes some ten thousand objects
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ _TURN_SECONDS: Final = 0.02
 @asynccontextmanager
 async def _alone_in_process() -> AsyncIterator[None]:
     # Not a lock of asyncio's, which belongs to one event loop.
-    while not _ALEMBIC.acquire(blocking=False):
+    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110  an Event would belong to one event loop, too
         await asyncio.sleep(_TURN_SECONDS)
     try:
         yield

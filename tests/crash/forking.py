@@ -81,6 +81,7 @@ async def fork(
     output: IO[bytes] | None = None,
     errors: IO[bytes] | None = None,
     limit: int = 1 << 16,
+    cwd: Path = ROOT,
 ) -> Forked:
     """Run ``python -m module arguments`` in a process of its own.
 
@@ -92,8 +93,9 @@ async def fork(
             error.
         errors: where its error goes instead.
         limit: of a line that is read of its output.
+        cwd: its working directory, where modules are found first.
     """
-    request = {"module": module, "arguments": arguments, "env": dict(environment), "cwd": str(ROOT)}
+    request = {"module": module, "arguments": arguments, "env": dict(environment), "cwd": str(cwd)}
     stdin: asyncio.StreamWriter | None = None
     stdout: asyncio.StreamReader | None = None
     ours: list[int] = []

@@ -8,6 +8,7 @@ start hundreds. `tests.crash.forking` is the other side.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -118,10 +119,13 @@ def main() -> None:
     """Load what programs need, and serve; in a child, be the program that was asked for."""
     for name in PRELOADED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or each child's first collection, and its end, would copy what it shares with this process
     request = Zygote(sys.argv[1]).serve()
     if request is None:
         return
     os.chdir(request["cwd"])
+    sys.path.insert(0, request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = [request["module"], *request["arguments"]]

@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from flowactions_conformance.kit.registry import all_checks
 
@@ -27,8 +27,13 @@ END = re.compile(r"(?<=[.?!])\s+(?=[A-Z`*(\[])")
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 WORDS = 7
 
-Entry: TypeAlias = list[str] | str | Mapping[str, str]
-"""Ids of checks; or why no check can test a sentence that binds a host; or ``{binds = …}``: whom else it binds."""
+Entry: TypeAlias = list[str] | str | Mapping[str, Any]
+"""What the file says of a sentence.
+
+- the ids of the checks that test it, or ``{checks = […], except = …}`` where they do not test all of it;
+- or why no check can test it, although it binds hosts;
+- or ``{binds = …}``: whom it binds instead of hosts.
+"""
 
 
 class Sentence(NamedTuple):
@@ -95,40 +100,53 @@ class Coverage(NamedTuple):
 
 def coverage(page: str, file: Mapping[str, Mapping[str, Entry] | Entry], ids: frozenset[str]) -> Coverage:
     """Compares the file with the page and with the checks that exist."""
+    every = sentences(page)
+    lost = set(file) - {sentence.section for sentence in every}
+    faults = [f"the page has no section {name!r}" for name in sorted(lost)]
     entries: list[tuple[Sentence, Entry]] = []
     missing: list[Sentence] = []
-    faults: list[str] = []
-    used: set[tuple[str, str]] = set()
-    every = sentences(page)
-    for sentence in every:
-        section = file.get(sentence.section, {})
-        if _is_entry(section):
-            entries.append((sentence, section))  # type: ignore[arg-type]
+    for section in dict.fromkeys(sentence.section for sentence in every):
+        own = [sentence for sentence in every if sentence.section == section]
+        of_section: Any = file.get(section, {})
+        if _is_entry(of_section):
+            entries += [(sentence, of_section) for sentence in own]
             continue
-        keys = [key for key in section if sentence.text.startswith(key)]
-        if len(keys) > 1:
-            faults.append(f"several entries fit {sentence.text!r}: {keys}")
-        elif not keys:
-            missing.append(sentence)
-        elif (sentence.section, keys[0]) in used:
-            faults.append(f"{keys[0]!r} fits more than one sentence of {sentence.section!r}: name more words")
-        else:
-            used.add((sentence.section, keys[0]))
-            entries.append((sentence, section[keys[0]]))  # type: ignore[index]
-    for name, section in file.items():
-        if name not in {sentence.section for sentence in every}:
-            faults.append(f"the page has no section {name!r}")
-        elif not _is_entry(section):
-            faults += [
-                f"no sentence of {name!r} begins with {key!r}" for key in section if (name, key) not in used
-            ]
-    for sentence, entry in entries:
-        unknown = sorted(set(entry) - ids) if isinstance(entry, list) else []
-        if unknown:
-            faults.append(f"there is no check {', '.join(unknown)}, named for {sentence.text!r}")
-        if not entry:
-            faults.append(f"an empty entry for {sentence.text!r}")
+        for key in of_section:
+            fitting = [sentence for sentence in own if sentence.text.startswith(key)]
+            if not fitting:
+                faults.append(f"no sentence of {section!r} begins with {key!r}")
+            elif len(fitting) > 1:
+                faults.append(f"{key!r} fits more than one sentence of {section!r}: name more words")
+        for sentence in own:
+            keys = [key for key in of_section if sentence.text.startswith(key)]
+            if len(keys) > 1:
+                faults.append(f"several entries fit {sentence.text!r}: {keys}")
+            entries += [(sentence, of_section[key]) for key in keys[:1]]
+            missing += [] if keys else [sentence]
+    faults += [fault for sentence, entry in entries for fault in _faults(sentence, entry, ids)]
     return Coverage(entries, missing, faults)
+
+
+def _faults(sentence: Sentence, entry: Entry, ids: frozenset[str]) -> Iterator[str]:
+    unknown = sorted(set(checks_of(entry)) - ids)
+    if unknown:
+        yield f"there is no check {', '.join(unknown)}, named for {sentence.text!r}"
+    if not _is_whole(entry):
+        yield f"neither checks nor a reason for {sentence.text!r}"
+
+
+def checks_of(entry: Entry) -> list[str]:
+    """Returns the ids of the checks that an entry names."""
+    if isinstance(entry, str):
+        return []
+    found: list[str] = entry.get("checks", []) if isinstance(entry, Mapping) else entry
+    return found
+
+
+def _is_whole(entry: Entry) -> bool:
+    if isinstance(entry, Mapping):
+        return set(entry) in ({"binds"}, {"checks", "except"}) and all(entry.values())
+    return bool(entry)
 
 
 def _is_entry(value: object) -> bool:
@@ -152,13 +170,16 @@ def render(found: Coverage) -> str:
     ]
     section = None
     for sentence, entry in found.entries:
-        if isinstance(entry, Mapping):
+        if isinstance(entry, Mapping) and "binds" in entry:
             continue
         if sentence.section != section:
             section = sentence.section
             lines += ["", f"## {section}", "", "| sentence | checks |", "|---|---|"]
-        shown = ", ".join(entry) if isinstance(entry, list) else f"none: {entry}"
-        lines.append(f"| {sentence.text.replace(' | ', ': ', 1)} | {shown} |")
+        shown = ", ".join(checks_of(entry)) or f"none: {entry}"
+        if isinstance(entry, Mapping):
+            shown += f"; not {entry['except']}"
+        said = sentence.text.replace(" | ", ": ", 1).replace(" | ", "; ")
+        lines.append(f"| {said} | {shown} |")
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import migrations
+from tests.crash.forking import fork
 from tests.loopback import listening
 from tests.recorder import recorder, status
 from tests.support import SmallHost, a_walk, development
@@ -274,20 +276,15 @@ async def closing():
 
 async def run(*arguments: str, cwd: Path, **settings: str) -> tuple[int, str]:
     """Run the command in a process of its own; give its exit status and standard error."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "flowactions_plugin.cli",
-        *arguments,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(60):
-        _, shown = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, shown.decode()
+    environment = {**os.environ, **settings}
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = await fork(
+            "flowactions_plugin.cli", *arguments, environment=environment, output=output, errors=errors, cwd=cwd
+        )
+        async with asyncio.timeout(SAFETY_SECONDS):
+            code = await process.wait()
+        errors.seek(0)
+        return code, errors.read().decode()
 
 
 async def as_admin(url: str, statement: str) -> None:

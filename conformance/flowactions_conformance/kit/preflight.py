@@ -38,11 +38,15 @@ async def preflight(session: Session) -> Host:
     session.claims = claims | {"core"}
     _check_settings(session, host)
     if "inbound" in claims:
-        # Only such a host has the method that makes this setting a valid one. One that does not stop is found by a check.
+        # Only such a host has the method that makes this setting a valid one.
+        # A check tells of a host that does not stop.
         with suppress(DriverFault):
             await host.running.stop()
         host = await session.start()
-    await _check_driver(Trial(session, SELF, host))
+    trial = Trial(session, SELF, host)
+    if trial.reports("opened") or not trial.reports("loaded"):
+        await _check_driver(trial)
+    # Else nothing that a driver does can work, and a check says that the plugins' lifespan is not open.
     return host
 
 

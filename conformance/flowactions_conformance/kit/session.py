@@ -136,6 +136,7 @@ class Session:
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
         self.output = output or Output()
+        self.pair: asyncio.Task[tuple[Host, Host]] | None = None
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
         self._folder = Path()
@@ -288,6 +289,9 @@ class Session:
         return workspace
 
     async def _end(self) -> None:
+        if self.pair is not None:
+            self.pair.cancel()
+            await asyncio.gather(self.pair, return_exceptions=True)
         # At once: hosts that hang are waited for together.
         await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
         with suppress(DriverFault):

@@ -105,7 +105,7 @@ class SubFlow(Wire, frozen=True, tag_field="kind", tag="subflow"):
     """Another flow, walked within the same run. Only in worlds of the profile ``loops``.
 
     Args:
-        flow: the kit's id of a flow of the same world or an earlier one.
+        flow: the kit's id of a flow that stands before this one in its world, or of an earlier world.
     """
 
     id: str

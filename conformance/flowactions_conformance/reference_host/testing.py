@@ -31,7 +31,7 @@ from flowactions_conformance.serving import NO_TLS
 class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
-    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "tenancy"})
+    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "scale", "tenancy"})
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.made = made
@@ -117,7 +117,9 @@ class ReferenceDriver(HostDriver):
             "node": {"id": node.id, "type": node.type, "config": node.config},
             "walk": {"flowId": flow},
         }
-        answer = await self._client.post("/integrations/nodes/preview", json=body, headers=headers)
+        answer = await self._client.post(
+            f"{self.prefix}/integrations/nodes/preview", json=body, headers=headers
+        )
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
 

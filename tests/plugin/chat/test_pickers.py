@@ -19,19 +19,19 @@ WITHOUT_ADVICE = Fault(429)
 
 
 @pytest.fixture
-async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+async def run(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     monkeypatch.chdir(tmp_path)
-    async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
+    async with chat_host(sqlite_url) as running:
         yield running
 
 
 @pytest.fixture
-async def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+async def big(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     """A workspace of 5,000 channels, whose lists begin with empty pages."""
     monkeypatch.chdir(tmp_path)
     channels = [Channel(id=f"C{number:04}", name=f"c-{number:04}") for number in range(5000)]
     workspace = Workspace(id="T1", name="Big", bot_user_id="UB", channels=channels, members=[], empty_pages=3)
-    async with chat_host(f"sqlite:///{tmp_path / 'f.db'}", [workspace]) as running:
+    async with chat_host(sqlite_url, [workspace]) as running:
         assert await running.connect(workspace="T1") == {"chat": "connected"}
         running.provider.calls.clear()
         yield running

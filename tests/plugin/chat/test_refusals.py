@@ -36,9 +36,9 @@ DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "h
 
 
 @pytest.fixture
-async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Adopted]:
+async def run(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Adopted]:
     monkeypatch.chdir(tmp_path)  # the development key file
-    async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as running:
+    async with adopted(sqlite_url) as running:
         yield running
 
 

@@ -14,11 +14,11 @@ from tests.chatting import ChatHost, chat_host
 
 
 @pytest.fixture
-async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+async def run(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     """A host with chat, an agent and a logic action, connected to a workspace, with somebody signed in."""
     monkeypatch.chdir(tmp_path)
     async with chat_host(
-        f"sqlite:///{tmp_path / 'f.db'}",
+        sqlite_url,
         AUTH_WEBHOOK_SIGNING_SECRET="whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQ=",
         FLOWACTIONS_DASHBOARD_ORIGINS="https://app.example.com",
         FLOWACTIONS_HOST_WORKER="off",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from flowactions_conformance.kit import chat
+from flowactions_conformance.kit.client import Client
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Flow, Turn
 
 CONNECTION = "/integrations/chat/connection"
 NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
@@ -114,9 +114,7 @@ async def keeps_its_own_rows(trial: Trial) -> None:
     await trial.seed(eager, paced)
     await trial.open(eager)
     await trial.until_arrived("behind")
-    turn = await _shown(trial, await trial.open(paced), "a")
-    turn = await _shown(trial, turn, "b")
-    await _shown(trial, turn, "c")
+    await (await Client.opened(trial, paced)).go_to(2)
     trial.equal(
         len(trial.reached("last")),
         1,
@@ -128,15 +126,13 @@ class _Kept:
     """What the host has to keep.
 
     Args:
-        turn: of a run that shows the step ``a``.
-        eager: a flow whose webhook ``pending`` is queued.
+        client: of a run that shows its first step.
         workspace: the name of the connected one.
     """
 
-    def __init__(self, trial: Trial, turn: Turn, eager: Flow, workspace: str) -> None:
+    def __init__(self, trial: Trial, client: Client, workspace: str) -> None:
         self._trial = trial
-        self._turn = turn
-        self._eager = eager
+        self._client = client
         self._workspace = workspace
 
     @classmethod
@@ -154,11 +150,12 @@ class _Kept:
         )
         await trial.seed(eager, paced)
         workspace = await chat.connect(trial, trial.author)
-        await trial.open(eager, content="pending")
-        turn = await _shown(trial, await trial.open(paced, content="recorded"), "a")
+        await trial.open(eager)
+        client = await Client.opened(trial, paced)
+        await client.go_to(0)
         receipt = await trial.enqueue("keyed", key=trial.id("key"))
         trial.equal(receipt.get("status"), "queued", "a webhook with a key that is new was not queued")
-        return cls(trial, turn, eager, workspace.name)
+        return cls(trial, client, workspace.name)
 
     async def check_after(self, what: str) -> None:
         """Starts the host again, with deliveries, and looks for all of it."""
@@ -170,7 +167,7 @@ class _Kept:
             expected="it leaves by itself once the host has started",
         )
         try:
-            turn = await _shown(trial, self._turn, "b")
+            await self._client.go_to(1)
         except DriverFault as exc:
             trial.expect(
                 False,
@@ -183,7 +180,7 @@ class _Kept:
             f"a deferred node that was recorded is lost after {what}",
             expected="it runs when the user gets to its step",
         )
-        await _shown(trial, turn, "c")
+        await self._client.go_to(2)
         trial.equal(len(trial.reached("last")), 1, f"a deferred probe node did not run once after {what}")
         receipt = await trial.enqueue("keyed", key=trial.id("key"))
         trial.equal(
@@ -210,14 +207,3 @@ class _Kept:
                 *CAUSES,
             ),
         )
-
-
-async def _shown(trial: Trial, turn: Turn, step: str) -> Turn:
-    """Goes on until a step is shown: some hosts show the first one at once, others at the first `next`."""
-    wanted = trial.of_host(trial.id(step))
-    for _ in range(2):
-        if turn.step_id == wanted:
-            return turn
-        turn = await trial.next(turn)
-    trial.equal(turn.step_id, wanted, f"the run does not get to the step {step!r}")
-    return turn

@@ -1,1 +1,249 @@
-"""Checks of the group SCALE."""
+"""SCALE: several processes of one host work as one.
+
+The checks share two child processes beside the host that all use, because each start costs seconds. One that is killed
+is started for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import httpx
+
+from flowactions_conformance.kit.client import Client
+from flowactions_conformance.kit.probe import NODE, ROUTES
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.session import Host, Session
+from flowactions_conformance.kit.trial import POLL_SECONDS, REQUEST_SECONDS, Trial
+from flowactions_conformance.serving import NO_TLS
+
+ROWS: Final = 200
+TESTS_A_MINUTE: Final = 10
+LEASE_SECONDS: Final = 45.0
+"""The plugin has another process go on with what a killed one left behind within half a minute."""
+LOOK_SECONDS: Final = 2.0
+"""For how long an answer is waited for that a host may hold back until another one has ended."""
+
+ONE_DATABASE: Final = "each process has a database of its own: all processes of a host share one"
+
+
+@check(
+    "SCALE-1",
+    profile="scale",
+    clause="contract: enqueue, Lifetime and event loop; spec 2.5",
+    causes=(
+        ONE_DATABASE,
+        "only one process runs the tasks of plugins, and not all that is queued reaches it",
+        "requests fail while another process writes: let SQLite wait for its writer (busy_timeout)",
+    ),
+)
+async def loses_nothing(trial: Trial) -> None:
+    """Of two hundred webhooks that are queued in two processes at once, each arrives."""
+    hosts = await _pair(trial)
+    expected = {trial.id(f"row{number}") for number in range(ROWS)}
+    await _enqueue(trial, hosts, sorted(expected))
+
+    def lacking() -> set[str]:
+        return expected - {str(json.loads(arrival.body)["entity"]) for arrival in trial.arrivals("row")}
+
+    while left := len(lacking()):
+        await trial.until(
+            lambda: len(lacking()) < left,
+            f"not all of {ROWS} webhooks that were queued in two processes have arrived",
+            expected=f"{ROWS} different ones; {left} were lacking when no more came",
+        )
+
+
+@check(
+    "SCALE-2",
+    profile="scale",
+    clause="contract: Advancing; spec 3.2",
+    causes=(
+        "'running' is taken for 'done': while another process runs the nodes, stay at the step and let the client ask again",
+        "doubled requests are told apart by a lock in memory, which another process does not see",
+        ONE_DATABASE,
+    ),
+)
+async def runs_a_node_once(trial: Trial) -> None:
+    """When the same step is asked for in two processes at once, its node runs once, and nobody gets past it before."""
+    first, second = await _pair(trial)
+    node = trial.probe("node", gate=trial.gate("gate"))
+    flow = trial.flow(trial.step("a"), node, trial.step("b"), trial.probe("last"), pacing="deferred")
+    trial.host = first
+    await trial.seed(flow)
+    client = await Client.opened(trial, flow)
+    await client.go_to(0)
+    turn = client.turn
+    winner = asyncio.create_task(trial.next(turn, host=first))
+    loser = asyncio.create_task(trial.next(turn, host=second))
+    try:
+        await trial.until(
+            lambda: trial.reached("node"),
+            "when two processes were asked for a step, its node was not reached in either",
+            expected="one of them runs it",
+        )
+        # A host may also let the second caller wait until the first has ended.
+        done, _ = await asyncio.wait({winner, loser}, timeout=LOOK_SECONDS)
+        for early in done:
+            answered = early.result()
+            trial.expect(
+                not answered.done and answered.step_id in {turn.step_id, None},
+                "a caller was let past a node that another process still runs",
+                expected="the step before, or no answer until the node has run",
+                actual=answered,
+            )
+    finally:
+        trial.open_gate("gate")
+        await asyncio.gather(winner, loser, return_exceptions=True)
+    trial.equal(len(trial.reached("node")), 1, "a node was run by two processes")
+    trial.host = second
+    await _ask_again(client, 1, trial.session.patience.seconds)
+    await client.to_end()
+    trial.equal(
+        [len(trial.reached(name)) for name in ("node", "last")],
+        [1, 1],
+        "a run that was asked for in two processes did not run each node once",
+    )
+
+
+@check(
+    "SCALE-3",
+    profile="scale",
+    clause="contract: The facade, test; http: Nodes in an editor",
+    causes=(ONE_DATABASE,),
+)
+async def counts_together(trial: Trial) -> None:
+    """A rate limit counts the requests of all processes together."""
+    hosts = await _pair(trial)
+    trial.host = hosts[0]
+    await trial.seed()
+    body = {
+        "agentId": trial.of_host(trial.agent),
+        "node": {"id": "node", "type": NODE, "config": {"token": trial.token}},
+    }
+    answers = await asyncio.gather(
+        *(
+            trial.request(
+                "POST", "/integrations/nodes/test", who=trial.author, json=body, host=hosts[number % 2]
+            )
+            for number in range(TESTS_A_MINUTE + 2)
+        )
+    )
+    said = sorted(
+        answer.json()["data"]["status"] if answer.status_code == 200 else answer.text for answer in answers
+    )
+    trial.equal(
+        said,
+        ["limited"] * 2 + ["sent"] * TESTS_A_MINUTE,
+        f"of {len(answers)} tests that were made in two processes, {TESTS_A_MINUTE} have to be made and 2 refused",
+    )
+
+
+@check(
+    "SCALE-4",
+    profile="scale",
+    clause="contract: Advancing; spec 2.5, 3.2",
+    causes=(
+        "the process that was killed has left a lock or a mark of the host's own, and nobody removes it",
+        "only one process runs the tasks of plugins: after its end, another one has to",
+        ONE_DATABASE,
+    ),
+)
+async def goes_on_without_a_process(trial: Trial) -> None:
+    """When a process is killed, the others send what it has queued, and its runs go on."""
+    first, _ = await _pair(trial)
+    killed = await trial.session.start(mode="child", beside=first)
+    trial.host = killed
+    node = trial.probe("node", gate=trial.gate("gate"))
+    flow = trial.flow(
+        trial.step("a"), trial.step("b"), node, trial.step("c"), trial.probe("last"), pacing="deferred"
+    )
+    await trial.seed(flow)
+    client = await Client.opened(trial, flow)
+    await client.go_to(0)
+    trial.host = first
+    await client.go_to(1)
+    stuck = asyncio.create_task(trial.next(client.turn, host=killed))
+    try:
+        await trial.until(
+            lambda: trial.reached("node"), "the node of a step was not reached in a third process"
+        )
+        expected = {trial.id(f"row{number}") for number in range(20)}
+        await _enqueue(trial, [killed], sorted(expected))
+        await trial.kill(killed)
+    finally:
+        trial.open_gate("gate")
+        await asyncio.gather(stuck, return_exceptions=True)
+    await trial.enqueue("after")
+    await trial.until_arrived("after")
+    await trial.until(
+        lambda: expected == {str(json.loads(arrival.body)["entity"]) for arrival in trial.arrivals("row")},
+        "what a process had queued before it was killed was not sent by the others",
+        expected=f"{len(expected)} webhooks",
+        at_least=LEASE_SECONDS,
+    )
+    await trial.until(
+        lambda: trial.reached("node", kind="reached"),
+        "a node that ran in a process that was killed was not run again by another one",
+        expected="within half a minute",
+        at_least=LEASE_SECONDS,
+    )
+    await _ask_again(client, 2, trial.session.patience.seconds)
+    await client.to_end()
+    trial.equal(len(trial.reached("last")), 1, "a run whose process was killed did not go on to its end")
+
+
+async def _pair(trial: Trial) -> tuple[Host, Host]:
+    """Returns two processes of one host, which all checks of this group share."""
+    session = trial.session
+    if session.pair is None:
+        session.pair = asyncio.create_task(_start_pair(session))
+    trial.note("kit", "use two processes of one host")
+    return await asyncio.shield(session.pair)
+
+
+async def _start_pair(session: Session) -> tuple[Host, Host]:
+    first = await session.start(mode="child")
+    return first, await session.start(mode="child", beside=first)
+
+
+async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str]) -> None:
+    """Has the probe enqueue webhooks, in turns in each of the processes, several at once."""
+    trial.note("kit", f"enqueue {len(entities)} webhooks in {len(hosts)} process(es)")
+    slots = asyncio.Semaphore(8)
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as client:
+
+        async def enqueue(number: int, entity: str) -> httpx.Response:
+            host = hosts[number % len(hosts)]
+            body = {
+                "organization_id": trial.of_host(trial.organization),
+                "url": trial.hook("row"),
+                "entity": entity,
+            }
+            async with slots:
+                return await client.post(f"{host.url}{host.prefix}{ROUTES}/enqueue", json=body)
+
+        answers = await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))
+    refused = [
+        answer.text for answer in answers if answer.status_code != 200 or answer.json()["status"] != "queued"
+    ]
+    trial.expect(
+        not refused,
+        f"{len(refused)} of {len(entities)} webhooks could not be queued",
+        expected="each is queued",
+        actual=refused[:3],
+    )
+
+
+async def _ask_again(client: Client, number: int, seconds: float) -> None:
+    """Goes on until a step is shown, as a client does while the host says that the step before is not done."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while client.at < number and not client.turn.done:
+                await client.next()
+                await asyncio.sleep(POLL_SECONDS)
+    await client.go_to(number)

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from flowactions_conformance.kit.chat import INSTALL, allow, connect, with_cookies
 from flowactions_conformance.kit.evidence import provides
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action, Agent, Flow, Login, Organization, World
+from flowactions_conformance.kit.under_test import (
+    Action,
+    Agent,
+    Experience,
+    Flow,
+    Login,
+    Organization,
+    Trigger,
+    TriggerAction,
+    World,
+)
 
 OUTBOX: Final = "/v1/webhooks/outbox"
 CARD: Final = "/integrations/chat/connection"
@@ -61,7 +73,12 @@ class Pair:
         )
 
 
-@check("TENANCY-1", profile="tenancy", clause="contract: Walk; http: HTTP routes; spec 4.3", causes=OTHERS)
+@check(
+    "TENANCY-1",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants); http: HTTP routes; spec 4.3",
+    causes=OTHERS,
+)
 async def deliveries_are_their_organizations(trial: Trial) -> None:
     """A delivery is seen, and retried or cancelled, by its own organization only."""
     pair = Pair(trial)
@@ -90,7 +107,12 @@ async def deliveries_are_their_organizations(trial: Trial) -> None:
             await _answers(trial, method, f"{OUTBOX}/{shown[who]}{path}", other, HIDDEN, "another organization")
 
 
-@check("TENANCY-2", profile="tenancy", clause="http: The connection card; spec 2.2", causes=OTHERS)
+@check(
+    "TENANCY-2",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants); http: The connection card; spec 2.2",
+    causes=OTHERS,
+)
 async def a_connection_is_its_organizations(trial: Trial) -> None:
     """A chat connection is seen, used and removed by its own organization only."""
     pair = Pair(trial)
@@ -113,7 +135,7 @@ async def a_connection_is_its_organizations(trial: Trial) -> None:
 @check(
     "TENANCY-3",
     profile="tenancy",
-    clause="contract: What a host provides; spec 2.2",
+    clause="contract: What a host does (Tenants), What a host provides (agents_using); spec 2.2",
     causes=(
         "agents_using looks at the flows of all organizations: keep to the organization_id that it is given",
         "agents_using returns every agent: keep to those whose flows have a node of the type that it is given",
@@ -150,7 +172,7 @@ async def the_card_names_own_agents(trial: Trial) -> None:
 @check(
     "TENANCY-4",
     profile="tenancy",
-    clause="contract: What a host provides; http: Trigger a logic webhook; spec 4.2",
+    clause="contract: What a host does (Tenants); http: Trigger a logic webhook; spec 4.2",
     causes=(
         "Host.agent answers with the caller's organization instead of the agent's own",
         "api_principal names a fixed organization, or the first one that is found",
@@ -171,7 +193,7 @@ async def backends_keep_to_their_organization(trial: Trial) -> None:
 @check(
     "TENANCY-5",
     profile="tenancy",
-    clause="http: How an install ends; spec 5.2",
+    clause="contract: What a host does (Tenants); http: How an install ends; spec 5.2",
     causes=("dashboard_principal names the same organization for everybody",),
 )
 async def an_install_is_its_organizations(trial: Trial) -> None:
@@ -193,6 +215,89 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
     )
     for who in (trial.author, pair.stranger):
         trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} all the same")
+
+
+@check(
+    "TENANCY-6",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants), What a host provides (signing_secret, node); spec 5.3",
+    causes=(
+        "signing_secret finds the node by flow and node, without origin.organization_id",
+        "ids of flows and nodes are taken for unguessable",
+    ),
+)
+async def a_secret_signs_for_its_organization(trial: Trial) -> None:
+    """A person cannot have a request signed with another organization's secret."""
+    pair = Pair(trial)
+    secret = f"s3cret-of-{trial.token}"
+    flow = pair.flow(trial.webhook("signed", webhookSecret=secret), other=False)
+    await trial.seed(world=pair.world(flow))
+    await trial.open(flow)
+    (genuine, *_) = await trial.until_arrived("signed")
+    trial.equal(trial.signature_of(genuine, secret), "verified", "the organization's own webhook is not signed")
+    # What a stranger sends who knows the ids: their own receiver, and the other's flow and node.
+    node = trial.webhook("forged")
+    body = {
+        "agentId": trial.of_host(pair.other_agent),
+        "node": {"type": node.type, "id": trial.of_host(trial.id("signed")), "config": node.config},
+        "walk": {"flowId": trial.of_host(flow.id)},
+    }
+    await _answers(
+        trial,
+        "POST",
+        "/integrations/nodes/test",
+        pair.stranger,
+        {200, *HIDDEN},
+        "another organization",
+        json=body,
+    )
+    await trial.nothing_more_is_sent()
+    trial.expect(
+        all(trial.signature_of(arrival, secret) != "verified" for arrival in trial.arrivals("forged")),
+        "a person had a request signed with another organization's secret",
+        expected="nothing is sent, because the organization has no such flow",
+        actual=trial.arrivals("forged"),
+    )
+
+
+@check(
+    "TENANCY-7",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants), What a host provides (logic_action); spec 4.2",
+    causes=(
+        "logic_action finds the experience by its id alone: look it up by all ids of the reference",
+        "the path's agent is checked, and then not used",
+    ),
+)
+async def actions_are_their_organizations(trial: Trial) -> None:
+    """A backend cannot fire an action of another organization's experience, nor of another agent's."""
+    if "logic" not in trial.session.claims:
+        return  # such a host has no actions
+    pair = Pair(trial)
+    own, other = pair.backend(trial.organization), pair.backend(pair.other)
+    second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
+    survey = Experience(
+        id=trial.id("survey"),
+        organization=trial.organization,
+        agent=trial.agent,
+        triggers=(Trigger(id=trial.id("row"), actions=(TriggerAction(url=trial.hook("fired")),)),),
+    )
+    world = pair.world(agents=(second,), logins=(own, other))
+    await trial.seed(world=msgspec.structs.replace(world, experiences=(survey,)))
+    body = {
+        "idempotencyKey": trial.new_key(),
+        "source": "experience_trigger",
+        "actionIndex": 0,
+        "triggerRowId": trial.of_host(trial.id("row")),
+    }
+    for who, agent, of in (
+        (other, pair.other_agent, "another organization"),
+        (own, second.id, "another agent"),
+    ):
+        path = _logic(trial, agent, survey.id)
+        await _answers(trial, "POST", path, who, {400, *HIDDEN}, of, json=body)
+    path = _logic(trial, trial.agent, survey.id)
+    await _answers(trial, "POST", path, own, {202}, "the agent's own organization", json=body)
 
 
 async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:
@@ -220,5 +325,5 @@ async def _answers(
     )
 
 
-def _logic(trial: Trial, agent: str) -> str:
-    return f"/v1/agents/{trial.of_host(agent)}/experiences/nothing/logic-webhook"
+def _logic(trial: Trial, agent: str, experience: str = "nothing") -> str:
+    return f"/v1/agents/{trial.of_host(agent)}/experiences/{trial.of_host(experience)}/logic-webhook"

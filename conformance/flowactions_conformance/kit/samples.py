@@ -1,0 +1,46 @@
+"""Requests and answers that a host must not change on their way: what usual frameworks and middlewares trip over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+PROBLEM: Final = "application/problem+json"
+
+BODIES: Final[Sequence[tuple[str, str, bytes]]] = (
+    ("bytes that are no UTF-8", "application/octet-stream", bytes(range(256))),
+    ("bytes that are no UTF-8, said to be text", "text/plain; charset=utf-8", b"\xff\xfe\x00caf\xe9"),
+    ("JSON with spaces and a repeated name", "application/json", b' {"b": 1.10,\t"a": 1e2, "a":\n null}\r\n'),
+    ("JSON that is none", "application/json", b'{"a": '),
+    ("a form", "application/x-www-form-urlencoded", b"a=1&a=2&b=%C3%A9+%2B&c"),
+    (
+        "a multipart form",
+        "multipart/form-data; boundary=x",
+        b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--x--\r\n',
+    ),
+    ("nothing", "application/json", b""),
+)
+PIECES: Final = 16
+PIECE_BYTES: Final = 65_536
+"""Together a mebibyte: as large as a provider's event, and half of what an editor may send."""
+
+QUERY: Final = "q=%2B+%20%C3%A9%E9&empty=&a=2&a=1&flag&path=%2Fx%2F..&raw=a%26b%3Dc&braces={}"
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+ANSWERS: Final[Sequence[tuple[int, str, bytes]]] = (
+    (200, "application/octet-stream", bytes(range(256))),
+    (200, "text/html; charset=latin-1", b"<html><head></head><body>caf\xe9</body></html>"),
+    (201, "application/json", b' {"b": 1.10,  "a": null}\n'),
+    (400, PROBLEM, b'{"code": "kit",  "status": 400}'),
+    (401, PROBLEM, b'{"code": "kit",  "status": 401}'),
+    (403, PROBLEM, b'{"code": "kit",  "status": 403}'),
+    (404, PROBLEM, b'{"code": "kit",  "status": 404}'),
+    (409, "application/json", b"[]"),
+    (503, PROBLEM, b'{"code": "kit",  "status": 503}'),
+)
+HEADERS: Final = (("retry-after", "17"), ("x-kit", 'a  b, c; d="e"'), ("cache-control", "no-store"))
+REDIRECTS: Final = (
+    (302, "https://elsewhere.example/path?next=%2Fa%20b&x=1#end"),
+    (303, "/relative/path?x=%C3%A9"),
+    (307, "?only=query"),
+)

@@ -1,0 +1,184 @@
+"""Mutants of who may call the plugin's routes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from flowactions_conformance.reference_host import store as tables
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Request
+from tests.conformance.middleware import Answer, Asked, around
+from tests.conformance.mutants.mutant import changed, mutant
+
+Found = DashboardPrincipal | None
+
+
+def person(driver: ReferenceDriver, change: Callable[[Request, Found], Awaitable[Found]]) -> None:
+    """Changes who the host says is signed in."""
+    host = driver.made.host
+    ask = host.dashboard_principal
+
+    async def dashboard_principal(request: Request) -> Found:
+        return await change(request, await ask(request))
+
+    host.dashboard_principal = dashboard_principal  # type: ignore[method-assign]
+
+
+def backend(
+    driver: ReferenceDriver, change: Callable[[Request, ApiPrincipal], Awaitable[ApiPrincipal]]
+) -> None:
+    """Changes which backend the host says calls."""
+    host = driver.made.host
+    ask = host.api_principal
+
+    async def api_principal(request: Request) -> ApiPrincipal | None:
+        found = await ask(request)
+        return found and await change(request, found)
+
+    host.api_principal = api_principal  # type: ignore[method-assign]
+
+
+async def _somebody(driver: ReferenceDriver) -> DashboardPrincipal:
+    row = (await driver.made.host.store.find(tables.people))[0]
+    return DashboardPrincipal(
+        organization_id=row["organization_id"], user_id=row["id"], user_name=row["name"], may_change=True
+    )
+
+
+def _back_door(driver: ReferenceDriver) -> None:
+    async def change(request: Request, found: Found) -> Found:
+        return found if "authorization" in request.headers else await _somebody(driver)
+
+    person(driver, change)
+
+
+def _any_bearer(driver: ReferenceDriver) -> None:
+    async def change(request: Request, found: Found) -> Found:
+        bearer = request.headers.get("authorization", "").startswith("Bearer ")
+        return await _somebody(driver) if found is None and bearer else found
+
+    person(driver, change)
+
+
+def _fails_at_garbage(driver: ReferenceDriver) -> None:
+    async def change(request: Request, found: Found) -> Found:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token and not token.startswith("token-of-"):
+            raise ValueError("no token of this host")
+        return found
+
+    person(driver, change)
+
+
+def _kinds_alike(driver: ReferenceDriver) -> None:
+    store = driver.made.host.store
+    ask = store.token
+
+    async def find(kind: str, token: str | None) -> Any:
+        return await ask(kind, token) or await ask("dashboard" if kind == "api" else "api", token)
+
+    store.token = find  # type: ignore[method-assign]
+
+
+def _all_agents(driver: ReferenceDriver) -> None:
+    async def change(_: Request, found: ApiPrincipal) -> ApiPrincipal:
+        return msgspec.structs.replace(found, agent_ids=None)
+
+    backend(driver, change)
+
+
+def _login_page(driver: ReferenceDriver) -> None:
+    def rewrite(asked: Asked, answer: Answer) -> Answer:
+        if answer.status == 401 and asked.method == "GET":
+            return Answer(302, [(b"location", b"/login")])
+        return answer
+
+    driver.app = around(driver.app, rewrite=rewrite)
+
+
+def _nobody_may_change(driver: ReferenceDriver) -> None:
+    async def change(_: Request, found: Found) -> Found:
+        return found and msgspec.structs.replace(found, may_change=False)
+
+    person(driver, change)
+
+
+def _organization_by_name(driver: ReferenceDriver) -> None:
+    async def change(_: Request, found: Found) -> Found:
+        if found is None:
+            return None
+        row = await driver.made.host.store.one(tables.organizations, id=found.organization_id)
+        return msgspec.structs.replace(found, organization_id=f"{row and row['name']} {found.organization_id}")
+
+    person(driver, change)
+
+
+MUTANTS = [
+    mutant(
+        "back-door",
+        "Without a credential, a developer's back door signs the first person in.",
+        changed(_back_door),
+        kills="AUTH-1 HTTP-1",
+        spares="AUTH-2 AUTH-3 AUTH-4 AUTH-5 TENANCY-1",
+        message="GET /v1/webhooks/outbox without a credential is answered 200",
+    ),
+    mutant(
+        "any-bearer",
+        "Whatever Bearer token is given, somebody is signed in.",
+        changed(_any_bearer),
+        kills="AUTH-2 AUTH-3",
+        spares="AUTH-1 AUTH-4 AUTH-5 TENANCY-1",
+        message="with the credential 'garbage' is answered 200",
+    ),
+    mutant(
+        "fails-at-garbage",
+        "A credential that cannot be read raises.",
+        changed(_fails_at_garbage),
+        kills="AUTH-2",
+        spares="AUTH-1 AUTH-3 AUTH-5",
+        message="with the credential 'garbage' is answered 500",
+    ),
+    mutant(
+        "kinds-alike",
+        "Tokens of people and of backends are looked up without their kind.",
+        changed(_kinds_alike),
+        kills="AUTH-3 HTTP-1",
+        spares="AUTH-1 AUTH-2 AUTH-4 AUTH-5",
+        message="with a person's credential is answered",
+    ),
+    mutant(
+        "all-agents",
+        "A backend's principal does not say which agents it may address.",
+        changed(_all_agents),
+        kills="AUTH-4",
+        spares="AUTH-3 TENANCY-4",
+        message="was answered 400 for the agent",
+    ),
+    mutant(
+        "login-page",
+        "A browser that is not signed in is sent to the login page, by the plugin's routes, too.",
+        changed(_login_page),
+        kills="AUTH-1 AUTH-2 AUTH-3 HTTP-1",
+        spares="AUTH-4 AUTH-5 HTTP-5 HTTP-6 HTTP-7",
+        message="GET /v1/webhooks/outbox without a credential is answered 302",
+    ),
+    mutant(
+        "nobody-may-change",
+        "may_change is never true.",
+        changed(_nobody_may_change),
+        kills="AUTH-5 HTTP-1 HTTP-8 HTTP-10 TENANCY-2 TENANCY-3 TENANCY-5",
+        spares="AUTH-1 EDITING-4",
+        message="a person who may change things is refused at POST /v1/webhooks/outbox/retry",
+    ),
+    mutant(
+        "organization-by-name",
+        "The principal holds the organization's name instead of its id.",
+        changed(_organization_by_name),
+        kills="AUTH-5 TENANCY-1 TENANCY-3",
+        spares="AUTH-1 HTTP-1 HTTP-10 TENANCY-2 TENANCY-5",
+        message="a person does not see the delivery of the organization's own flow",
+    ),
+]

@@ -1,0 +1,174 @@
+"""Mutants of what has to outlive a process."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete, text
+
+from flowactions_conformance import Env
+from flowactions_conformance.reference_host import store as tables
+from flowactions_conformance.reference_host.app import create_app
+from flowactions_conformance.reference_host.store import Flow, Run
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+from flowactions_conformance.reference_host.walker import Turn
+from flowactions_hookspecs import Node, NodeResult, Walk
+from tests.conformance.mutants.mutant import changed, mutant
+
+
+@asynccontextmanager
+async def fresh_database(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """Has a new database at each start."""
+    yield ReferenceDriver(create_app(env.settings, env.state_dir / f"{env.incarnation}.db"), env)
+
+
+@asynccontextmanager
+async def new_key(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """Has a new encryption key at each start but the first, whose settings the kit compares with those it gave."""
+    settings = dict(env.settings)
+    if env.incarnation > 1:
+        settings["FLOWACTIONS_ENCRYPTION_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
+    yield ReferenceDriver(create_app(settings, env.database_url), env)
+
+
+def _sessions_in_memory(driver: ReferenceDriver) -> None:
+    _keep_sessions(driver, set())
+
+
+def _sessions_written_at_stop(driver: ReferenceDriver) -> None:
+    file = Path(f"{driver.made.host.store.engine.url.database}.sessions")
+    sessions = set(file.read_text().split()) if file.exists() else set[str]()
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        file.write_text(" ".join(sessions))
+
+    driver.made.app._lifespan_managers.append(lifespan)
+    _keep_sessions(driver, sessions)
+
+
+def _keep_sessions(driver: ReferenceDriver, sessions: set[str]) -> None:
+    store = driver.made.host.store
+    start, find = store.start_run, store.run
+
+    async def start_run(run: Run, connection: Any) -> None:
+        sessions.add(run.session)
+        await start(run, connection)
+
+    async def run(session: str) -> Run | None:
+        return await find(session) if session in sessions else None
+
+    store.start_run, store.run = start_run, run  # type: ignore[method-assign]
+
+
+def _keys_forgotten(driver: ReferenceDriver) -> None:
+    @asynccontextmanager
+    async def tidy(_: object) -> AsyncIterator[None]:
+        async with driver.made.host.store.engine.begin() as connection:
+            await connection.execute(text("DELETE FROM flowactions_enqueue_keys"))
+        yield
+
+    driver.made.app._lifespan_managers.append(tidy)
+
+
+def _sends_before_it_commits(driver: ReferenceDriver) -> None:
+    made, failing = driver.made, [False]
+    walk_through = made.walker.open
+
+    async def fail_commit() -> None:
+        failing[0] = True
+
+    async def opening(flow: Flow, user_id: str, content: str) -> Turn:
+        turn = await walk_through(flow, user_id, content)
+        if failing[0]:
+            failing[0] = False
+            async with made.host.store.engine.begin() as connection:
+                await connection.execute(delete(tables.runs).where(tables.runs.c.session == turn.session))
+            raise RuntimeError("the commit failed")
+        return turn
+
+    made.walker.open = opening  # type: ignore[method-assign]
+    driver.fail_commit = fail_commit  # type: ignore[method-assign]
+
+
+def _rolls_back_for_a_plugin(driver: ReferenceDriver) -> None:
+    reach = driver.made.actions.reach
+
+    async def strict(walk: Walk, node: Node, transaction: Any = None) -> NodeResult:
+        result = await reach(walk, node, transaction)
+        if result.reason == "plugin_error":
+            raise RuntimeError(result.message)
+        return result
+
+    driver.made.actions.reach = strict  # type: ignore[method-assign]
+
+
+MUTANTS = [
+    mutant(
+        "fresh-database",
+        "The database is made anew at each start.",
+        fresh_database,
+        kills="DURABILITY-1",
+        costly="DURABILITY-2 SCALE-2 SCALE-3 SCALE-4",
+        spares="TASK-3",
+        message="a delivery that was pending is lost after a restart",
+    ),
+    mutant(
+        "new-encryption-key",
+        "The encryption key is made when the process starts.",
+        new_key,
+        kills="DURABILITY-1",
+        costly="DURABILITY-2",
+        spares="TASK-3",
+        message="the encryption key is made anew at each start",
+    ),
+    mutant(
+        "sessions-in-memory",
+        "Which sessions there are is kept in memory.",
+        changed(_sessions_in_memory),
+        kills="DURABILITY-1",
+        costly="DURABILITY-2 SCALE-2 SCALE-4",
+        spares="DURABILITY-3",
+        message="an end user's run cannot go on after a restart",
+    ),
+    mutant(
+        "sessions-written-at-stop",
+        "Which sessions there are is written when the host stops.",
+        changed(_sessions_written_at_stop),
+        kills="DURABILITY-2",
+        costly="SCALE-2 SCALE-4",
+        spares="DURABILITY-1",
+        message="what the host has written is kept back until it stops",
+    ),
+    mutant(
+        "keys-forgotten",
+        "The host empties a table of the plugin when it starts.",
+        changed(_keys_forgotten),
+        kills="DURABILITY-1",
+        costly="DURABILITY-2",
+        spares="TASK-3",
+        message="an idempotency key is forgotten after a restart",
+    ),
+    mutant(
+        "sends-before-it-commits",
+        "Nodes are reached outside of the transaction that keeps the run.",
+        changed(_sends_before_it_commits),
+        kills="DURABILITY-3",
+        spares="DURABILITY-4 EAGER-2",
+        message="the commit of a run failed, and its webhook was sent all the same",
+    ),
+    mutant(
+        "rolls-back-for-a-plugin",
+        "A plugin's failure is taken for one of the host.",
+        changed(_rolls_back_for_a_plugin),
+        kills="DURABILITY-4",
+        spares="DURABILITY-3 EAGER-1 EAGER-2",
+        message="rolls back or answers an error",
+    ),
+]

@@ -1,0 +1,127 @@
+"""Mutants of what authors see and save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from flowactions_conformance import Action, Flow, Login
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+from flowactions_hookspecs import Request
+from tests.conformance.mutants.auth import Found, person
+from tests.conformance.mutants.mutant import changed, mutant
+
+
+def _problems_hidden(driver: ReferenceDriver) -> None:
+    save = driver.save
+
+    async def hidden(who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        await save(who, flow)
+        return []
+
+    driver.save = hidden  # type: ignore[method-assign]
+
+
+def _problems_without_place(driver: ReferenceDriver) -> None:
+    save = driver.save
+
+    async def cut(who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        kept = ("nodeId", "code", "message", "severity")
+        return [{name: problem[name] for name in kept} for problem in await save(who, flow)]
+
+    driver.save = cut  # type: ignore[method-assign]
+
+
+def _form_cleaned(driver: ReferenceDriver) -> None:
+    save = driver.save
+
+    async def cleaned(who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        items = [
+            msgspec.structs.replace(item, config={name: value for name, value in item.config.items() if value})
+            if isinstance(item, Action)
+            else item
+            for item in flow.items
+        ]
+        return await save(who, msgspec.structs.replace(flow, items=tuple(items)))
+
+    driver.save = cleaned  # type: ignore[method-assign]
+
+
+def _own_preview(driver: ReferenceDriver) -> None:
+    preview = driver.preview
+
+    async def with_config(who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        return {**await preview(who, flow, node), "config": node.config}
+
+    driver.preview = with_config  # type: ignore[method-assign]
+
+
+def _preview_runs(driver: ReferenceDriver) -> None:
+    preview = driver.preview
+
+    async def run(who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        await driver.open(flow, "preview", "preview")
+        return await preview(who, flow, node)
+
+    driver.preview = run  # type: ignore[method-assign]
+
+
+def _everybody_may_change(driver: ReferenceDriver) -> None:
+    async def change(_: Request, found: Found) -> Found:
+        return found and msgspec.structs.replace(found, may_change=True)
+
+    person(driver, change)
+
+
+MUTANTS = [
+    mutant(
+        "problems-hidden",
+        "A flow is saved without a word on what is wrong with it.",
+        changed(_problems_hidden),
+        kills="EDITING-1",
+        spares="EDITING-2 EDITING-3",
+        message="the author is not shown the problem 'probe_problem'",
+    ),
+    mutant(
+        "problems-without-place",
+        "The author is told what is wrong, and not where.",
+        changed(_problems_without_place),
+        kills="EDITING-1",
+        spares="EDITING-2 EDITING-3",
+        message="the author is not shown the problem 'probe_problem' as the plugin tells it",
+    ),
+    mutant(
+        "form-cleaned",
+        "The editor's form leaves empty fields out when it saves.",
+        changed(_form_cleaned),
+        kills="EDITING-2",
+        spares="EDITING-1 EDITING-3 EDIT-5",
+        message="what was saved does not run as it was saved",
+    ),
+    mutant(
+        "own-preview",
+        "The preview shows the config beside what the plugin gave, secrets included.",
+        changed(_own_preview),
+        kills="EDITING-3",
+        spares="EDITING-1 EDITING-2",
+        message="the preview shows a secret that the plugin has masked",
+    ),
+    mutant(
+        "preview-runs",
+        "For a preview the flow is run.",
+        changed(_preview_runs),
+        kills="EDITING-3",
+        spares="EDITING-1 EDITING-2",
+        message="a preview has run the node",
+    ),
+    mutant(
+        "everybody-may-change",
+        "may_change is always true.",
+        changed(_everybody_may_change),
+        kills="EDITING-4",
+        spares="AUTH-1 AUTH-5 EDITING-1",
+        message="POST /v1/webhooks/outbox/retry, by a person who may only look, is answered 400",
+    ),
+]

@@ -1,0 +1,180 @@
+"""Mutants of the lifespan and of the plugins' tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from flowactions_conformance.reference_host.host import ReferenceHost
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+from flowactions_hookspecs import FlowActions
+from tests.conformance.mutants.mutant import changed, every_but, mutant
+
+_never_left: list[Any] = []
+
+
+def _lifespans(driver: ReferenceDriver) -> list[Any]:
+    """The lifespans that the app enters, without that of the plugins."""
+    found: list[Any] = driver.made.app._lifespan_managers
+    found.remove(driver.made.actions.lifespan)
+    return found
+
+
+def _not_opened(driver: ReferenceDriver) -> None:
+    _lifespans(driver)
+
+
+def _without_tasks(driver: ReferenceDriver) -> None:
+    _lifespans(driver).append(lambda _: driver.made.actions.lifespan(tasks=False))
+
+
+def _at_the_first_request(driver: ReferenceDriver) -> None:
+    app, actions = driver.made.app, driver.made.actions
+    asked, answered, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait_for_a_request() -> None:
+        await asked.wait()
+        async with actions.lifespan():
+            answered.set()
+            await stopping.wait()
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        task = asyncio.create_task(wait_for_a_request())
+        yield
+        stopping.set()
+        await asyncio.wait({task}, timeout=None if asked.is_set() else 0)
+
+    async def lazy(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.set()
+            await answered.wait()
+        await app(scope, receive, send)
+
+    _lifespans(driver).append(lifespan)
+    driver.app = lazy
+
+
+def _loaded_twice(driver: ReferenceDriver) -> None:
+    made = driver.made
+    again = FlowActions.load(ReferenceHost(made.host.settings, made.host.store))
+    made.app._lifespan_managers.append(lambda _: again.lifespan())
+
+
+def _never_closed(driver: ReferenceDriver) -> None:
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        stack = AsyncExitStack()
+        _never_left.append(stack)
+        await stack.enter_async_context(driver.made.actions.lifespan())
+        yield
+
+    _lifespans(driver).append(lifespan)
+
+
+def _hangs_at_stop(driver: ReferenceDriver) -> None:
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        await asyncio.sleep(20)
+
+    driver.made.app._lifespan_managers.append(lifespan)
+
+
+def _gives_up_after_a_crash(driver: ReferenceDriver) -> None:
+    app, thread, crashed = driver.made.app, threading.get_ident(), threading.Event()
+
+    class Alarm(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == thread and "background task" in record.getMessage():
+                crashed.set()
+
+    async def alarmed(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and crashed.is_set():
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b"unhealthy"})
+            return
+        await app(scope, receive, send)
+
+    logging.getLogger().addHandler(Alarm())
+    driver.app = alarmed
+
+
+def _needs_chat(driver: ReferenceDriver) -> None:
+    driver.made.host.settings["CHAT_CLIENT_ID"]
+
+
+MUTANTS = [
+    mutant(
+        "lifespan-not-opened",
+        "The app does not enter the lifespan of the plugins.",
+        changed(_not_opened),
+        kills="TASK-1 TASK-3",
+        costly=every_but("LOAD-1 LOAD-2 EDIT-3 HTTP-3 HTTP-4 HTTP-5 HTTP-9 TASK-1 TASK-3"),
+        spares="LOAD-1",
+        message="the lifespan of the plugins is never opened",
+    ),
+    mutant(
+        "lifespan-without-tasks",
+        "The process that serves opens the lifespan without tasks.",
+        changed(_without_tasks),
+        kills="TASK-1 TASK-3",
+        costly="TASK-2 TASK-4 EAGER-2 EAGER-4 EAGER-6 EAGER-7 EAGER-8 AUTH-5 PACING-10 LOGIC-1 LOGIC-2 LOGIC-3 LOGIC-4 "
+        "LOGIC-5 LOGIC-6 LOGIC-7 TENANCY-1 TENANCY-6 DURABILITY-1 DURABILITY-2 DURABILITY-3 DURABILITY-4 SCALE-1 SCALE-4",
+        spares="LOAD-1 EAGER-1",
+        message="the lifespan is opened with tasks=False",
+    ),
+    mutant(
+        "lazy-start",
+        "The lifespan is opened at the first request.",
+        changed(_at_the_first_request),
+        kills="TASK-1 TASK-3",
+        spares="LOAD-1 TASK-4",
+        message="opened only after the app has started to serve",
+    ),
+    mutant(
+        "two-sets-of-tasks",
+        "The walk and the routes have a FlowActions each, and both are opened.",
+        changed(_loaded_twice),
+        kills="LOAD-1 TASK-1",
+        costly="TASK-2 TASK-3",
+        spares="EAGER-1",
+        message="a process of the host runs 2 lifespans of the plugins",
+    ),
+    mutant(
+        "lifespan-never-closed",
+        "The lifespan is entered by hand and never left.",
+        changed(_never_closed),
+        kills="TASK-3",
+        spares="TASK-1 TASK-4",
+        message="their lifespans were not closed",
+    ),
+    mutant(
+        "hangs-at-stop",
+        "Something of the host keeps its shutdown from ending.",
+        changed(_hangs_at_stop),
+        kills="TASK-3",
+        spares="TASK-1 TASK-4",
+        message="the host did not stop within",
+    ),
+    mutant(
+        "gives-up-after-a-crash",
+        "The host is unhealthy once a background task has crashed.",
+        changed(_gives_up_after_a_crash),
+        kills="TASK-2",
+        spares="TASK-1 TASK-3 TASK-4",
+        message="after a plugin's task has crashed, requests are not answered any more",
+    ),
+    mutant(
+        "needs-chat",
+        "The host reads a setting of chat itself.",
+        changed(_needs_chat),
+        kills="TASK-4",
+        spares="TASK-1 TASK-3",
+        message="CHAT_CLIENT_ID",
+    ),
+]

@@ -1,0 +1,508 @@
+"""Mutants of the walk: what it gives the plugin, when nodes run, and what becomes of a halt."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowactions_conformance.reference_host import store as tables
+from flowactions_conformance.reference_host.host import ReferenceHost
+from flowactions_conformance.reference_host.store import Flow, Run
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+from flowactions_conformance.reference_host.walker import Step, Turn, Walker
+from flowactions_hookspecs import Advanced, Deferred, Eager, Node, NodeResult, Origin, OriginGone, Walk
+from tests.conformance.mutants.altered import (
+    AlteredActions,
+    AlteredWalker,
+    alter_actions,
+    alter_host,
+    alter_walker,
+    shown,
+)
+from tests.conformance.mutants.mutant import changed, mutant
+
+
+def always_eager(driver: ReferenceDriver) -> None:
+    class Broken(Walker):
+        async def open(self, flow: Flow, user_id: str, content: str) -> Turn:
+            turn = await super().open(replace(flow, kind="single_shot"), user_id, content)
+            if flow.kind == "single_shot":
+                return turn
+            position = 0 if flow.items[0]["kind"] == "step" else -1
+            run = await self._store.run(turn.session)
+            assert run is not None
+            items = msgspec.to_builtins(flow)
+            await self._store.put(tables.runs, id=run.id, flow=items, position=position, done=False)
+            step = flow.steps[0] if position == 0 else None
+            return replace(turn, steps=[], done=False, step=step and Step(step["id"], "", ""))
+
+    alter_walker(driver, Broken)
+
+
+def always_deferred(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, _: Node | None) -> Walk:
+            return replace(walk, pacing=Deferred(None)) if isinstance(walk.pacing, Eager) else walk
+
+    alter_actions(driver, Actions)
+
+
+def background(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
+            if isinstance(walk.pacing, Deferred):
+                return await super().reach(walk, node, transaction)
+
+            async def later() -> None:
+                await asyncio.sleep(0.5)
+                await self.actions.reach(walk, node)
+
+            self.task = asyncio.create_task(later())
+            return NodeResult(node_id=node.id, status="sent")
+
+    alter_actions(driver, Actions)
+
+
+def user_id_wrong(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, _: Node | None) -> Walk:
+            return replace(walk, user_id=walk.run_id)
+
+    alter_actions(driver, Actions)
+
+
+def content_trimmed(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, _: Node | None) -> Walk:
+            return replace(walk, content=walk.content.strip())
+
+    alter_actions(driver, Actions)
+
+
+def own_chat_node(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
+            if node.type == "chat_message":
+                return NodeResult(node_id=node.id, status="sent")
+            return await super().reach(walk, node, transaction)
+
+    alter_actions(driver, Actions)
+
+
+def run_id_is_the_flows(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, _: Node | None) -> Walk:
+            return replace(walk, run_id=walk.flow_id)
+
+    alter_actions(driver, Actions)
+
+
+def run_id_is_the_users(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, _: Node | None) -> Walk:
+            return replace(walk, run_id=f"{walk.flow_id}/{walk.user_id}")
+
+    alter_actions(driver, Actions)
+
+
+def previous_step(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, node: Node | None) -> Walk:
+            if node is None or isinstance(walk.pacing, Eager):
+                return walk
+            step: str | None = None
+            for item in (await self.flow(walk)).items:
+                if item["id"] == node.id:
+                    break
+                if item["kind"] == "step":
+                    step = item["id"]
+            return replace(walk, pacing=Deferred(step))
+
+    alter_actions(driver, Actions)
+
+
+def everything_on_the_first_next(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def advance(
+            self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None
+        ) -> Advanced:
+            advanced = Advanced(state="done")
+            for step in [*(item["id"] for item in (await self.flow(walk)).steps), None]:
+                advanced = await self.actions.advance(walk, step, transaction)
+                if advanced.state != "done":
+                    break
+            return advanced
+
+    alter_actions(driver, Actions)
+
+
+def no_end(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def advance(
+            self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None
+        ) -> Advanced:
+            if step_id is None:
+                return Advanced(state="done")
+            return await super().advance(walk, step_id, transaction)
+
+    alter_actions(driver, Actions)
+
+
+def next_walks_again(driver: ReferenceDriver) -> None:
+    class Broken(AlteredWalker):
+        async def next(self, run: Run, from_step: str | None) -> Turn:
+            turn = await super().next(run, from_step)
+            if turn.step is None:
+                return turn
+            # To get to where the run is, the flow is walked from its beginning.
+            walk = Walk(
+                organization_id=run.flow.organization_id,
+                agent_id=run.flow.agent_id,
+                flow_id=run.flow.id,
+                run_id=run.id,
+                user_id=run.user_id,
+                content=run.content,
+            )
+            for item in run.flow.items:
+                if item["id"] == turn.step.id:
+                    break
+                if item["kind"] == "action":
+                    node = Node(id=item["id"], type=item["type"], config=item["config"])
+                    await self._actions.reach(walk, node)
+            return turn
+
+    alter_walker(driver, Broken)
+
+
+def clients_step_trusted(driver: ReferenceDriver) -> None:
+    class Broken(AlteredWalker):
+        async def next(self, run: Run, from_step: str | None) -> Turn:
+            ids = [step["id"] for step in run.flow.steps]
+            if from_step in ids and not run.done:
+                await self._store.move(run, position=ids.index(from_step), done=False, halted=False)
+                run = await self._store.run(run.session) or run
+            return await super().next(run, from_step)
+
+    alter_walker(driver, Broken)
+
+
+def running_is_done(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        def advanced(self, advanced: Advanced) -> Advanced:
+            return replace(advanced, state="done") if advanced.state == "running" else advanced
+
+    alter_actions(driver, Actions)
+
+
+def halt_ignored(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        def result(self, result: NodeResult) -> NodeResult:
+            return replace(result, halt=False)
+
+        def advanced(self, advanced: Advanced) -> Advanced:
+            return replace(advanced, state="done") if advanced.state == "halted" else advanced
+
+    alter_actions(driver, Actions)
+
+
+def halts_of_failures_only(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        def result(self, result: NodeResult) -> NodeResult:
+            return replace(result, halt=result.halt and result.status == "failed")
+
+    alter_actions(driver, Actions)
+
+
+def halts_on_any_failure(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        def result(self, result: NodeResult) -> NodeResult:
+            return replace(result, halt=result.halt or result.status in {"failed", "skipped"})
+
+        def advanced(self, advanced: Advanced) -> Advanced:
+            failed = any(result.status == "failed" for result in advanced.results)
+            return replace(advanced, state="halted") if failed else advanced
+
+    alter_actions(driver, Actions)
+
+
+def halt_before_forgotten(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        def advanced(self, advanced: Advanced) -> Advanced:
+            forgotten = advanced.state == "halted" and not advanced.results
+            return replace(advanced, state="done") if forgotten else advanced
+
+    class Broken(AlteredWalker):
+        async def next(self, run: Run, from_step: str | None) -> Turn:
+            turn = await super().next(run, from_step)
+            after = await self._store.run(run.session)
+            if after is not None and after.done and after.position < len(run.flow.steps) and turn.done:
+                # The halt is answered, and not kept.
+                await self._store.put(tables.runs, id=run.id, position=run.position, done=False)
+            return turn
+
+    alter_actions(driver, Actions)
+    alter_walker(driver, Broken)
+
+
+def reason_shown(driver: ReferenceDriver) -> None:
+    class Broken(AlteredWalker):
+        async def turn(self, turn: Turn, run: Run) -> Turn:
+            failed = [
+                f"{result.get('reason')}: {result.get('message')}"
+                for result in await self.results(run)
+                if result["status"] in {"failed", "skipped"}
+            ]
+            return shown(turn, "\n".join(failed)) if failed else turn
+
+    alter_walker(driver, Broken)
+
+
+def results_leaked(driver: ReferenceDriver) -> None:
+    class Broken(AlteredWalker):
+        async def turn(self, turn: Turn, run: Run) -> Turn:
+            return shown(turn, msgspec.json.encode(await self.results(run)).decode())
+
+    alter_walker(driver, Broken)
+
+
+def items_leaked(driver: ReferenceDriver) -> None:
+    class Broken(AlteredWalker):
+        async def turn(self, turn: Turn, run: Run) -> Turn:
+            return shown(turn, msgspec.json.encode(run.flow.items).decode())
+
+    alter_walker(driver, Broken)
+
+
+def secret_cached(driver: ReferenceDriver) -> None:
+    known: dict[Origin, str | None] = {}
+
+    class Broken(ReferenceHost):
+        async def signing_secret(self, origin: Origin) -> str | None:
+            if origin not in known:
+                known[origin] = await super().signing_secret(origin)
+            return known[origin]
+
+    alter_host(driver, Broken)
+
+
+def removed_is_unsigned(driver: ReferenceDriver) -> None:
+    class Broken(ReferenceHost):
+        async def signing_secret(self, origin: Origin) -> str | None:
+            try:
+                return await super().signing_secret(origin)
+            except OriginGone:
+                return None
+
+    alter_host(driver, Broken)
+
+
+def first_node_of_the_type(driver: ReferenceDriver) -> None:
+    class Broken(ReferenceHost):
+        async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+            found = await super().node(organization_id, flow_id, node_id)
+            flow = await self.store.flow(flow_id)
+            if found is None or flow is None:
+                return found
+            first = next(item for item in flow.items if item.get("type") == found.type)
+            return replace(found, config=first["config"])
+
+    alter_host(driver, Broken)
+
+
+MUTANTS = [
+    mutant(
+        "always-eager",
+        "Every node runs when it is reached, in client-paced flows, too.",
+        changed(always_eager),
+        kills="PACING-1 PACING-2 PACING-3 PACING-5 PACING-6 PACING-7 PACING-9 PACING-10",
+        spares="EAGER-1 EAGER-3 HALT-2",
+        message="action nodes ran when the client-paced flow was opened",
+    ),
+    mutant(
+        "always-deferred",
+        "Every node is recorded, in flows that are walked to their end, too.",
+        changed(always_deferred),
+        kills="EAGER-1 EAGER-2 EAGER-3 EAGER-4 EAGER-5 EAGER-6 EAGER-7 HALT-1 HALT-2 PACING-9",
+        spares="PACING-1 PACING-2",
+        message="the action nodes had not run, in order, when open() returned",
+    ),
+    mutant(
+        "runs-in-the-background",
+        "The walk goes on, and answers, while nodes still run.",
+        changed(background),
+        kills="EAGER-1 EAGER-3 EAGER-4 EAGER-5 HALT-1 HALT-2 PACING-9",
+        spares="EAGER-2 PACING-2",
+        message="the host starts reach() in the background",
+    ),
+    mutant(
+        "user-id-wrong",
+        "The walk has the run's id as the user's.",
+        changed(user_id_wrong),
+        kills="EAGER-2 EAGER-3 PACING-2 PACING-9 PACING-10",
+        spares="EAGER-1 EAGER-4",
+        message="userId of the walk is not the run's",
+    ),
+    mutant(
+        "content-trimmed",
+        "The user's message is trimmed.",
+        changed(content_trimmed),
+        kills="EAGER-3",
+        spares="EAGER-2",
+        message="content of the walk is not the run's",
+    ),
+    mutant(
+        "own-chat-node",
+        "The host takes chat messages for nodes of its own, and does not give them to the plugin.",
+        changed(own_chat_node),
+        kills="EAGER-9",
+        spares="EAGER-1 HALT-1",
+        message="a chat message that must not fail did not halt the run",
+    ),
+    mutant(
+        "run-id-is-the-flows",
+        "The run's id is the flow's.",
+        changed(run_id_is_the_flows),
+        kills="EAGER-4 PACING-9",
+        spares="EAGER-1 EAGER-3 PACING-2",
+        message="two runs of a flow have the same run_id",
+    ),
+    mutant(
+        "run-id-is-the-users",
+        "The run's id is made of flow and user.",
+        changed(run_id_is_the_users),
+        kills="EAGER-4",
+        spares="PACING-9",
+        message="two runs of a flow have the same run_id",
+    ),
+    mutant(
+        "previous-step",
+        "A node is recorded against the step before it.",
+        changed(previous_step),
+        kills="PACING-2 PACING-3 PACING-4 PACING-5 PACING-6 PACING-7 PACING-8 PACING-9 PACING-10",
+        spares="PACING-1 EAGER-1",
+        message="Deferred names the step before the node",
+    ),
+    mutant(
+        "everything-on-the-first-next",
+        "The first next runs everything that was recorded.",
+        changed(everything_on_the_first_next),
+        kills="PACING-2 PACING-3 PACING-6 PACING-8 PACING-10",
+        spares="PACING-1 PACING-5 EAGER-1",
+        message="action nodes did not run with the next to the step behind them",
+    ),
+    mutant(
+        "no-end",
+        "Nothing is advanced at the end of a flow.",
+        changed(no_end),
+        kills="PACING-3 PACING-9",
+        spares="PACING-1 PACING-2",
+        message="nodes behind the last step did not run at the end of the flow",
+    ),
+    mutant(
+        "next-walks-again",
+        "To get to where the run is, next walks the flow from its beginning.",
+        changed(next_walks_again),
+        kills="PACING-2 PACING-4 PACING-8 PACING-9",
+        spares="PACING-1 PACING-3",
+        message="nodes are reached again on next",
+    ),
+    mutant(
+        "clients-step-trusted",
+        "The run goes on from the step that the client names.",
+        changed(clients_step_trusted),
+        kills="PACING-6",
+        spares="PACING-2 PACING-7",
+        message="a client at step a that says it is at step c went on from there",
+    ),
+    mutant(
+        "running-is-done",
+        "A next beside one that still runs nodes moves on.",
+        changed(running_is_done),
+        kills="PACING-5",
+        spares="PACING-4 PACING-7",
+        message="`running` is taken for `done`",
+    ),
+    mutant(
+        "halt-ignored",
+        "Nothing stops a run.",
+        changed(halt_ignored),
+        kills="HALT-2 PACING-5 PACING-7",
+        spares="HALT-1 PACING-2",
+        message="a node was reached behind one that halts",
+    ),
+    mutant(
+        "halts-of-failures-only",
+        "A halt counts only when the node failed.",
+        changed(halts_of_failures_only),
+        kills="HALT-2",
+        spares="HALT-1 PACING-7",
+        message="a node was reached behind one that halts (its status is skipped)",
+    ),
+    mutant(
+        "halts-on-any-failure",
+        "A node that failed stops the run.",
+        changed(halts_on_any_failure),
+        kills="HALT-1 PACING-8",
+        spares="HALT-2 PACING-7",
+        message="the walk did not go on to its end",
+    ),
+    mutant(
+        "halt-before-forgotten",
+        "A halt is answered, and not kept; a run that was halted before counts as one in which nothing halted.",
+        changed(halt_before_forgotten),
+        kills="PACING-7",
+        spares="HALT-2 PACING-2",
+        message="a run that was halted showed further steps on next",
+    ),
+    mutant(
+        "reason-shown",
+        "The user reads why a node failed.",
+        changed(reason_shown),
+        kills="HALT-3 PACING-8",
+        spares="EAGER-5 HALT-1",
+        message="the end user's client got a node's reason",
+    ),
+    mutant(
+        "results-leaked",
+        "What came of the nodes is part of what the client gets.",
+        changed(results_leaked),
+        kills="EAGER-5 HALT-3 PACING-8",
+        spares="EAGER-1",
+        message="the end user's client got a node's message",
+    ),
+    mutant(
+        "items-leaked",
+        "The client gets the whole flow, with the configs of its nodes.",
+        changed(items_leaked),
+        kills="EAGER-5 HALT-3 PACING-8",
+        spares="EAGER-1",
+        message="the end user's client got the webhook's signing secret",
+    ),
+    mutant(
+        "secret-cached",
+        "A node's secret is read once.",
+        changed(secret_cached),
+        kills="EAGER-6 EAGER-7 LOGIC-6",
+        spares="EAGER-2 LOGIC-1",
+        message="a webhook is not signed with the secret that its node has now",
+    ),
+    mutant(
+        "removed-is-unsigned",
+        "A node that is not there any more has no secret.",
+        changed(removed_is_unsigned),
+        kills="EAGER-7 LOGIC-6",
+        spares="EAGER-6",
+        message="a delivery was sent again after its node was removed",
+    ),
+    mutant(
+        "first-node-of-the-type",
+        "Host.node finds the first node of the type.",
+        changed(first_node_of_the_type),
+        kills="PACING-10",
+        spares="EAGER-6 PACING-2",
+        message="a deferred node ran with another node's secret",
+    ),
+]
