@@ -18,7 +18,7 @@ from flowactions_conformance.commands.host_template import MyDriver
 from flowactions_conformance.commands.init import module_of
 from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
 from flowactions_conformance.kit.hosting import METHODS, _is_stub
-from flowactions_conformance.kit.outcomes import CheckFailed, NotTestable, Status
+from flowactions_conformance.kit.outcomes import CheckFailed, Level, NotTestable, Status
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.requirements import COMMAND, differences, frozen, required_now
 from flowactions_conformance.kit.runner import _judged
@@ -180,7 +180,7 @@ class TestRequirements:
         ],
     )
     def test_a_provisional_check_only_warns(
-        self, level: str, since: str | None, failed: Status, untested: Status
+        self, level: Level, since: str | None, failed: Status, untested: Status
     ) -> None:
         """As one that the contract only advises."""
         check: Check = all_checks()[0]._replace(level=level, since=since)
