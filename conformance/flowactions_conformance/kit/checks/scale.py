@@ -52,7 +52,7 @@ async def loses_nothing(trial: Trial) -> None:
 
     while left := len(lacking()):
         await trial.until(
-            lambda: len(lacking()) < left,  # noqa: B023  it is awaited before the next round
+            lambda: len(lacking()) < left,
             f"not all of {ROWS} webhooks that were queued in two processes have arrived",
             expected=f"{ROWS} different ones; {left} were lacking when no more came",
         )
