@@ -19,8 +19,10 @@ HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
     "fastapi": "tests.conformance.hosts.fastapi_host:make_host",
     "django": "tests.conformance.hosts.django_host:make_host",
+    "engine": "tests.conformance.hosts.engine.testing:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
+    "single": "tests.conformance.hosts.single_host:make_host",
 }
 DATABASES = ("sqlite", "postgresql")
 MODES: tuple[Mode, ...] = ("in-process", "child")
@@ -38,8 +40,10 @@ ONCE = [
     Combination("reference", "postgresql", "in-process"),
     Combination("fastapi", "sqlite", "child"),
     Combination("django", "sqlite", "in-process"),
+    Combination("engine", "postgresql", "child"),
     Combination("odd", "postgresql", "child"),
     Combination("slow", "sqlite", "in-process"),
+    Combination("single", "sqlite", "in-process"),
 ]
 """Each host, each database and each mode at least once: the version that always runs."""
 ALL = [Combination(host, database, mode) for host in HOSTS for database in DATABASES for mode in MODES]

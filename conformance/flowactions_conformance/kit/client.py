@@ -1,8 +1,10 @@
-"""An end user's client in a client-paced flow: which step it shows, and which nodes ran to get there."""
+"""An end user's client: which step it shows, which nodes ran to get there, and what it must not get."""
 
 from __future__ import annotations
 
-from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault
+from collections.abc import Mapping
+
+from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Flow, Turn
 
@@ -10,7 +12,7 @@ MOST_STEPS = 30
 
 
 class Client:
-    """Goes through one run.
+    """Goes through one run of a client-paced flow.
 
     Steps are counted and not named, because a host gives them ids of its own: 0 is the first of the run, and -1 is
     before it, for hosts that show no step when a flow is opened.
@@ -93,3 +95,42 @@ class Client:
     def _see(self, turn: Turn) -> None:
         if turn.step_id is not None and turn.step_id not in self.shown[-1:]:
             self.shown.append(turn.step_id)
+
+
+def hides(trial: Trial, turn: Turn, words: Mapping[str, str]) -> None:
+    """Fails the check if the end user's client got one of these words.
+
+    Args:
+        trial: of the check.
+        turn: what it got.
+        words: what a word is → the word.
+
+    Raises:
+        CheckFailed: it did.
+        NotTestable: the driver does not say what it got.
+    """
+    if not turn.raw:
+        raise NotTestable("Turn.raw is empty: put everything that the end user's client received there")
+    for what, word in words.items():
+        trial.expect(
+            word not in turn.raw,
+            f"the end user's client got {what}",
+            expected=f"no {word!r} in what it received",
+            actual=turn.raw,
+        )
+
+
+def long_flow(trial: Trial) -> Flow:
+    """Returns a client-paced flow with nodes before, between and behind its steps a, b, c and d."""
+    return trial.flow(
+        trial.probe("before-a"),
+        trial.step("a"),
+        trial.step("b"),
+        trial.probe("before-c-1"),
+        trial.probe("before-c-2"),
+        trial.step("c"),
+        trial.probe("before-d"),
+        trial.step("d"),
+        trial.probe("end"),
+        pacing="deferred",
+    )

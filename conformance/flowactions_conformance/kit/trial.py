@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,27 +110,6 @@ class Trial:
     def equal(self, actual: object, expected: object, message: str, causes: Sequence[str] = ()) -> None:
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
-
-    def hides(self, turn: Turn, words: Mapping[str, str]) -> None:
-        """Fails the check if the end user's client got one of these words.
-
-        Args:
-            turn: what it got.
-            words: what a word is → the word.
-
-        Raises:
-            CheckFailed: it did.
-            NotTestable: the driver does not say what it got.
-        """
-        if not turn.raw:
-            raise NotTestable("Turn.raw is empty: put everything that the end user's client received there")
-        for what, word in words.items():
-            self.expect(
-                word not in turn.raw,
-                f"the end user's client got {what}",
-                expected=f"no {word!r} in what it received",
-                actual=turn.raw,
-            )
 
     # Names
 
@@ -318,50 +296,6 @@ class Trial:
         )
         receipt: dict[str, Any] = answer.json()
         return receipt
-
-    async def until_ended(
-        self, name: str, *, failing: bool = False, host: Host | None = None
-    ) -> dict[str, Any]:
-        """Waits until the delivery to `hook` of that name is delivered or dead, as the list of its organization has it.
-
-        Args:
-            name: of the hook.
-            failing: whether one that has failed and is tried again later will do, too.
-            host: whose list.
-        """
-        patience = self.session.patience
-        seen: dict[str, Any] | None = None
-        ended = {"delivered", "dead", "retrying"} if failing else {"delivered", "dead"}
-        try:
-            async with asyncio.timeout(patience.seconds):
-                while seen is None or seen["status"] not in ended:
-                    # An outcome is written after the answer: nothing tells of it but the list.
-                    await asyncio.sleep(0 if seen is None else POLL_SECONDS)
-                    answer = await self.request("GET", "/v1/webhooks/outbox", who=self.author, host=host)
-                    self.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
-                    found = [
-                        each for each in answer.json()["data"] if each["url"].endswith(f"/{self.token}/{name}")
-                    ]
-                    self.expect(found, f"the delivery {name!r} is not in the list of its organization")
-                    seen = found[0]
-        except TimeoutError:
-            patience.lost()
-            raise CheckFailed(
-                f"the delivery {name!r} did not end",
-                expected=sorted(ended),
-                actual=seen,
-                causes=self.check.causes,
-            ) from None
-        return seen
-
-    async def send_again(self, name: str, host: Host | None = None) -> None:
-        """Has the delivery to `hook` of that name, whose first attempt fails, sent again now."""
-        failed = await self.until_ended(name, failing=True, host=host)
-        steps = ["cancel", "retry"] if failed["status"] == "retrying" else ["retry"]
-        for step in steps:
-            path = f"/v1/webhooks/outbox/{failed['id']}/{step}"
-            answer = await self.request("POST", path, who=self.author, host=host)
-            self.equal(answer.status_code, 200, f"the author could not {step} a delivery: {answer.text[:300]}")
 
     async def start(self, **options: Any) -> Host:
         """Starts a host of this check's own; see `Session.start`."""

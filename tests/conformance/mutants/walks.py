@@ -82,6 +82,16 @@ def content_trimmed(driver: ReferenceDriver) -> None:
     alter_actions(driver, Actions)
 
 
+def own_chat_node(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
+            if node.type == "chat_message":
+                return NodeResult(node_id=node.id, status="sent")
+            return await super().reach(walk, node, transaction)
+
+    alter_actions(driver, Actions)
+
+
 def run_id_is_the_flows(driver: ReferenceDriver) -> None:
     class Actions(AlteredActions):
         async def walk(self, walk: Walk, _: Node | None) -> Walk:
@@ -342,6 +352,14 @@ MUTANTS = [
         kills="EAGER-3",
         spares="EAGER-2",
         message="content of the walk is not the run's",
+    ),
+    mutant(
+        "own-chat-node",
+        "The host takes chat messages for nodes of its own, and does not give them to the plugin.",
+        changed(own_chat_node),
+        kills="EAGER-9",
+        spares="EAGER-1 HALT-1",
+        message="a chat message that must not fail did not halt the run",
     ),
     mutant(
         "run-id-is-the-flows",

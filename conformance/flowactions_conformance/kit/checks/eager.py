@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from flowactions_conformance.kit.chat import connect
+from flowactions_conformance.kit.client import hides
+from flowactions_conformance.kit.deliveries import send_again, until_ended
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Action
 
 
 @check(
@@ -156,7 +160,7 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
     await trial.seed(flow)
     turn = await trial.open(flow)
     trial.expect(trial.ran() == ["node"], "the node did not run, so nothing is known of what the user gets")
-    trial.hides(turn, words)
+    hides(trial, turn, words)
 
 
 @check(
@@ -200,10 +204,10 @@ async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
     await trial.seed(trial.flow(removed, trial.step("a")))
     await trial.open(trial.flow())
     await trial.until_arrived("removed")
-    await trial.until_ended("removed", failing=True)
+    await until_ended(trial, "removed", failing=True)
     await trial.seed(trial.flow(trial.step("a")))
-    await trial.send_again("removed")
-    ended = await trial.until_ended("removed")
+    await send_again(trial, "removed")
+    ended = await until_ended(trial, "removed")
     trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its node was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed node did not end")
 
@@ -239,3 +243,43 @@ async def makes_new_runs_after_a_restart(trial: Trial) -> None:
     trial.equal(
         len(events), 2, "the webhooks of a run before a restart and of one after it have the same event id"
     )
+
+
+@check(
+    "EAGER-9",
+    profile="core",
+    clause="contract: Structs (Walk), Advancing; spec 2.1, 2.2, 7.1",
+    causes=(
+        "the host takes chat messages for nodes of its own: reach() every node whose type is in actions.node_types",
+        "the organization_id of Walk is another than that of DashboardPrincipal, under which chat was connected",
+        "the settings of chat do not reach the plugin",
+    ),
+)
+async def posts_where_the_organization_is_connected(trial: Trial) -> None:
+    """A chat message is posted to the workspace that the flow's organization has connected, and fails before it has."""
+    text = trial.id("posted")
+    config = {
+        "chatActionType": "channel",
+        "chatChannelId": "C0GENERAL",
+        "chatMessageText": f"{text} {{{{userId}}}}",
+        "chatContinueOnFailure": False,
+    }
+    chat = Action(id=trial.id("chat"), type="chat_message", config=config)
+    flow = trial.flow(trial.step("a"), chat, trial.probe("behind"))
+    await trial.seed(flow)
+    await trial.open(flow, user="Ada")
+    trial.equal(trial.ran(), [], "a chat message that must not fail did not halt the run in which it failed")
+    workspace = await connect(trial, trial.author)
+    await trial.open(flow, user="Zoë")
+    posted = [
+        (each.workspace, each.channel_id, each.text)
+        for each in trial.session.provider.messages
+        if each.text.startswith(text)
+    ]
+    expected = [(workspace.name, "C0GENERAL", f"{text} Zoë")]
+    trial.equal(
+        posted,
+        expected,
+        "the message was not posted, once, to the workspace that the organization has connected",
+    )
+    trial.equal(trial.ran(), ["behind"], "the walk did not go on behind the message")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowactions_conformance.kit.client import hides
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
@@ -113,4 +114,4 @@ async def says_nothing_of_it_to_the_user(trial: Trial) -> None:
         node = trial.probe(f"node-{name}", status=status, reason=reason, message=message, halt=halt)
         flow = trial.flow(trial.step(f"a-{name}"), node, trial.step(f"b-{name}"), name=f"flow-{name}")
         await trial.seed(flow)
-        trial.hides(await trial.open(flow), words)
+        hides(trial, await trial.open(flow), words)

@@ -6,120 +6,12 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
-
+from flowactions_conformance.kit.deliveries import send_again, until_ended
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.survey import OTHER_SECRET, SECRET, Survey
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Experience, Login, Trigger, TriggerAction, TriggerRef
+from flowactions_conformance.kit.under_test import Trigger, TriggerAction, TriggerRef
 from flowactions_conformance.receiver import Arrival
-
-SECRET = "first secret"  # noqa: S105  made up
-OTHER_SECRET = "Zweites “Geheimnis”"  # noqa: S105  made up
-
-
-class Survey:
-    """An experience of the check's own, and the backend that fires its triggers.
-
-    Args:
-        trial: the check's.
-    """
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        self.id = trial.id("experience")
-        self.backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
-
-    async def seed(self, *triggers: Trigger) -> None:
-        """Has the host make it, or replace it."""
-        trial = self.trial
-        experience = Experience(
-            id=self.id, organization=trial.organization, agent=trial.agent, triggers=triggers
-        )
-        await trial.seed(world=trial.world(experiences=(experience,), logins=(self.backend,)))
-
-    def row(self, name: str, *actions: TriggerAction) -> Trigger:
-        """Returns a row of the experience's triggers."""
-        return Trigger(id=self.trial.id(name), actions=actions)
-
-    def group(self, name: str, *actions: TriggerAction, question: str | None = None) -> Trigger:
-        """Returns a trigger group of a node."""
-        trial = self.trial
-        asked = None if question is None else trial.id(question)
-        return Trigger(id=trial.id(name), actions=actions, node=trial.id("survey-node"), question=asked)
-
-    def action(self, name: str, secret: str | None = SECRET, **headers: str) -> TriggerAction:
-        """Returns an action that sends to the check's hook of that name."""
-        return TriggerAction(url=self.trial.hook(name), secret=secret, headers=headers)
-
-    async def fire(
-        self, trigger: Trigger | str, index: int = 0, *, key: str | None = None, **fields: Any
-    ) -> httpx.Response:
-        """Calls the logic-webhook endpoint as the customer's backend does.
-
-        Args:
-            trigger: one that was seeded, or the name of a row.
-            index: of the action.
-            key: the idempotency key, new by default.
-            fields: further ones of the body, or in place of its own; ``None`` leaves one out.
-        """
-        trial = self.trial
-        of_host = trial.of_host
-        body: dict[str, Any] = {
-            "idempotencyKey": key or trial.new_key(),
-            "source": "experience_trigger",
-            "actionIndex": index,
-        }
-        if isinstance(trigger, str):
-            body["triggerRowId"] = of_host(trial.id(trigger))
-        elif trigger.node is None:
-            body["triggerRowId"] = of_host(trigger.id)
-        else:
-            body |= {
-                "source": "node_trigger",
-                "nodeId": of_host(trigger.node),
-                "nodeTriggerGroupId": of_host(trigger.id),
-                "questionId": None if trigger.question is None else of_host(trigger.question),
-            }
-        body |= fields
-        experience = of_host(str(body.pop("experience", self.id)))
-        return await trial.request(
-            "POST",
-            f"/v1/agents/{of_host(trial.agent)}/experiences/{experience}/logic-webhook",
-            who=self.backend,
-            json={name: value for name, value in body.items() if value is not None},
-        )
-
-    async def fires(self, trigger: Trigger | str, index: int = 0, **fields: Any) -> dict[str, Any]:
-        """Does that, and expects it to be taken.
-
-        Raises:
-            CheckFailed: it was not.
-        """
-        answer = await self.fire(trigger, index, **fields)
-        self.trial.equal(
-            answer.status_code,
-            202,
-            f"the logic webhook was not taken: {answer.status_code} {answer.text[:300]}",
-        )
-        data: dict[str, Any] = answer.json()["data"]
-        return data
-
-    def refused(self, what: str, code: str, answer: httpx.Response) -> None:
-        """Expects an answer to be a 400 with this code.
-
-        Raises:
-            CheckFailed: it is not.
-        """
-        try:
-            problem = answer.json()
-        except ValueError:
-            problem = {}
-        self.trial.expect(
-            answer.status_code == 400 and problem.get("code") == code,
-            f"a call for {what} was not refused as it should be",
-            expected=f"400 with the code {code}",
-            actual=f"{answer.status_code} {answer.text[:500]}",
-        )
 
 
 @check(
@@ -315,8 +207,8 @@ async def follows_the_config(trial: Trial) -> None:
         trial.signature_of(second, OTHER_SECRET), "verified", "a changed secret does not sign the next webhook"
     )
     survey.refused("an action that was removed", "unknown_action", await survey.fire(removed))
-    await trial.send_again("removed")
-    ended = await trial.until_ended("removed")
+    await send_again(trial, "removed")
+    ended = await until_ended(trial, "removed")
     trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its action was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed action did not end")
 

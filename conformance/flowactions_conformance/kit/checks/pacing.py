@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from flowactions_conformance.kit.client import Client
-from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.checks import pacing_races as _races  # noqa: F401  its checks are of this group
+from flowactions_conformance.kit.client import Client, hides, long_flow
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Flow, Turn
 
 
 @check(
@@ -42,7 +39,7 @@ async def opening_runs_nothing(trial: Trial) -> None:
 )
 async def runs_at_its_step(trial: Trial) -> None:
     """A node runs once, with the `next` that leads to the step behind it; several run in the order of the walk."""
-    flow = _long_flow(trial)
+    flow = long_flow(trial)
     await trial.seed(flow)
     client = await Client.opened(trial, flow, user="Zoë")
     seen: list[list[str]] = []
@@ -95,134 +92,6 @@ async def runs_at_the_end(trial: Trial) -> None:
     )
     await client.try_next()
     trial.equal(trial.ran(), ["end-1", "end-2"], "nodes behind the last step ran again")
-
-
-@check(
-    "PACING-4",
-    profile="pacing",
-    clause="contract: Advancing (however many calls race); spec 3.2",
-    causes=(
-        "the nodes are run by the host itself, or reached again with each next: only advance() runs a record once",
-        "walks of doubled requests are told apart, by run_id or visit, so that their nodes are recorded twice",
-    ),
-)
-async def doubled_next_runs_once(trial: Trial) -> None:
-    """Several `next` at the same time run a node once."""
-    flow = trial.flow(
-        trial.step("a"),
-        trial.probe("node"),
-        trial.step("b"),
-        trial.probe("behind"),
-        trial.step("c"),
-        pacing="deferred",
-    )
-    await trial.seed(flow)
-    client = await Client.opened(trial, flow)
-    await client.go_to(0)
-    turns = await asyncio.gather(*(trial.next(client.turn) for _ in range(4)))
-    trial.equal(len(trial.reached("node")), 1, "a node did not run once with four next at the same time")
-    trial.expect(
-        len(trial.reached("behind")) <= 1,
-        "a node ran more than once with four next at the same time",
-        expected="once at the most",
-        actual=trial.ran(),
-    )
-    trial.expect(
-        any(turn.step_id != client.turn.step_id for turn in turns),
-        "none of four next at the same time led to the step behind",
-        expected="one of them does",
-        actual=turns,
-    )
-
-
-@check(
-    "PACING-5",
-    profile="pacing",
-    clause="contract: Advancing (`running`); spec 3.2",
-    causes=(
-        "Advanced.state `running` is taken for `done`: stay where the run is, and let the client ask again",
-        "the run's position moves before advance() is awaited",
-    ),
-)
-async def running_is_not_done(trial: Trial) -> None:
-    """A `next` beside one whose nodes still run waits or stays where it is, and stops when one of them halts."""
-    flow = trial.flow(
-        trial.step("a"),
-        trial.probe("halting", gate=trial.gate("halting"), halt=True, status="failed"),
-        trial.step("b"),
-        trial.probe("behind"),
-        trial.step("c"),
-        pacing="deferred",
-    )
-    meanwhile = trial.flow(trial.step("m"), trial.probe("meanwhile"), name="meanwhile-flow")
-    await trial.seed(flow, meanwhile)
-    opening = asyncio.create_task(Client.opened(trial, flow))
-    early_run = asyncio.create_task(trial.until(lambda: trial.reached("halting"), ""))
-    await asyncio.wait({opening, early_run}, return_when=asyncio.FIRST_COMPLETED)
-    early_run.cancel()
-    if trial.reached("halting"):
-        trial.open_gate("halting")
-    client = await opening
-    trial.equal(trial.reached("halting"), [], "a node ran when the client-paced flow was opened")
-    await client.go_to(0)
-    first = asyncio.create_task(trial.next(client.turn))
-    second: asyncio.Task[Turn] | None = None
-    try:
-        await trial.until(lambda: trial.reached("halting"), "the node did not begin to run with next")
-        second = asyncio.create_task(trial.next(client.turn))
-        # A host may answer the second one or have it wait. It has had time to answer when runs that began later ended.
-        for _ in range(3):
-            await trial.open(meanwhile)
-        early = second.result() if second.done() else None
-    finally:
-        trial.open_gate("halting")
-        turns = [await task for task in (first, second) if task is not None]
-    for turn in [*turns, *([] if early is None else [early])]:
-        trial.expect(
-            turn.step_id in {None, client.turn.step_id} or turn.done,
-            "a next moved the run to the step behind a node that halts, while another next ran that node",
-            expected=f"the step before it ({client.turn.step_id}), or the end of the run",
-            actual=turn,
-        )
-    await client.try_next()
-    trial.equal(len(trial.reached("halting")), 1, "the node that halts did not run once")
-    trial.equal(trial.reached("behind"), [], "a node behind the one that halts ran")
-
-
-@check(
-    "PACING-6",
-    profile="pacing",
-    clause="contract: Advancing; spec 3.2",
-    causes=(
-        "the step that advance() gets, or the position to go on from, is the client's: keep the position with the run",
-    ),
-)
-async def does_not_trust_the_client(trial: Trial) -> None:
-    """A client that says it is at a later step does not get there, and does not run what waits for it."""
-    flow = _long_flow(trial)
-    await trial.seed(flow)
-    client = await Client.opened(trial, flow)
-    await client.go_to(0)
-    for claimed in ("c", "b", "d"):
-        before = trial.ran()
-        try:
-            turn = await trial.next(client.turn, step=trial.of_host(trial.id(claimed)))
-        except DriverFault as exc:
-            trial.note("host", f"refuses: {exc}")
-            continue
-        # A host whose clients do not name their step goes on by one.
-        skipped = {"b": ["before-c-1", "before-c-2"], "c": ["before-d"], "d": ["end"]}
-        trial.expect(
-            not turn.done and trial.ran()[len(before) :] != skipped[claimed],
-            f"a client at step a that says it is at step {claimed} went on from there",
-            expected="nothing, a refusal, or the next step of the run",
-            actual=f"{turn}, and the nodes {trial.ran()} ran",
-        )
-        if trial.ran() != before or turn.step_id != client.turn.step_id:
-            trial.note("kit", "the host goes on by one: its clients do not name their step")
-            return
-    await client.go_to(1)
-    trial.equal(trial.ran(), ["before-a"], "after a forged step, next does not go on as it should")
 
 
 @check(
@@ -301,43 +170,11 @@ async def goes_on_after_a_failure(trial: Trial) -> None:
     )
     await trial.seed(flow)
     client = await Client.opened(trial, flow)
-    trial.hides(client.turn, words)
+    hides(trial, client.turn, words)
     for number in range(3):
         await client.go_to(number)
-        trial.hides(client.turn, words)
+        hides(trial, client.turn, words)
     trial.equal(trial.ran(), ["failing", "skipped", "last"], "the run did not go on behind nodes that failed")
-
-
-@check(
-    "PACING-9",
-    profile="pacing",
-    clause="contract: Ids, Advancing (the walk as it was recorded); spec 3.2",
-    causes=(
-        "run_id is the flow's or the agent's id: two users in one flow then share their records",
-        "the pacing, the user or the position is kept for the flow or the process, and not for the run",
-    ),
-)
-async def runs_are_apart(trial: Trial) -> None:
-    """Runs of a flow side by side do not touch each other, and eager flows beside them stay eager."""
-    paced = trial.flow(
-        trial.step("a"), trial.probe("node"), trial.step("b"), trial.probe("end"), pacing="deferred"
-    )
-    eager = trial.flow(trial.step("c"), trial.probe("eager"), name="eager-flow")
-    await trial.seed(paced, eager)
-    ada = await Client.opened(trial, paced, user="Ada")
-    zoe = await Client.opened(trial, paced, user="Zoë")
-    await trial.open(eager, user="Eve")
-    trial.equal(
-        _who(trial), [("eager", "Eve")], "beside client-paced runs, an eager one did not run, or not alone"
-    )
-    await ada.go_to(1)
-    await ada.next()
-    expected = [("eager", "Eve"), ("node", "Ada"), ("end", "Ada")]
-    trial.equal(_who(trial), expected, "one user's next ran nodes of another run, or not all of its own")
-    await zoe.go_to(1)
-    await zoe.next()
-    expected += [("node", "Zoë"), ("end", "Zoë")]
-    trial.equal(_who(trial), expected, "the second user's next did not run the nodes of their run")
 
 
 @check(
@@ -385,23 +222,3 @@ async def deferred_webhooks_are_signed(trial: Trial) -> None:
         expected=own,
         actual=config.get("probeSecret"),
     )
-
-
-def _long_flow(trial: Trial) -> Flow:
-    return trial.flow(
-        trial.probe("before-a"),
-        trial.step("a"),
-        trial.step("b"),
-        trial.probe("before-c-1"),
-        trial.probe("before-c-2"),
-        trial.step("c"),
-        trial.probe("before-d"),
-        trial.step("d"),
-        trial.probe("end"),
-        pacing="deferred",
-    )
-
-
-def _who(trial: Trial) -> list[tuple[str, str]]:
-    events = trial.reached(kind="reached")
-    return [(event.data["node"]["config"]["name"], event.data["walk"]["userId"]) for event in events]

@@ -135,7 +135,8 @@ class EngineHost(Host):
         return None
 
     async def _login(self, kind: str, key: str) -> Found | None:
-        found = await self.store.one("login", name=key) if key else None
+        # PostgreSQL's text holds no NUL, and no login has one.
+        found = await self.store.one("login", name=key) if key.isprintable() else None
         return found if found is not None and found.data["kind"] == kind else None
 
 
