@@ -40,8 +40,8 @@ ONCE = [
     Combination("reference", "postgresql", "in-process"),
     Combination("fastapi", "sqlite", "child"),
     Combination("django", "sqlite", "in-process"),
-    Combination("engine", "postgresql", "child"),
-    Combination("odd", "postgresql", "child"),
+    Combination("engine", "postgresql", "in-process"),
+    Combination("odd", "sqlite", "in-process"),
     Combination("slow", "sqlite", "in-process"),
     Combination("single", "sqlite", "in-process"),
 ]
