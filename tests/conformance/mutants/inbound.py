@@ -69,7 +69,7 @@ def _re_encodes(driver: ReferenceDriver) -> None:
             return
         body = json.dumps(json.loads(await _body(receive))).encode()
         headers = [each for each in scope["headers"] if each[0] != b"content-length"]
-        sent = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        sent: Any = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
 
         async def again() -> Any:
             return {"type": "http.request", "body": body, "more_body": False}
@@ -100,7 +100,7 @@ async def _body(receive: Any) -> bytes:
     body = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
 

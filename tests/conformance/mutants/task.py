@@ -133,6 +133,7 @@ MUTANTS = [
         "The lifespan is opened at the first request.",
         changed(_at_the_first_request),
         kills="TASK-1 TASK-3",
+        costly="TASK-2 DURABILITY-1 DURABILITY-2",
         spares="LOAD-1 TASK-4",
         message="opened only after the app has started to serve",
     ),
