@@ -254,4 +254,6 @@ async def test_the_editor_works_by_keyboard(page: Page, demo: Demo) -> None:
     await page.keyboard.type("typed")
     await page.keyboard.press("Control+s")
     await expect(page.locator("#status")).to_have_text("Saved")
+    # No workspace is connected, which the author is told beside the node.
+    await expect(page.locator("#items li").last.locator(".problem")).to_contain_text("chat workspace")
     assert await page.locator("#items li").count() == before + 1

@@ -168,8 +168,12 @@ async def no_context_manager(env: Env) -> Any:
     return Idle()
 
 
+class Healthy(ReferenceDriver):
+    claims = frozenset()
+
+
 def _reference(env: Env) -> ReferenceDriver:
-    return ReferenceDriver(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+    return Healthy(create_app(env.settings, env.state_dir / "reference-host.db"), env)
 
 
 @asynccontextmanager
@@ -185,8 +189,15 @@ async def prints(env: Env) -> AsyncIterator[ReferenceDriver]:
 
 @asynccontextmanager
 async def leaves_behind(env: Env) -> AsyncIterator[ReferenceDriver]:
-    """Leaves a process, one in a session of its own, and a thread."""
+    """Leaves a process, and one in a session of its own."""
+    command = [sys.executable, "-c", "import time; time.sleep(1e6)"]
     for own in (False, True):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"], start_new_session=own)
+        subprocess.Popen(command, start_new_session=own)  # noqa: ASYNC220  hosts do that
+    yield _reference(env)
+
+
+@asynccontextmanager
+async def leaves_thread(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """Leaves a thread that keeps an interpreter from ending."""
     threading.Thread(target=time.sleep, args=(1e6,), name="left").start()
     yield _reference(env)

@@ -22,6 +22,7 @@ HOSTS = {
     "engine": "tests.conformance.hosts.engine.testing:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
+    "single": "tests.conformance.hosts.single_host:make_host",
 }
 DATABASES = ("sqlite", "postgresql")
 MODES: tuple[Mode, ...] = ("in-process", "child")
@@ -42,6 +43,7 @@ ONCE = [
     Combination("engine", "postgresql", "child"),
     Combination("odd", "postgresql", "child"),
     Combination("slow", "sqlite", "in-process"),
+    Combination("single", "sqlite", "in-process"),
 ]
 """Each host, each database and each mode at least once: the version that always runs."""
 ALL = [Combination(host, database, mode) for host in HOSTS for database in DATABASES for mode in MODES]

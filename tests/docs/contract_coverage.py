@@ -137,8 +137,10 @@ def _faults(sentence: Sentence, entry: Entry, ids: frozenset[str]) -> Iterator[s
 
 def checks_of(entry: Entry) -> list[str]:
     """Returns the ids of the checks that an entry names."""
+    if isinstance(entry, str):
+        return []
     found: list[str] = entry.get("checks", []) if isinstance(entry, Mapping) else entry
-    return [] if isinstance(found, str) else found
+    return found
 
 
 def _is_whole(entry: Entry) -> bool:

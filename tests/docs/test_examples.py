@@ -18,6 +18,7 @@ from litestar import Litestar
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
+from flowactions_conformance.kit.registry import PROFILES, select
 from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings import read_settings
 from tests.benchmarks.simulate import CASES, plot, row_of, simulate
@@ -97,7 +98,7 @@ def examples(path: Path, namespace: dict[str, Any]) -> list[Example]:
     return list(document.examples())
 
 
-@pytest.mark.parametrize("page", ["add-to-your-host.md", "receive-webhooks.md"])
+@pytest.mark.parametrize("page", ["add-to-your-host.md", "prove-your-host.md", "receive-webhooks.md"])
 def test_the_examples_of_a_guide_work(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block of a guide runs, in order, and its assertions hold."""
     monkeypatch.chdir(tmp_path)
@@ -122,6 +123,24 @@ async def _answer_of(app: Any) -> int:
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
         return (await client.get("/v1/webhooks/outbox")).status_code
+
+
+def test_what_the_guide_on_proving_shows_is_what_the_kit_has() -> None:
+    """The commands, options and profiles are those of the kit, and the failure is as the kit writes it."""
+    text = (ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
+    for line in re.findall(r"^python -m flowactions_conformance (.+)$", text, re.MULTILINE):
+        done = subprocess.run(
+            [sys.executable, "-m", "flowactions_conformance", shlex.split(line)[0], "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert all(word.split("=")[0] in done.stdout for word in shlex.split(line) if word.startswith("--"))
+    assert re.findall(r"^\| `(\w+)` \| [^`]", text, re.MULTILINE)[: len(PROFILES) - 1] == list(PROFILES[1:])
+    (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    (check,) = select(["LOAD-2"])
+    assert shown.startswith(f"FAIL  {check.id}  {check.title}\n  core, must\n  clause    {check.clause}\n")
+    assert all(f". {cause}\n" in shown for cause in check.causes)
 
 
 def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,15 @@ class MyDriver(HostDriver):
         raise NotImplementedError
 
     async def fail_commit(self) -> None:
-        """Profile "durability": make the commit of the next walk fail, so that its transaction rolls back."""
+        """Profile "durability": make the commit fail with which your host keeps the next run that is opened, once."""
+        raise NotImplementedError
+
+    async def handled(self, event_id: str) -> int:
+        """Profile "inbound": return how often your own data say that your host has handled this event."""
+        raise NotImplementedError
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """Profile "inbound": make your host fail when it handles this event next, once, as if its database had failed."""
         raise NotImplementedError
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import httpx
+
 
 def difference(expected: object, actual: object, path: str = "") -> str | None:
     """Returns the first difference between two JSON values in words; ``None``: they are equal.
@@ -44,3 +46,12 @@ def _of_objects(expected: Mapping[Any, Any], actual: object, path: str, where: s
             return found
     added = sorted(str(name) for name in actual if name not in expected)
     return f"{where} has {', '.join(added)}, which was not there" if added else None
+
+
+def json_object(answer: httpx.Response) -> Mapping[str, Any]:
+    """Returns an answer's JSON object; empty when it is none."""
+    try:
+        value = answer.json()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

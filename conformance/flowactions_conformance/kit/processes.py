@@ -136,6 +136,7 @@ class ChildProcess:
     async def stop(self) -> None:
         """See `Running.stop`."""
         if self._process is None or self._process.returncode is not None:
+            await self._close()
             return
         seconds = self._limit.stop
         self._process.send_signal(signal.SIGTERM)

@@ -1,332 +1,56 @@
-"""A flow engine in Django, which has no lifespan: integer ids, people known by a session cookie, tables of its own.
-
-Its tables are kept by Django's ORM in a SQLite file; the plugin keeps its own where its settings say.
-"""
-
-# ruff: noqa: DJ008  nobody reads these models' names
+"""The driver of the Django host: what is in its tables is written by Django's ORM, all else goes over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-import msgspec
 from asgiref.sync import sync_to_async
-from django.conf import settings as django_settings
-from django.db import connections, models
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import path
-from django.views.decorators.csrf import ensure_csrf_cookie
 
-from flowactions_conformance import Action, Env, Flow, HostDriver, Login, Step, Turn, World
-from flowactions_hookspecs import (
-    Agent,
-    ApiPrincipal,
-    DashboardPrincipal,
-    Deferred,
-    FlowActions,
-    FlowNodeOrigin,
-    Host,
-    Node,
-    Origin,
-    OriginGone,
-    Request,
-    ScopeRequest,
-    Walk,
+from flowactions_conformance import (
+    Action,
+    Env,
+    Flow,
+    HostDriver,
+    Login,
+    Step,
+    TriggerAction,
+    TriggerRef,
+    Turn,
+    World,
 )
-from tests.django_sites import configure, site
-
-configure()
+from flowactions_hookspecs import ExperienceTriggerRef, FlowActions
+from tests.conformance.hosts.django_engine import (
+    AgentRow,
+    Backend,
+    DjangoHost,
+    Event,
+    Experience,
+    FlowRow,
+    KitId,
+    Person,
+    Views,
+    close_database,
+    open_database,
+    session_store,
+)
+from tests.django_sites import site
 
 CSRF = "0123456789abcdefghijklmnopqrstuv"
-CATCH_UP_SECONDS = 5.0
-
-
-class _Row(models.Model):
-    class Meta:
-        abstract = True
-        app_label = "flows"
-
-
-class KitId(_Row):
-    """Every id of this host is an integer: the key of the row that has the kit's id."""
-
-    name: Any = models.CharField(max_length=200, unique=True)
-
-
-class Person(_Row):
-    kit: Any = models.CharField(max_length=200, unique=True)
-    organization: Any = models.BigIntegerField()
-    may_change: Any = models.BooleanField()
-
-
-class Backend(_Row):
-    token: Any = models.CharField(max_length=200, unique=True)
-    organization: Any = models.BigIntegerField()
-    agents: Any = models.JSONField(null=True)
-
-
-class AgentRow(_Row):
-    name: Any = models.CharField(max_length=200)
-    organization: Any = models.BigIntegerField()
-
-
-class FlowRow(_Row):
-    organization: Any = models.BigIntegerField()
-    agent: Any = models.BigIntegerField()
-    paced: Any = models.BooleanField()
-    items: Any = models.JSONField()
-
-
-class Run(_Row):
-    """``shown`` counts the content steps; -1 is before the first one, and as many as there are is the end."""
-
-    session: Any = models.CharField(max_length=64, unique=True)
-    flow: Any = models.JSONField()
-    user: Any = models.TextField()
-    content: Any = models.TextField()
-    shown: Any = models.IntegerField()
-    ended: Any = models.BooleanField()
-    halted: Any = models.BooleanField(default=False)
-
-
-class Owed(_Row):
-    run: Any = models.BigIntegerField()
-    step: Any = models.CharField(max_length=64, null=True)  # noqa: DJ001  none is the end of the flow
-
-
-MODELS = [KitId, Person, Backend, AgentRow, FlowRow, Run, Owed]
-
-
-def open_database(file: Path) -> str:
-    """Makes a host's tables, and returns the name by which Django knows the database."""
-    alias = secrets.token_hex(8)
-    options = {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
-    given = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file), "OPTIONS": options}
-    connections.settings[alias] = connections.configure_settings({"default": {}, alias: given})[alias]
-    connection = connections[alias]
-    there = connection.introspection.table_names()
-    with connection.schema_editor() as editor:
-        for model in MODELS:
-            if model._meta.db_table not in there:
-                editor.create_model(model)
-    return alias
-
-
-def close_database(alias: str) -> None:
-    """Closes the connection of the thread that calls this."""
-    connections[alias].close()
-
-
-class DjangoHost(Host):
-    """What the plugin asks of this host.
-
-    Args:
-        settings: handed to the plugin as they are.
-        alias: Django's name of the host's database.
-    """
-
-    def __init__(self, settings: Mapping[str, str], alias: str) -> None:
-        self.settings = settings
-        self._alias = alias
-
-    def _rows(self, model: Any) -> Any:
-        return model.objects.using(self._alias)
-
-    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
-        """The session, by its cookie: Django's middleware does not run for the plugins' routes."""
-        session = _session_store()(request.cookies.get("sessionid"))
-        person = await self._rows(Person).filter(kit=await session.aget("person")).afirst()
-        return person and DashboardPrincipal(
-            organization_id=str(person.organization),
-            user_id=str(person.pk),
-            user_name=person.kit,
-            may_change=person.may_change,
-        )
-
-    async def api_principal(self, request: Request) -> ApiPrincipal | None:
-        """A customer's backend, by its token."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        backend = await self._rows(Backend).filter(token=token).afirst() if scheme == "Bearer" else None
-        return backend and ApiPrincipal(
-            organization_id=str(backend.organization),
-            agent_ids=None if backend.agents is None else frozenset(backend.agents),
-        )
-
-    async def agent(self, agent_id: str) -> Agent | None:
-        """An agent; no text but that of an integer is an id."""
-        row = await self._rows(AgentRow).filter(pk=agent_id).afirst() if agent_id.isdecimal() else None
-        return row and _agent(row)
-
-    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
-        """The agents whose flows hold such a node."""
-        own = [flow async for flow in self._rows(FlowRow).filter(organization=organization_id)]
-        used = {flow.agent for flow in own for item in flow.items if item.get("type") == node_type}
-        return [_agent(row) async for row in self._rows(AgentRow).filter(pk__in=used).order_by("pk")]
-
-    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-        """The node as it is now."""
-        flow = await self._rows(FlowRow).filter(pk=flow_id, organization=organization_id).afirst()
-        items = flow.items if flow else []
-        return next((_node(item) for item in items if item["id"] == node_id and "type" in item), None)
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """The secret that the node has now."""
-        if isinstance(origin, FlowNodeOrigin):
-            node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-            if node is not None:
-                return node.config.get("webhookSecret") or None
-        raise OriginGone
-
-
-class Views:
-    """The host's own routes, all behind Django's sessions and its protection from cross-site requests."""
-
-    def __init__(self, host: DjangoHost, actions: FlowActions) -> None:
-        self._host = host
-        self._actions = actions
-        self._catching_up: asyncio.Task[None] | None = None
-        self.patterns = [
-            path("login", ensure_csrf_cookie(self.login)),
-            path("palette", self.palette),
-            path("flows/<int:flow>/open", self.open),
-            path("runs/<str:session>/next", self.next),
-        ]
-
-    async def login(self, request: Any) -> HttpResponse:
-        """GET sets the CSRF cookie, POST signs in."""
-        if request.method == "POST":
-            person = await self._host._rows(Person).filter(kit=request.POST.get("person")).afirst()
-            if person is None:
-                return HttpResponse(status=403)
-            await request.session.aset("person", person.kit)
-        return HttpResponse(status=204)
-
-    async def palette(self, request: Any) -> HttpResponse:
-        """What the editor offers."""
-        if await self._host.dashboard_principal(ScopeRequest(request.scope)) is None:
-            return HttpResponse(status=401)
-        described = [node_type.describe() for node_type in self._actions.node_types.values()]
-        return JsonResponse({"nodeTypes": described})
-
-    async def open(self, request: HttpRequest, flow: int) -> HttpResponse:
-        """Opens a flow as an end user."""
-        row = await self._host._rows(FlowRow).filter(pk=flow).afirst()
-        if row is None:
-            return HttpResponse(status=404)
-        given = json.loads(request.body)
-        run = await self._host._rows(Run).acreate(
-            session=secrets.token_urlsafe(24),
-            flow={"id": row.pk, "organization": row.organization, "agent": row.agent, "items": row.items},
-            user=given["user"],
-            content=given["content"],
-            shown=0 if row.items and "type" not in row.items[0] else -1,
-            ended=not row.paced,
-        )
-        for index, item in enumerate(row.items):
-            if "type" not in item:
-                continue
-            walk = _walk(run)
-            if row.paced:
-                step = next((each["id"] for each in row.items[index:] if "type" not in each), None)
-                walk = msgspec.structs.replace(walk, pacing=Deferred(step))
-            if (await self._actions.reach(walk, _node(item))).halt:
-                run.ended = run.halted = True
-                await run.asave(using=self._host._alias)
-                break
-        return _turn(run)
-
-    async def next(self, request: HttpRequest, session: str) -> HttpResponse:
-        """Goes on from the step that the browser shows."""
-        self._keep_catching_up()
-        rows = self._host._rows(Run)
-        run = await rows.filter(session=session).afirst()
-        if run is None:
-            return HttpResponse(status=404)
-        if run.ended or json.loads(request.body)["at"] != _step(run):
-            return _turn(run)
-        steps = _steps(run)
-        step = steps[run.shown + 1] if run.shown + 1 < len(steps) else None
-        advanced = await self._actions.advance(_walk(run), step)
-        if advanced.state == "running":
-            return _turn(run)
-        if advanced.state == "unavailable":
-            await self._host._rows(Owed).acreate(run=run.pk, step=step)
-        if advanced.state == "halted":
-            await rows.filter(pk=run.pk).aupdate(ended=True, halted=True)
-        else:
-            here = rows.filter(pk=run.pk, shown=run.shown, ended=False)
-            await here.aupdate(shown=run.shown + 1, ended=step is None)
-        return _turn(await rows.aget(pk=run.pk))
-
-    def _keep_catching_up(self) -> None:
-        # A site without a lifespan starts its own tasks with its first request.
-        if self._catching_up is None or self._catching_up.done():
-            self._catching_up = asyncio.create_task(self._catch_up())
-
-    async def _catch_up(self) -> None:
-        while True:
-            async for owed in self._host._rows(Owed).all():
-                run = await self._host._rows(Run).aget(pk=owed.run)
-                advanced = await self._actions.advance(_walk(run), owed.step)
-                if advanced.state == "halted":
-                    await self._host._rows(Run).filter(pk=run.pk).aupdate(ended=True, halted=True)
-                if advanced.state in {"done", "halted"}:
-                    await self._host._rows(Owed).filter(pk=owed.pk).adelete()
-            await asyncio.sleep(CATCH_UP_SECONDS)
-
-
-def _session_store() -> Any:
-    return import_module(django_settings.SESSION_ENGINE).SessionStore
-
-
-def _agent(row: Any) -> Agent:
-    return Agent(id=str(row.pk), name=row.name, organization_id=str(row.organization))
-
-
-def _node(item: dict[str, Any]) -> Node:
-    return Node(id=item["id"], type=item["type"], config=item["config"])
-
-
-def _walk(run: Any) -> Walk:
-    return Walk(
-        organization_id=str(run.flow["organization"]),
-        agent_id=str(run.flow["agent"]),
-        flow_id=str(run.flow["id"]),
-        run_id=f"run-{run.session}",
-        user_id=run.user,
-        content=run.content,
-    )
-
-
-def _steps(run: Any) -> list[str]:
-    return [item["id"] for item in run.flow["items"] if "type" not in item]
-
-
-def _step(run: Any) -> str | None:
-    steps = _steps(run)
-    return steps[run.shown] if not run.ended and 0 <= run.shown < len(steps) else None
-
-
-def _turn(run: Any) -> HttpResponse:
-    return JsonResponse({"session": run.session, "step": _step(run), "ended": run.ended})
 
 
 class DjangoDriver(HostDriver):
     """How the kit uses this host."""
 
-    claims = frozenset({"pacing", "tenancy", "scale"})
+    claims = frozenset({"inbound", "logic", "pacing", "scale", "tenancy"})
 
     def __init__(self, env: Env, alias: str) -> None:
         self._host = DjangoHost(env.settings, alias)
-        actions = FlowActions.load(self._host)
+        self._actions = actions = FlowActions.load(self._host)
         middleware = [
             "django.middleware.security.SecurityMiddleware",
             "django.contrib.sessions.middleware.SessionMiddleware",
@@ -348,7 +72,7 @@ class DjangoDriver(HostDriver):
 
         async def number(kit: str) -> str:
             if kit not in ids:
-                ids[kit] = str((await self._host._rows(KitId).aget_or_create(name=kit))[0].pk)
+                ids[kit] = await self._number(kit)
             return ids[kit]
 
         async def put(model: Any, key: dict[str, Any], **values: Any) -> str:
@@ -376,13 +100,31 @@ class DjangoDriver(HostDriver):
                 "items": [_item(item, await number(item.id)) for item in _plain(flow)],
             }
             await put(FlowRow, {"pk": await number(flow.id)}, **values)
+        for experience in world.experiences:
+            triggers = [
+                {
+                    "id": await number(trigger.id),
+                    "node": trigger.node and await number(trigger.node),
+                    "question": trigger.question and await number(trigger.question),
+                    "actions": [_action(action) for action in trigger.actions],
+                }
+                for trigger in experience.triggers
+            ]
+            owner = {
+                "organization": await number(experience.organization),
+                "agent": await number(experience.agent),
+            }
+            await put(Experience, {"pk": await number(experience.id)}, triggers=triggers, **owner)
         return ids
+
+    async def _number(self, kit: str) -> str:
+        return str((await self._host._rows(KitId).aget_or_create(name=kit))[0].pk)
 
     def headers(self, who: Login) -> Mapping[str, str]:
         """A person's session cookie, which is what `Views.login` sets; a backend's token."""
         if who.kind == "api":
             return {"authorization": f"Bearer {_token(who)}"}
-        session = _session_store()()
+        session = session_store()()
         session["person"] = who.id
         return {"cookie": f"sessionid={session._get_session_key()}"}
 
@@ -404,6 +146,26 @@ class DjangoDriver(HostDriver):
         """What it does when the user presses Next."""
         return await self._turn(f"/runs/{session}/next", {"at": step})
 
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Fires it as this host's own code does."""
+        found = ExperienceTriggerRef(
+            organization_id=await self._number(ref.organization),
+            agent_id=await self._number(ref.agent),
+            experience_id=await self._number(ref.experience),
+            trigger_row_id=await self._number(ref.trigger),
+            action_index=ref.action_index,
+        )
+        await self._actions.dispatch(found, firing_id=secrets.token_hex(8), occurred_at=datetime.now(UTC))
+
+    async def handled(self, event_id: str) -> int:
+        """Counts the event among those that were noted."""
+        count: int = await self._host._rows(Event).filter(name=event_id).acount()
+        return count
+
+    async def fail_auth_event(self, event_id: str) -> None:
+        """Has the host fail with the event once."""
+        self._host._failing_events.add(event_id)
+
     async def _turn(self, url: str, body: dict[str, Any]) -> Turn:
         answer = (await self._client.post(url, json=body)).raise_for_status()
         told = answer.json()
@@ -412,6 +174,11 @@ class DjangoDriver(HostDriver):
 
 def _token(who: Login) -> str:
     return f"token-of-{who.id}"
+
+
+def _action(action: TriggerAction) -> dict[str, Any]:
+    headers = [{"key": key, "value": value} for key, value in action.headers.items()]
+    return {"url": action.url, "secret": action.secret, "headers": headers}
 
 
 def _plain(flow: Flow) -> list[Step | Action]:

@@ -75,7 +75,7 @@ class ShopHost(Host):
     async def agent(self, agent_id: str) -> Agent | None:
         """The agent, whoever's it is: the plugin compares its organization with the caller's."""
         row = await self._get(agents, id=agent_id)
-        return row and Agent(**row)
+        return Agent(**row) if row else None
 
     async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
         """The agents whose flows hold such a node, for the card of the chat connection."""
@@ -102,7 +102,7 @@ class ShopHost(Host):
     async def _principal(self, kind: str, request: Request, of: type[Principal]) -> Principal | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         row = await self._get(tokens, id=token, kind=kind) if scheme.lower() == "bearer" else None
-        return row and msgspec.convert(row["principal"], of)
+        return msgspec.convert(row["principal"], of) if row else None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
@@ -274,7 +274,7 @@ def _let_writers_wait(connection: Any, _: object) -> None:
 class ShopDriver(HostDriver):
     """How the conformance kit uses this host: its data is written into the tables, all else goes over HTTP."""
 
-    claims = frozenset({"pacing", "tenancy", "scale"})
+    claims = frozenset({"pacing", "tenancy", "durability", "scale"})
 
     def __init__(self, host: ShopHost, app: FastAPI, env: Env) -> None:
         self.app = app
@@ -312,6 +312,20 @@ class ShopDriver(HostDriver):
     async def next(self, session: str, step: str | None = None) -> Turn:
         """What it does when the user presses Next."""
         return await self._turn(f"/runs/{session}/next", {"at": step})
+
+    async def fail_commit(self) -> None:
+        """The next transaction that writes a run is rolled back when it should be committed."""
+        engine, to_fail = self._host.database.sync_engine, [True]
+
+        @sa.event.listens_for(engine, "before_cursor_execute")
+        def before(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if statement.startswith("INSERT INTO runs") and to_fail:
+                connection.info["fails"] = to_fail.pop()
+
+        @sa.event.listens_for(engine, "commit")
+        def commit(connection: Any) -> None:
+            if connection.info.pop("fails", False):
+                raise RuntimeError("the commit fails, as the kit has asked")
 
     async def _turn(self, path: str, body: Data) -> Turn:
         answer = await self._client.post(path, json=body)

@@ -179,6 +179,6 @@ MUTANTS = [
         changed(_organization_by_name),
         kills="AUTH-5 TENANCY-1 TENANCY-3",
         spares="AUTH-1 HTTP-1 HTTP-10 TENANCY-2 TENANCY-5",
-        message="the person does not see exactly the delivery of the organization's own flow",
+        message="a person does not see the delivery of the organization's own flow",
     ),
 ]

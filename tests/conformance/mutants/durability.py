@@ -6,6 +6,7 @@ import base64
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, text
@@ -36,7 +37,24 @@ async def new_key(env: Env) -> AsyncIterator[ReferenceDriver]:
 
 
 def _sessions_in_memory(driver: ReferenceDriver) -> None:
-    store, sessions = driver.made.host.store, set[str]()
+    _keep_sessions(driver, set())
+
+
+def _sessions_written_at_stop(driver: ReferenceDriver) -> None:
+    file = Path(f"{driver.made.host.store.engine.url.database}.sessions")
+    sessions = set(file.read_text().split()) if file.exists() else set[str]()
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        file.write_text(" ".join(sessions))
+
+    driver.made.app._lifespan_managers.append(lifespan)
+    _keep_sessions(driver, sessions)
+
+
+def _keep_sessions(driver: ReferenceDriver, sessions: set[str]) -> None:
+    store = driver.made.host.store
     start, find = store.start_run, store.run
 
     async def start_run(run: Run, connection: Any) -> None:
@@ -96,15 +114,17 @@ MUTANTS = [
         "fresh-database",
         "The database is made anew at each start.",
         fresh_database,
-        kills="DURABILITY-1 DURABILITY-2 SCALE-2 SCALE-3 SCALE-4",
-        spares="TASK-3 SCALE-1",
+        kills="DURABILITY-1",
+        costly="DURABILITY-2 SCALE-2 SCALE-3 SCALE-4",
+        spares="TASK-3",
         message="a delivery that was pending is lost after a restart",
     ),
     mutant(
         "new-encryption-key",
         "The encryption key is made when the process starts.",
         new_key,
-        kills="DURABILITY-1 DURABILITY-2",
+        kills="DURABILITY-1",
+        costly="DURABILITY-2",
         spares="TASK-3",
         message="the encryption key is made anew at each start",
     ),
@@ -112,15 +132,26 @@ MUTANTS = [
         "sessions-in-memory",
         "Which sessions there are is kept in memory.",
         changed(_sessions_in_memory),
-        kills="DURABILITY-1 DURABILITY-2 SCALE-2 SCALE-4",
-        spares="DURABILITY-3 SCALE-1",
+        kills="DURABILITY-1",
+        costly="DURABILITY-2 SCALE-2 SCALE-4",
+        spares="DURABILITY-3",
         message="an end user's run cannot go on after a restart",
+    ),
+    mutant(
+        "sessions-written-at-stop",
+        "Which sessions there are is written when the host stops.",
+        changed(_sessions_written_at_stop),
+        kills="DURABILITY-2",
+        costly="SCALE-2 SCALE-4",
+        spares="DURABILITY-1",
+        message="what the host has written is kept back until it stops",
     ),
     mutant(
         "keys-forgotten",
         "The host empties a table of the plugin when it starts.",
         changed(_keys_forgotten),
-        kills="DURABILITY-1 DURABILITY-2",
+        kills="DURABILITY-1",
+        costly="DURABILITY-2",
         spares="TASK-3",
         message="an idempotency key is forgotten after a restart",
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import FlowActions
-from tests.conformance.mutants.mutant import changed, mutant
+from tests.conformance.mutants.mutant import changed, every_but, mutant
 
 _never_left: list[Any] = []
 
@@ -113,7 +113,8 @@ MUTANTS = [
         "lifespan-not-opened",
         "The app does not enter the lifespan of the plugins.",
         changed(_not_opened),
-        kills="TASK-1 TASK-2 TASK-3",
+        kills="TASK-1 TASK-3",
+        costly=every_but("LOAD-1 LOAD-2 EDIT-3 HTTP-3 HTTP-4 HTTP-5 HTTP-9 TASK-1 TASK-3"),
         spares="LOAD-1",
         message="the lifespan of the plugins is never opened",
     ),
@@ -121,7 +122,9 @@ MUTANTS = [
         "lifespan-without-tasks",
         "The process that serves opens the lifespan without tasks.",
         changed(_without_tasks),
-        kills="TASK-1 TASK-2 TASK-3 TASK-4 EAGER-2",
+        kills="TASK-1 TASK-3",
+        costly="TASK-2 TASK-4 EAGER-2 EAGER-4 EAGER-6 EAGER-7 EAGER-8 AUTH-5 PACING-10 LOGIC-1 LOGIC-2 LOGIC-3 LOGIC-4 "
+        "LOGIC-5 LOGIC-6 LOGIC-7 TENANCY-1 TENANCY-6 DURABILITY-1 DURABILITY-2 DURABILITY-3 DURABILITY-4 SCALE-1 SCALE-4",
         spares="LOAD-1 EAGER-1",
         message="the lifespan is opened with tasks=False",
     ),
@@ -134,12 +137,13 @@ MUTANTS = [
         message="opened only after the app has started to serve",
     ),
     mutant(
-        "loaded-twice",
+        "two-sets-of-tasks",
         "The walk and the routes have a FlowActions each, and both are opened.",
         changed(_loaded_twice),
-        kills="LOAD-1 TASK-1 TASK-2 TASK-3",
-        spares="TASK-4 EAGER-1",
-        message="one process of the host runs 2 lifespans of the plugins",
+        kills="LOAD-1 TASK-1",
+        costly="TASK-2 TASK-3",
+        spares="EAGER-1",
+        message="a process of the host runs 2 lifespans of the plugins",
     ),
     mutant(
         "lifespan-never-closed",

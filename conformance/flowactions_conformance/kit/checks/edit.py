@@ -55,21 +55,31 @@ async def _same(trial: Trial, name: str, *fields: str) -> None:
         )
 
 
-@check("EDIT-1", profile="core", clause="contract: NodeType; spec 2.1, 2.4", causes=DESCRIBED)
+@check(
+    "EDIT-1",
+    profile="core",
+    clause="contract: What a host does (Plugins), Structs; spec 2.1, 2.4",
+    causes=DESCRIBED,
+)
 async def shows_title_and_icon(trial: Trial) -> None:
     """The palette shows each node type's title, description, category and icon."""
     for name in (*OWN, NODE):
         await _same(trial, name, "title", "description", "category", "icon", "version")
 
 
-@check("EDIT-2", profile="core", clause="contract: NodeType; spec 2.1, 2.4", causes=DESCRIBED)
+@check(
+    "EDIT-2",
+    profile="core",
+    clause="contract: What a host does (Plugins), Structs; spec 2.1, 2.4",
+    causes=DESCRIBED,
+)
 async def gives_the_schema_unchanged(trial: Trial) -> None:
     """Each node type's schema and uiSchema reach the editor as the plugin gave them, falsy values too."""
     for name in (*OWN, NODE):
         await _same(trial, name, "configSchema", "uiSchema")
 
 
-@check("EDIT-3", profile="core", clause="contract: NodeType", causes=DESCRIBED)
+@check("EDIT-3", profile="core", clause="contract: What a host does (Plugins)", causes=DESCRIBED)
 async def shows_what_is_not_available(trial: Trial) -> None:
     """A node type that cannot work here is shown as unavailable, with the reason."""
     entry = await evidence.shown(trial, UNAVAILABLE)
@@ -83,14 +93,14 @@ async def shows_what_is_not_available(trial: Trial) -> None:
     trial.expect(entry.get("available") is True, f"the palette's entry of {NODE!r} is not shown as available")
 
 
-@check("EDIT-4", profile="core", clause="contract: NodeType, Pickers", causes=DESCRIBED)
+@check("EDIT-4", profile="core", clause="contract: What a host does (Plugins), Pickers", causes=DESCRIBED)
 async def gives_what_forms_need(trial: Trial) -> None:
     """The editor gets each node type's pickers, template variables and secret fields."""
     for name in (*OWN, NODE):
         await _same(trial, name, "pickers", "templateVariables", "secretFields")
 
 
-@check("EDIT-5", profile="core", clause="contract: Node; how-to: Show the nodes in your editor", causes=KEPT)
+@check("EDIT-5", profile="core", clause="contract: What a host does (Configs)", causes=KEPT)
 async def keeps_the_config(trial: Trial) -> None:
     """A node's config reaches the node as it was saved: falsy values, unknown keys, unicode and numbers."""
     node = trial.probe("kept", **CONFIG)

@@ -15,6 +15,7 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_conformance.kit import evidence
 from flowactions_conformance.kit.chat import INSTALL, connect
+from flowactions_conformance.kit.compare import json_object
 from flowactions_conformance.kit.probe import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.routes import ROUTES as OWN_ROUTES
@@ -23,12 +24,13 @@ from flowactions_conformance.kit.samples import (
     BODIES,
     HEADERS,
     METHODS,
+    PIECE_BYTES,
+    PIECES,
     PROBLEM,
     QUERY,
     REDIRECTS,
 )
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Login
 
 ECHO: Final = f"{ROUTES}/echo"
 ANSWER: Final = f"{ROUTES}/answer"
@@ -64,7 +66,7 @@ async def _echo(trial: Trial, method: str = "POST", query: str = "", **sending: 
 @check(
     "HTTP-1",
     profile="core",
-    clause="contract: The facade, Wrapping; spec 4",
+    clause="contract: What a host does (Routes); http: HTTP routes; spec 4",
     causes=(
         "actions.route_handlers are not mounted, or not all of them",
         "they are mounted below another path than the driver's prefix",
@@ -93,7 +95,7 @@ async def answers_at_every_path(trial: Trial) -> None:
 @check(
     "HTTP-2",
     profile="core",
-    clause="contract: The facade, Pickers",
+    clause="contract: What a host does (Routes), The facade, Pickers",
     causes=(
         "the routes are mounted below a path that FlowActions does not know: load(prefix=…) writes it into the palette",
     ),
@@ -113,7 +115,7 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
             )
 
 
-@check("HTTP-3", profile="core", clause="contract: Wrapping; spec 5.3, 5.4", causes=PASSING)
+@check("HTTP-3", profile="core", clause="contract: What a host does (Routes); spec 5.3, 5.4", causes=PASSING)
 async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
@@ -127,20 +129,21 @@ async def request_bodies_pass(trial: Trial) -> None:
             trial.equal(headers.get(name), value, f"the header {name} reached the plugin changed, with {what}")
 
     async def pieces() -> AsyncIterator[bytes]:
-        for number in range(8):
-            yield bytes([number]) * 16_384
+        for number in range(PIECES):
+            yield bytes([number]) * PIECE_BYTES
 
     seen = await _echo(trial, content=pieces(), headers={"content-type": "application/octet-stream"})
     expected = b"".join([piece async for piece in pieces()])
+    got = base64.b64decode(seen["body"])
     trial.expect(
-        base64.b64decode(seen["body"]) == expected,
-        "a body that came in pieces reached the plugin changed",
+        got == expected,
+        "a body of a mebibyte, which came in pieces, reached the plugin changed",
         expected=f"{len(expected)} bytes",
-        actual=f"{len(base64.b64decode(seen['body']))} bytes",
+        actual=f"{len(got)} bytes",
     )
 
 
-@check("HTTP-4", profile="core", clause="contract: Wrapping", causes=PASSING)
+@check("HTTP-4", profile="core", clause="contract: What a host does (Routes)", causes=PASSING)
 async def method_and_query_pass(trial: Trial) -> None:
     """Each method and the query, as it is written, reach the plugin unchanged."""
     await trial.seed()
@@ -150,7 +153,7 @@ async def method_and_query_pass(trial: Trial) -> None:
         trial.equal(seen["query"], QUERY, f"the query of a {method} reached the plugin changed")
 
 
-@check("HTTP-5", profile="core", clause="contract: Wrapping", causes=REWRITING)
+@check("HTTP-5", profile="core", clause="contract: What a host does (Routes)", causes=REWRITING)
 async def answers_pass(trial: Trial) -> None:
     """Status, headers and bytes of a plugin's answer reach the client unchanged, whatever the status."""
     await trial.seed()
@@ -163,21 +166,27 @@ async def answers_pass(trial: Trial) -> None:
             trial.equal(answer.headers.get(name), value, f"the header {name} of a {status} was changed")
 
 
-@check("HTTP-6", profile="core", clause="http: Problems; spec 7.3", causes=REWRITING)
+@check(
+    "HTTP-6",
+    profile="core",
+    clause="contract: What a host does (Routes); http: Problems; spec 7.3",
+    causes=REWRITING,
+)
 async def problems_pass(trial: Trial) -> None:
     """The problems that the plugin answers reach the client as it wrote them."""
     await trial.seed()
     missing = f"/v1/webhooks/outbox/{trial.id('missing')}"
-    for method, path, who, status, code in (
-        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, 400, "invalid_request"),
-        ("POST", EVENTS, None, 401, "unauthorized"),
-        ("GET", missing, trial.author, 404, "not_found"),
-        ("POST", "/integrations/nodes/check", trial.author, 400, "invalid_request"),
-        ("GET", "/integrations/chat/channels", trial.author, 409, "not_connected"),
+    text: dict[str, Any] = {"content": "no JSON", "headers": {"content-type": "text/plain"}}
+    for method, path, who, sending, status, code in (
+        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, {}, 400, "invalid_request"),
+        ("POST", EVENTS, None, {}, 401, "unauthorized"),
+        ("GET", missing, trial.author, {}, 404, "not_found"),
+        ("POST", "/integrations/nodes/check", trial.author, {}, 400, "invalid_request"),
+        ("POST", "/integrations/nodes/check", trial.author, text, 415, "unsupported_media_type"),
     ):
-        answer = await trial.request(method, path, who=who)
+        answer = await trial.request(method, path, who=who, **sending)
         trial.equal(answer.status_code, status, f"the problem of {method} {path} has another status")
-        problem = _json(answer)
+        problem = json_object(answer)
         trial.expect(
             answer.headers.get("content-type", "").startswith(PROBLEM) and problem.get("code") == code,
             f"the problem that the plugin answers to {method} {path} was rewritten",
@@ -189,7 +198,12 @@ async def problems_pass(trial: Trial) -> None:
         trial.equal(answer.headers.get("cache-control"), "no-store", "a problem may be stored by caches")
 
 
-@check("HTTP-7", profile="core", clause="http: HTTP routes; spec 5.4", causes=OPEN)
+@check(
+    "HTTP-7",
+    profile="core",
+    clause="contract: What a host does (Credentials); http: HTTP routes; spec 5.4",
+    causes=OPEN,
+)
 async def open_routes_stay_open(trial: Trial) -> None:
     """Requests that carry a signature, or what a plugin asks for, instead of the host's credential get through."""
     body = json.dumps({"type": "url_verification", "challenge": trial.token}, separators=(",", ":")).encode()
@@ -201,14 +215,15 @@ async def open_routes_stay_open(trial: Trial) -> None:
     }
     answer = await trial.request("POST", EVENTS, content=body, headers=signed)
     trial.expect(
-        answer.status_code == 200 and _json(answer).get("challenge") == trial.token,
+        answer.status_code == 200 and json_object(answer).get("challenge") == trial.token,
         f"a signed POST {EVENTS}, as the chat provider sends it, did not get the plugin's answer",
         expected="200 with the challenge",
         actual=f"{answer.status_code} {answer.text[:500]}",
     )
     answer = await trial.request("POST", "/webhooks/auth", json={})
     trial.expect(
-        answer.status_code in {401, 503} and _json(answer).get("code") in {"unauthorized", "not_configured"},
+        answer.status_code in {401, 503}
+        and json_object(answer).get("code") in {"unauthorized", "not_configured"},
         "an unsigned POST /webhooks/auth did not get the plugin's answer",
         expected="the plugin's problem unauthorized, or not_configured without a secret",
         actual=f"{answer.status_code} {answer.text[:500]}",
@@ -217,7 +232,7 @@ async def open_routes_stay_open(trial: Trial) -> None:
         for method in ("POST", "PUT", "DELETE"):
             answer = await trial.request(method, ECHO, content=b"a=1", headers={"content-type": media_type})
             trial.expect(
-                answer.status_code == 200 and _json(answer).get("method") == method,
+                answer.status_code == 200 and json_object(answer).get("method") == method,
                 f"{method} {ECHO} as {media_type}, which asks for no credential, did not get the plugin's answer",
                 expected="200 from the plugin",
                 actual=f"{answer.status_code} {answer.text[:500]}",
@@ -235,7 +250,7 @@ async def open_routes_stay_open(trial: Trial) -> None:
 @check(
     "HTTP-8",
     profile="core",
-    clause="contract: Wrapping; http: HTTP routes; spec 5.2",
+    clause="contract: What a host does (Routes); http: HTTP routes; spec 5.2",
     causes=(
         "the host follows or rewrites redirects",
         "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
@@ -278,29 +293,35 @@ async def redirects_and_cookies_pass(trial: Trial) -> None:
 @check(
     "HTTP-9",
     profile="core",
-    clause="http: Problems",
+    clause="contract: What a host does (Routes); http: Problems",
     causes=("the host's handler for paths that do not exist fails: the log has the error",),
 )
 async def unknown_paths_are_not_errors(trial: Trial) -> None:
     """A path below those of the plugins that nobody has is the host's to answer, and no server error."""
     await trial.seed()
-    for path in (
+    paths = (
         f"/integrations/nobody-{trial.token}/x",
         f"{ROUTES}/nothing",
         "/integrations",
-        f"/v1/webhooks/nothing-{trial.token}",
-        "/webhooks/nothing",
-    ):
-        for method in ("GET", "POST"):
-            for who in (trial.author, None):
-                await _no_error(trial, method, path, who)
-    await _no_error(trial, "PUT", "/v1/webhooks/outbox", trial.author)
+        "/v1/webhooks/nothing",
+    )
+    asked = [
+        (method, path, who) for path in paths for method in ("GET", "POST") for who in (trial.author, None)
+    ]
+    for method, path, who in (*asked, ("PUT", "/v1/webhooks/outbox", trial.author)):
+        answer = await trial.request(method, path, who=who)
+        trial.expect(
+            answer.status_code < 500,
+            f"{method} {path}, which nobody has, is a server error",
+            expected="404, or the host's own answer",
+            actual=f"{answer.status_code} {answer.text[:500]}",
+        )
 
 
 @check(
     "HTTP-10",
     profile="core",
-    clause="http: How an install ends; spec 4.1, 5.2",
+    clause="contract: What a host does (Credentials); http: How an install ends; spec 4.1, 5.2",
     causes=("dashboard_principal answers for the install with another person than for the callback",),
 )
 async def chat_can_be_connected(trial: Trial) -> None:
@@ -308,7 +329,7 @@ async def chat_can_be_connected(trial: Trial) -> None:
     await trial.seed()
     workspace = await connect(trial, trial.author)
     answer = await trial.request("GET", "/integrations/chat/connection", who=trial.author)
-    card = _json(answer).get("data") or {}
+    card = json_object(answer).get("data") or {}
     trial.equal(
         (answer.status_code, card.get("workspace", {}).get("id"), card.get("status")),
         (200, workspace.id, "active"),
@@ -325,21 +346,3 @@ async def _answer(trial: Trial, status: int, headers: Sequence[tuple[str, str]],
     """Has the probe answer."""
     wanted = {"status": status, "body_base64": base64.b64encode(body).decode(), "headers": list(headers)}
     return await trial.request("POST", ANSWER, who=trial.author, json=wanted)
-
-
-async def _no_error(trial: Trial, method: str, path: str, who: Login | None) -> None:
-    answer = await trial.request(method, path, who=who)
-    trial.expect(
-        answer.status_code < 500,
-        f"{method} {path}, which nobody has, is a server error",
-        expected="404, or the host's own answer",
-        actual=f"{answer.status_code} {answer.text[:500]}",
-    )
-
-
-def _json(answer: httpx.Response) -> Mapping[str, Any]:
-    try:
-        value = answer.json()
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

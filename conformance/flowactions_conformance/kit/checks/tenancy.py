@@ -73,7 +73,12 @@ class Pair:
         )
 
 
-@check("TENANCY-1", profile="tenancy", clause="contract: Walk; http: HTTP routes; spec 4.3", causes=OTHERS)
+@check(
+    "TENANCY-1",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants); http: HTTP routes; spec 4.3",
+    causes=OTHERS,
+)
 async def deliveries_are_their_organizations(trial: Trial) -> None:
     """A delivery is seen, and retried or cancelled, by its own organization only."""
     pair = Pair(trial)
@@ -102,7 +107,12 @@ async def deliveries_are_their_organizations(trial: Trial) -> None:
             await _answers(trial, method, f"{OUTBOX}/{shown[who]}{path}", other, HIDDEN, "another organization")
 
 
-@check("TENANCY-2", profile="tenancy", clause="http: The connection card; spec 2.2", causes=OTHERS)
+@check(
+    "TENANCY-2",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants); http: The connection card; spec 2.2",
+    causes=OTHERS,
+)
 async def a_connection_is_its_organizations(trial: Trial) -> None:
     """A chat connection is seen, used and removed by its own organization only."""
     pair = Pair(trial)
@@ -125,7 +135,7 @@ async def a_connection_is_its_organizations(trial: Trial) -> None:
 @check(
     "TENANCY-3",
     profile="tenancy",
-    clause="contract: What a host provides; spec 2.2",
+    clause="contract: What a host does (Tenants), What a host provides (agents_using); spec 2.2",
     causes=(
         "agents_using looks at the flows of all organizations: keep to the organization_id that it is given",
         "agents_using returns every agent: keep to those whose flows have a node of the type that it is given",
@@ -162,7 +172,7 @@ async def the_card_names_own_agents(trial: Trial) -> None:
 @check(
     "TENANCY-4",
     profile="tenancy",
-    clause="contract: What a host provides; http: Trigger a logic webhook; spec 4.2",
+    clause="contract: What a host does (Tenants); http: Trigger a logic webhook; spec 4.2",
     causes=(
         "Host.agent answers with the caller's organization instead of the agent's own",
         "api_principal names a fixed organization, or the first one that is found",
@@ -183,7 +193,7 @@ async def backends_keep_to_their_organization(trial: Trial) -> None:
 @check(
     "TENANCY-5",
     profile="tenancy",
-    clause="http: How an install ends; spec 5.2",
+    clause="contract: What a host does (Tenants); http: How an install ends; spec 5.2",
     causes=("dashboard_principal names the same organization for everybody",),
 )
 async def an_install_is_its_organizations(trial: Trial) -> None:
@@ -210,7 +220,7 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
 @check(
     "TENANCY-6",
     profile="tenancy",
-    clause="contract: What a host provides (signing_secret, node); spec 5.3",
+    clause="contract: What a host does (Tenants), What a host provides (signing_secret, node); spec 5.3",
     causes=(
         "signing_secret finds the node by flow and node, without origin.organization_id",
         "ids of flows and nodes are taken for unguessable",
@@ -253,7 +263,7 @@ async def a_secret_signs_for_its_organization(trial: Trial) -> None:
 @check(
     "TENANCY-7",
     profile="tenancy",
-    clause="contract: What a host provides (logic_action); spec 4.2",
+    clause="contract: What a host does (Tenants), What a host provides (logic_action); spec 4.2",
     causes=(
         "logic_action finds the experience by its id alone: look it up by all ids of the reference",
         "the path's agent is checked, and then not used",

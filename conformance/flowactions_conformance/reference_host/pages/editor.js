@@ -10,6 +10,7 @@ const STEP_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" f
 let types = {};
 let flow = null;
 let selected = null;
+let problems = [];
 
 const typeOf = (item) => (item.kind === "step" ? STEP : types[item.type]);
 const iconOf = (item) => icon(item.kind === "step" ? STEP_ICON : (types[item.type]?.icon ?? ""));
@@ -85,6 +86,7 @@ function drawItems() {
         h("button", { class: "choice", "aria-current": String(item === selected), click: () => select(item) }, iconOf(item), h("span", {}, name), h("small", {}, summary(item))),
         h("div", { class: "moves" }, ...moves),
         h("button", { class: "quiet small", "aria-label": `Remove: ${name}`, click: () => remove(item) }, "×"),
+        ...problems.filter(({ nodeId }) => nodeId === item.id).map((problem) => h("p", { class: problem.severity === "error" ? "problem error" : "problem muted" }, problem.message)),
       );
     }),
   );
@@ -127,6 +129,7 @@ function nameOf(nodeId) {
 async function open(id) {
   flow = (await call(`/api/flows/${id}`)).data;
   selected = null;
+  problems = [];
   history.replaceState(null, "", `?flow=${encodeURIComponent(id)}`);
   $("#flow-title").textContent = flow.name;
   $("#flow-name").value = flow.name;
@@ -144,7 +147,8 @@ async function save() {
   const { items } = flow;
   const body = { name: $("#flow-name").value, kind: $("#flow-kind").value, agentId: $("#flow-agent").value, items };
   try {
-    await call(`/api/flows/${flow.id}`, { method: "PUT", body });
+    ({ problems } = await call(`/api/flows/${flow.id}`, { method: "PUT", body }));
+    drawItems();
     $("#flow-title").textContent = body.name;
     $("#status").textContent = "Saved";
     await drawFlows();

@@ -1,0 +1,279 @@
+"""The commands of ``python -m flowactions_conformance``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flowactions_conformance.__main__ import main
+from flowactions_conformance.commands.init import module_of
+from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
+from flowactions_conformance.kit.outcomes import CheckFailed, NotTestable, Status
+from flowactions_conformance.kit.registry import Check, all_checks
+from flowactions_conformance.kit.requirements import COMMAND, differences, frozen, required_now
+from flowactions_conformance.kit.runner import _judged
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = "flowactions_conformance.reference_host.testing:make_host"
+IDLE = "tests.conformance.misbehaving:fails_everything"
+SAFETY_SECONDS = 300
+
+
+class TestRun:
+    """``run``."""
+
+    def test_without_a_host_it_lists_the_checks(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Each in one line: id, profile, level, since, title."""
+        assert main(["run", "--list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == [check.id for check in all_checks()]
+        assert main(["run", "--list", "--check", "PACING"]) == 0
+        assert all(line.startswith("PACING-") for line in capsys.readouterr().out.splitlines())
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "name the factory that makes your host"),
+            (["a.b:c", "--check", "EAGRE"], "there is no check, group or profile 'EAGRE'; groups are LOAD, "),
+            (["a.b:c", "--database", "sqlite:///x"], "--database takes the URL of a PostgreSQL"),
+            (["a.b:c", "--baseline", "nowhere.toml"], "the baseline nowhere.toml cannot be read"),
+        ],
+    )
+    def test_a_wrong_command_line_is_told_in_one_line(
+        self, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """With exit status 2."""
+        assert main(["run", *arguments]) == 2
+        told = capsys.readouterr()
+        assert says in told.err
+        assert len(told.err.splitlines()) == 1
+        assert told.out == ""
+
+    def test_a_factory_that_is_not_there_is_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """It is the driver's fault, not the host's."""
+        assert main(["run", "no_such_package.testing:make_host"]) == 2
+        told = capsys.readouterr()
+        assert "no_such_package.testing cannot be imported: ModuleNotFoundError" in told.out
+        assert "ERROR: no check ran" in told.out
+
+    def test_a_baseline_accepts_failures_and_must_be_current(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A known failure is no failure; one that passes again fails until its entry is removed."""
+        known = tmp_path / "known.toml"
+        known.write_text('LOAD-2 = "the palette is being rewritten"\n')
+        assert main(["run", IDLE, "--check", "LOAD-2", "--baseline", str(known)]) == 0
+        text = capsys.readouterr().out
+        assert "KNOWN  LOAD-2" in text
+        assert "accepted  the palette is being rewritten" in text
+        assert main(["run", REFERENCE, "--check", "LOAD-2", "--baseline", str(known)]) == 1
+        assert "LOAD-2 is in the baseline and passes: remove it there" in capsys.readouterr().out
+
+    def test_no_check_of_a_claimed_profile_is_no_success(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A run in which everything was skipped proves nothing."""
+        host = tmp_path / "core_only.py"
+        host.write_text(
+            "from flowactions_conformance.reference_host.testing import ReferenceDriver, make_host as reference\n"
+            "from contextlib import asynccontextmanager\n\n"
+            "@asynccontextmanager\n"
+            "async def make_host(env):\n"
+            "    async with reference(env) as driver:\n"
+            "        driver.claims = frozenset()\n"
+            "        yield driver\n"
+        )
+        sys.path.insert(0, str(tmp_path))
+        try:
+            assert main(["run", "core_only:make_host", "--check", "pacing"]) == 1
+        finally:
+            sys.path.remove(str(tmp_path))
+        assert "NOT PROVED: no check ran" in capsys.readouterr().out
+
+    def test_colours_are_for_terminals(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A file or a pipe gets none."""
+        main(["run", "no_such_package.testing:make_host"])
+        assert "\x1b" not in capsys.readouterr().out
+
+
+class TestBaseline:
+    """The file of accepted failures."""
+
+    @pytest.mark.parametrize(
+        ("name", "text", "found"),
+        [
+            ("b.toml", 'EAGER-1 = "slow"\n', {"EAGER-1": "slow"}),
+            ("b.json", '{"EAGER-1": "slow"}', {"EAGER-1": "slow"}),
+            ("b.toml", "", {}),
+        ],
+    )
+    def test_ids_and_reasons_are_read(self, name: str, text: str, found: object, tmp_path: Path) -> None:
+        """TOML, or JSON by the file's name."""
+        (tmp_path / name).write_text(text)
+        assert read_baseline(tmp_path / name) == found
+
+    @pytest.mark.parametrize(
+        ("name", "text", "says"),
+        [
+            ("b.toml", 'EAGER-1 = ""\n', "gives no reason for EAGER-1"),
+            ("b.toml", "EAGER-1 = true\n", "gives no reason for EAGER-1"),
+            ("b.toml", "EAGER-1\n", "cannot be read"),
+            ("b.toml", 'A-1 = "x"\nA-1 = "y"\n', "cannot be read"),
+            ("b.json", '{"A-1": "x", "A-1": "y"}', "named twice"),
+            ("b.json", "[]", "must map check ids to reasons"),
+        ],
+    )
+    def test_a_reason_is_required(self, name: str, text: str, says: str, tmp_path: Path) -> None:
+        """An acceptance that nobody explains is none."""
+        (tmp_path / name).write_text(text)
+        with pytest.raises(BaselineInvalid, match=says):
+            read_baseline(tmp_path / name)
+
+    def test_a_check_that_does_not_exist_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A misspelt id would accept nothing, silently."""
+        (tmp_path / "b.toml").write_text('EAGER-999 = "x"\n')
+        assert main(["run", REFERENCE, "--baseline", str(tmp_path / "b.toml")]) == 2
+        assert "the baseline names checks that do not exist: EAGER-999" in capsys.readouterr().err
+
+
+class TestRequirements:
+    """What the contract's version requires is frozen."""
+
+    def test_nothing_required_was_removed_added_or_changed(self) -> None:
+        """A passing host still passes after an upgrade of the kit; what is new has since=None."""
+        assert differences(required_now(all_checks()), frozen()) == [], COMMAND
+
+    def test_each_difference_is_found(self) -> None:
+        """Removed, added, moved to another profile, or asking for something else."""
+        now = required_now(all_checks())
+        then = frozen()
+        id_, requirement = next(iter(then.required.items()))
+        for changed in (
+            {each: now[each] for each in now if each != id_},
+            {**now, "LOAD-999": requirement},
+            {**now, id_: type(requirement)(profile="scale", title=requirement.title, since=requirement.since)},
+            {
+                **now,
+                id_: type(requirement)(profile=requirement.profile, title="More.", since=requirement.since),
+            },
+        ):
+            assert len(differences(changed, then)) == 1
+
+    @pytest.mark.parametrize(
+        ("level", "since", "failed", "untested"),
+        [
+            ("must", "1.0", Status.FAIL, Status.NOT_TESTABLE),
+            ("must", None, Status.WARN, Status.WARN),
+            ("should", "1.0", Status.WARN, Status.WARN),
+        ],
+    )
+    def test_a_provisional_check_only_warns(
+        self, level: str, since: str | None, failed: Status, untested: Status
+    ) -> None:
+        """As one that the contract only advises."""
+        check: Check = all_checks()[0]._replace(level=level, since=since)
+        assert _judged(check, CheckFailed("x"))[0] is failed
+        assert _judged(check, NotTestable("x"))[0] is untested
+        assert _judged(check, ValueError("x"))[0] is Status.ERROR
+
+
+class TestInit:
+    """``init``."""
+
+    def test_it_writes_a_host_whose_gaps_are_all_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The printed line runs as it is, and names everything that core needs, at once."""
+        monkeypatch.chdir(tmp_path)
+        assert main(["init"]) == 0
+        command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+        assert command[:4] == ["python", "-m", "flowactions_conformance", "run"]
+        done = subprocess.run(
+            [sys.executable, *command[1:]], capture_output=True, text=True, check=False, timeout=SAFETY_SECONDS
+        )
+        assert done.returncode == 2
+        missing = re.findall(r"^ {14}(\w+): ", done.stdout, re.MULTILINE)
+        assert missing == ["app", "seed", "palette", "open", "next", "headers"]
+
+    def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """What an author has written stays."""
+        path = tmp_path / "host.py"
+        path.write_text("mine")
+        assert main(["init", str(path)]) == 2
+        assert path.read_text() == "mine"
+        assert "exists, and is left as it is" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("name", ["host.txt", "no/such/folder/host.py"])
+    def test_a_path_that_cannot_be_used_is_told(
+        self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """In one line."""
+        assert main(["init", str(tmp_path / name)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        ("path", "module"),
+        [("h.py", "h"), ("a/b.py", "a.b"), ("src/a/b.py", "a.b"), ("../x/h.py", "h"), ("my-app/h.py", "h")],
+    )
+    def test_the_factory_is_named_as_it_is_imported(
+        self, path: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """From the working directory, or its ``src``."""
+        monkeypatch.chdir(tmp_path)
+        assert module_of(Path(path)) == module
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (
+            ["chat-provider"],
+            "FLOWACTIONS_ENVIRONMENT CHAT_CLIENT_ID CHAT_CLIENT_SECRET CHAT_SIGNING_SECRET CHAT_API_URL CHAT_AUTHORIZE_URL",
+        ),
+        (["receiver", "--secret", "s3cret"], "FLOWACTIONS_ENVIRONMENT WEBHOOK_URL WEBHOOK_SECRET"),
+    ],
+)
+def test_a_fake_is_served_with_its_settings_until_ctrl_c(command: list[str], names: str) -> None:
+    """The lines can be copied, what they name answers, and Ctrl+C ends it without an error."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flowactions_conformance", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if "Ctrl+C" in line:
+                break
+        found = dict(re.findall(r"^([A-Z_]+)=(.+)$", "\n".join(lines), re.MULTILINE))
+        assert list(found) == names.split()
+        if "WEBHOOK_URL" in found:
+            assert found["WEBHOOK_SECRET"] == "s3cret"
+            assert httpx.post(found["WEBHOOK_URL"], timeout=SAFETY_SECONDS).status_code == 200
+        else:
+            assert httpx.post(f"{found['CHAT_API_URL']}auth.test", timeout=SAFETY_SECONDS).json()["ok"] is False
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SAFETY_SECONDS)
+    assert process.returncode == 0
+    assert errors == ""
+
+
+def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, which says how to give another."""
+    assert main(["receiver", "--port", "99999"]) == 2
+    assert "give another with --port" in capsys.readouterr().err

@@ -1,0 +1,257 @@
+"""What the kit says of a run: on the terminal, as JSON, as a page and as a badge."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Status
+from flowactions_conformance.kit.registry import PROFILES
+from flowactions_conformance.kit.report.badge import badge
+from flowactions_conformance.kit.report.html import page
+from flowactions_conformance.kit.report.summary import headline, profiles
+from flowactions_conformance.kit.report.terminal import Paint, report_text
+from flowactions_conformance.kit.report.written import COMMAND, SCHEMA, schema, write_report
+
+HOSTILE = "</pre></style><script>alert(1)</script><img src=x onerror=alert(2)>&lt; \x1b[2J\r\udce9"
+
+
+def a_result(id_: str, status: Status, **more: object) -> CheckResult:
+    """A check's result, with a finding unless it passed."""
+    found = None
+    if status not in {Status.PASS, Status.NOT_CLAIMED}:
+        found = Finding(
+            message=f"what is wrong in {id_}",
+            expected="one request\nwith the run's id",
+            actual="two requests",
+            causes=("the host calls advance() twice", "the lock is released too early"),
+        )
+    fields = {
+        "id": id_,
+        "profile": "core",
+        "title": f"Title of {id_}.",
+        "clause": "contract: Advancing; spec 3.2",
+        "level": "must",
+        "since": "1.0",
+        "status": status,
+        "finding": found,
+        "timeline": (
+            Moment(at=0.1, source="kit", text="open flow-1"),
+            Moment(at=1.25, source="probe", text="reach"),
+        ),
+        "seconds": 1.5,
+        "rerun": f"python -m flowactions_conformance run mypkg.testing:make_host --check {id_}",
+        **more,
+    }
+    return msgspec.convert(fields, CheckResult, from_attributes=True)
+
+
+def a_report(*results: CheckResult, **more: object) -> Report:
+    """A report of a host that claims ``core`` and ``pacing``."""
+    fields: dict[str, object] = {
+        "host": "mypkg.testing:make_host",
+        "contract": "1.0",
+        "kit": "0.2.0",
+        "mode": "in-process",
+        "database": "sqlite",
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "seconds": 12.34,
+        "claims": ("core", "pacing"),
+        "results": results,
+        **more,
+    }
+    return Report(**fields)  # type: ignore[arg-type]
+
+
+PASSED = a_report(
+    a_result("EAGER-1", Status.PASS),
+    a_result("PACING-1", Status.PASS, profile="pacing"),
+    a_result("LOOPS-1", Status.NOT_CLAIMED, profile="loops"),
+)
+FAILED = a_report(
+    a_result("EAGER-1", Status.PASS),
+    a_result("EAGER-2", Status.FAIL),
+    a_result("HALT-1", Status.WARN, level="should"),
+    a_result("HALT-2", Status.NOT_TESTABLE),
+    a_result("HALT-3", Status.WARN, since=None),
+    a_result("PACING-1", Status.KNOWN, profile="pacing", known="issue 12"),
+    a_result("LOOPS-1", Status.NOT_CLAIMED, profile="loops"),
+)
+
+
+class TestExitStatus:
+    """What a run means for whoever started it."""
+
+    @pytest.mark.parametrize(
+        ("report", "status"),
+        [
+            (PASSED, 0),
+            (FAILED, 1),
+            (a_report(), 1),
+            (a_report(a_result("LOOPS-1", Status.NOT_CLAIMED, profile="loops")), 1),
+            (a_report(a_result("EAGER-1", Status.WARN)), 0),
+            (a_report(a_result("EAGER-1", Status.KNOWN)), 0),
+            (a_report(a_result("EAGER-1", Status.NOT_TESTABLE)), 1),
+            (a_report(a_result("EAGER-1", Status.ERROR), a_result("EAGER-2", Status.FAIL)), 2),
+            (a_report(a_result("EAGER-1", Status.PASS), stale_baseline=("EAGER-1",)), 1),
+            (a_report(a_result("EAGER-1", Status.PASS), error=Finding(message="gone")), 2),
+        ],
+    )
+    def test_only_a_run_in_which_something_passed_and_nothing_failed_is_a_success(
+        self, report: Report, status: int
+    ) -> None:
+        """No check run, a stale baseline, an error: none of them is a success."""
+        assert report.exit_status == status
+        assert (badge(report)["color"] in {"brightgreen", "yellow"}) is (status == 0)
+
+
+class TestTerminal:
+    """The text."""
+
+    def test_a_failure_says_all_that_is_known(self) -> None:
+        """Clause, expected, actual, usual causes, timeline, and the line that reruns it."""
+        text = report_text(FAILED)
+        block = text[text.index("FAIL  EAGER-2") : text.index("NOT TESTABLE  HALT-2")]
+        assert block.splitlines()[:13] == [
+            "FAIL  EAGER-2  Title of EAGER-2.",
+            "  core, must",
+            "  clause    contract: Advancing; spec 3.2",
+            "  what      what is wrong in EAGER-2",
+            "  expected  one request",
+            "            with the run's id",
+            "  actual    two requests",
+            "  usual causes",
+            "    1. the host calls advance() twice",
+            "    2. the lock is released too early",
+            "  timeline",
+            "      0.100  kit       open flow-1",
+            "      1.250  probe     reach",
+        ]
+        assert (
+            "  rerun     python -m flowactions_conformance run mypkg.testing:make_host --check EAGER-2" in block
+        )
+
+    def test_each_profile_has_one_line_and_what_is_not_claimed_is_not_proved(self) -> None:
+        """Nobody takes a profile that was skipped for one that passed."""
+        lines = report_text(FAILED).splitlines()
+        for name in PROFILES:
+            assert sum(line.startswith(f"{name:<12}") for line in lines) == 1
+        assert "core        FAIL  1 passed, 1 failed, 2 with a warning, 1 not testable" in lines
+        assert "pacing      KNOWN 1 known to fail" in lines
+        assert "loops       not claimed, and so not proved" in lines
+        assert "tenancy     not claimed, and so not proved" in lines
+        assert "Not claimed, and so not proved: loops, editing," in lines[-1]
+        assert "provisional: it will be required by a later contract" in report_text(FAILED)
+
+    @pytest.mark.parametrize(
+        ("report", "said"),
+        [
+            (PASSED, "PROVED for contract 1.0: core, pacing (2 checks)"),
+            (FAILED, "NOT PROVED: 1 failed, 1 not testable, 2 with a warning, 1 known to fail of 6 checks"),
+            (msgspec.structs.replace(PASSED, selected=True), "PASSED: 2 selected checks. Only a run of all"),
+            (a_report(), "NOT PROVED: no check ran"),
+            (a_report(error=Finding(message="x")), "ERROR: no check ran, so nothing is known"),
+        ],
+    )
+    def test_the_verdict_claims_no_more_than_was_shown(self, report: Report, said: str) -> None:
+        """A selection proves nothing, and neither does an empty run."""
+        assert headline(report).startswith(said)
+
+    def test_colours_only_when_asked_and_no_controls_from_a_host(self) -> None:
+        """What a host says cannot move the cursor."""
+        hostile = a_report(a_result("EAGER-1", Status.FAIL, title=HOSTILE), host=HOSTILE, output=HOSTILE)
+        plain = report_text(hostile)
+        assert not {each for each in plain if each != "\n" and not each.isprintable()}
+        assert "\x1b[1;31mFAIL" in report_text(hostile, Paint(colours=True))
+        assert "\x1b[2J" not in report_text(hostile, Paint(colours=True))
+
+
+class TestFiles:
+    """``report.json``, ``report.html``, ``badge.json``."""
+
+    @pytest.mark.parametrize(
+        "report", [PASSED, FAILED, a_report(error=Finding(message=HOSTILE), output=HOSTILE)]
+    )
+    def test_the_json_has_the_schema_of_the_package(self, report: Report, tmp_path: Path) -> None:
+        """The schema is that of the structs, and what is written is valid by it, whatever a host says."""
+        described = json.loads(SCHEMA.read_text())
+        assert described == json.loads(msgspec.json.encode(schema())), COMMAND
+        write_report(report, tmp_path / "new" / "folder")
+        found = json.loads((tmp_path / "new" / "folder" / "report.json").read_bytes())
+        jsonschema.Draft202012Validator.check_schema(described)
+        jsonschema.validate(found, described)
+        assert found["exitStatus"] == report.exit_status
+        assert [each["name"] for each in found["profiles"]] == list(PROFILES)
+
+    def test_the_schema_finds_a_wrong_report(self, tmp_path: Path) -> None:
+        """It is not one that takes anything."""
+        write_report(FAILED, tmp_path)
+        found = json.loads((tmp_path / "report.json").read_bytes())
+        found["results"][0]["status"] = "fine"
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(found, json.loads(SCHEMA.read_text()))
+
+    @pytest.mark.parametrize(
+        ("report", "message", "colour"),
+        [
+            (PASSED, "core, pacing", "brightgreen"),
+            (FAILED, "2 failed", "red"),
+            (a_report(a_result("EAGER-1", Status.KNOWN)), "core (1 known)", "yellow"),
+            (msgspec.structs.replace(PASSED, selected=True), "not proved", "lightgrey"),
+            (a_report(error=Finding(message="x")), "error", "lightgrey"),
+        ],
+    )
+    def test_the_badge_names_what_is_proved(self, report: Report, message: str, colour: str) -> None:
+        """In the format of shields.io; only a proof of everything claimed is green."""
+        assert badge(report) == {
+            "schemaVersion": 1,
+            "label": "flowactions 1.0",
+            "message": message,
+            "color": colour,
+            "isError": report.exit_status != 0,
+        }
+
+    def test_the_page_needs_nothing_and_escapes_everything(self) -> None:
+        """No script, no address that it loads, and a host's text is text."""
+        hostile = a_report(
+            a_result(
+                "EAGER-1",
+                Status.FAIL,
+                title=HOSTILE,
+                clause=HOSTILE,
+                rerun=HOSTILE,
+                finding=Finding(message=HOSTILE, expected=HOSTILE, actual=f"2{HOSTILE}", causes=(HOSTILE,)),
+                timeline=(Moment(at=0, source=HOSTILE, text=HOSTILE),),
+            ),
+            host=HOSTILE,
+            output=HOSTILE,
+        )
+        parser = _Tags()
+        parser.feed(page(hostile))
+        assert parser.tags.isdisjoint({"script", "img", "link", "iframe", "object"})
+        assert parser.attributes.isdisjoint({"src", "style", "onerror", "onclick"})
+        assert all(target.startswith("#") for target in parser.targets)
+        assert "default-src 'none'" in page(hostile)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.targets += [value or "" for name, value in attrs if name == "href"]
+
+
+def test_the_profiles_of_a_report_are_all_there_are() -> None:
+    """Also those of which nothing was run."""
+    assert [each.name for each in profiles(a_report())] == list(PROFILES)

@@ -1,0 +1,90 @@
+"""The page of the conformance kit's checks, made from its registry: ``python -m tests.docs.checks --write``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from flowactions_conformance.kit.registry import PROFILES, Check, all_checks
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
+COMMAND = "python -m tests.docs.checks --write"
+ABOUT = {
+    "core": "What every host does: the plugins are loaded, the editor gets them, the routes answer, deliveries leave.",
+    "pacing": "Flows in which the end user goes from step to step.",
+    "loops": "Flows that reach a node several times in a run: loops, and flows within flows.",
+    "editing": "An author sees what is wrong with a config before it is saved, and what it would send.",
+    "logic": "Triggers, fired by a customer's backend or by the host.",
+    "tenancy": "Several organizations in one host.",
+    "durability": "What survives a restart, a killed process and a transaction that is rolled back.",
+    "inbound": "Events of an auth provider.",
+    "scale": "Several processes of one host.",
+}
+
+
+def render() -> str:
+    """Makes the page."""
+    return "\n".join(_lines()).rstrip() + "\n"
+
+
+def _lines() -> Iterator[str]:
+    checks = all_checks()
+    yield "# Checks of the conformance kit"
+    yield ""
+    yield (
+        f"What `python -m flowactions_conformance run` tries, {len(checks)} checks in {len(PROFILES)} profiles. [Prove your\n"
+        "host](../how-to/prove-your-host.md) says how to run them and what comes of it. This page is generated:\n"
+        f"`{COMMAND}`."
+    )
+    yield ""
+    yield (
+        "A *must* fails the host. A *should*, and a check that is not required by this version of the contract yet\n"
+        "(provisional), warns. The clause names the section of [the contract](contract.md), of [the HTTP page](http.md) or of\n"
+        "[the behaviour pages](behaviour/README.md) that the check follows from; *spec* numbers are those of the behaviour pages."
+    )
+    for profile in PROFILES:
+        mine = [check for check in checks if check.profile == profile]
+        if mine:
+            yield from ("", f"## {profile}", "", ABOUT[profile])
+            for check in mine:
+                yield from _entry(check)
+
+
+def _entry(check: Check) -> Iterator[str]:
+    since = f"since contract {check.since}" if check.since else "provisional"
+    yield from ("", f"### {check.id}", "", _text(check.title), "")
+    yield f"{check.level}, {since}. Clause: {_text(check.clause)}."
+    yield from ("", "When it fails, usually:", "")
+    for cause in check.causes:
+        yield f"- {_text(cause)}"
+
+
+def _text(text: str) -> str:
+    """Keeps text from being read as markup; what stands in backticks is code already."""
+    parts = text.split("`")
+    escaped = [
+        part
+        if number % 2
+        else part.replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
+        for number, part in enumerate(parts)
+    ]
+    return "`".join(escaped)
+
+
+def main() -> int:
+    """Run the command; give its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.docs.checks", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the page anew")
+    if parser.parse_args().write:
+        PAGE.write_text(render())
+        return 0
+    if not PAGE.exists() or PAGE.read_text() != render():
+        sys.stdout.write(f"the page is out of date: {COMMAND}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The kit from its wheel, in an empty environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.packaging.foreign_project import FILES
+
+ROOT = Path(__file__).parents[2]
+SAFETY_SECONDS = 600
+WITHOUT_PYTEST = """
+import sys
+sys.modules["pytest"] = None
+from flowactions_conformance.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))
+    }
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=SAFETY_SECONDS
+    )
+
+
+def installed(directory: Path, *requirements: str) -> Path:
+    """Make an environment that has these and nothing else; give its Python.
+
+    The test is skipped where no package index can be reached, but not in CI.
+    """
+    made = run(sys.executable, "-m", "venv", directory, cwd=directory.parent)
+    assert made.returncode == 0, made.stderr
+    python = directory / "bin" / "python"
+    done = run(python, "-m", "pip", "install", "--quiet", *requirements, cwd=directory.parent)
+    if done.returncode and os.environ.get("CI") != "true":
+        pytest.skip(f"pip could not install {', '.join(requirements)}")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the project's wheel."""
+    done = run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        folder,
+        ROOT,
+        cwd=folder.parent,
+    )
+    if done.returncode and os.environ.get("CI") != "true":
+        pytest.skip("pip could not get what builds the wheel")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_kit_in_a_foreign_project(tmp_path: Path) -> None:
+    """It runs without pytest, and nothing that a project sets for its own tests changes a result.
+
+    These are asyncio's auto mode, warnings as errors, xdist, random order, another loop policy
+    and renamed patterns; the checks run as a suite of their own and as one line in a test file.
+    """
+    plugins = ["pytest", "pytest-asyncio", "pytest-xdist", "pytest-randomly"]
+    python = installed(tmp_path / "env", f"{build_wheel(tmp_path / 'dist')}[conformance]", *plugins)
+    project = tmp_path / "project"
+    project.mkdir()
+    for name, text in FILES.items():
+        (project / name).write_text(text)
+
+    done = run(python, "-c", WITHOUT_PYTEST, "run", "shop:make_host", "--check", "LOAD", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    named = ["-p", "flowactions_conformance.pytest_plugin", "--pyargs", "flowactions_conformance.suite"]
+    options = ["--flowactions-host", "shop:make_host", "--flowactions-report", "out", "--junitxml", "junit.xml"]
+    only = "LOAD-1 or EAGER-1 or EAGER-2 or PACING-1 or TENANCY-1 or TestHost or verify"
+    done = run(python, "-m", "pytest", *named, *options, ".", "-n", "2", "-k", only, cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Only a run of all checks proves a host" in done.stdout
+    assert "not claimed: the host does not claim tenancy, so nothing is proved of it" in done.stdout
+
+    report = json.loads((project / "out" / "report.json").read_text())
+    statuses = {result["id"]: result["status"] for result in report["results"]}
+    assert {statuses[id_] for id_ in ("LOAD-1", "EAGER-1", "EAGER-2", "PACING-1")} == {"pass"}
+    assert statuses["TENANCY-1"] == "not_claimed"
+    cases = {
+        case.get("name"): [child.tag for child in case if child.tag != "properties"]
+        for case in ET.parse(project / "junit.xml").iter("testcase")  # noqa: S314  pytest wrote it
+    }
+    assert cases["EAGER-2"] == []
+    assert cases["test_EAGER_2"] == []
+    assert cases["TENANCY-1"] == cases["test_TENANCY_1"] == ["skipped"]
+    assert cases["verify_that_asyncio_is_on"] == []
