@@ -87,14 +87,23 @@ class Client:
     async def try_next(self, times: int = 2) -> None:
         """Goes on in a run that has ended or was halted; the host may refuse."""
         for _ in range(times):
-            try:
-                await self.next()
-            except DriverFault as exc:
-                self._trial.note("host", f"refuses next: {exc}")
+            turn = await attempt(self._trial, self.turn)
+            if turn is not None:
+                self.turn = turn
+                self._see(turn)
 
     def _see(self, turn: Turn) -> None:
         if turn.step_id is not None and turn.step_id not in self.shown[-1:]:
             self.shown.append(turn.step_id)
+
+
+async def attempt(trial: Trial, turn: Turn, step: str | None = None) -> Turn | None:
+    """Goes on where the host may refuse, with an error that its driver raises; then there is no turn."""
+    try:
+        return await trial.next(turn, step)
+    except DriverFault as exc:
+        trial.note("host", f"refuses next: {exc}")
+        return None
 
 
 def hides(trial: Trial, turn: Turn, words: Mapping[str, str]) -> None:

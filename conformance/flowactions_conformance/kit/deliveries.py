@@ -1,35 +1,52 @@
-"""Deliveries as the list of their organization has them, and how one is sent again at once."""
+"""Deliveries as the list of their organization has them, and how one is ended and sent again."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from flowactions_conformance.kit.outcomes import CheckFailed
-from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.trial import POLL_SECONDS, Trial
 
+LIST: Final = "/v1/webhooks/outbox"
+ALWAYS: Final = 999
+"""For `Trial.hook`: a receiver that answers with 500 however often it is asked."""
 
-async def until_ended(
-    trial: Trial, name: str, *, failing: bool = False, host: Host | None = None
-) -> dict[str, Any]:
-    """Waits until the delivery to `hook` of that name is delivered or dead, as the list of its organization has it.
 
-    Args:
-        trial: of the check.
-        name: of the hook.
-        failing: whether one that has failed and is tried again later will do, too.
-        host: whose list.
+async def until_dead(trial: Trial, name: str) -> dict[str, Any]:
+    """Waits until the delivery to a hook, which always fails, is dead; one that waits for an attempt is cancelled.
+
+    Raises:
+        CheckFailed: it did not end, or the author of its organization does not see it.
     """
+    seen = await _until(trial, name, {"dead", "retrying"})
+    while seen["status"] == "retrying":
+        # In vain when its next attempt has begun: then that one ends first.
+        await trial.request("POST", f"{LIST}/{seen['id']}/cancel", who=trial.author)
+        seen = await _until(trial, name, {"dead", "retrying"})
+    return seen
+
+
+async def sent_again(trial: Trial, dead: dict[str, Any], name: str) -> dict[str, Any]:
+    """Has a dead delivery sent again, and waits until it has ended.
+
+    Raises:
+        CheckFailed: it did not end, or could not be retried.
+    """
+    answer = await trial.request("POST", f"{LIST}/{dead['id']}/retry", who=trial.author)
+    trial.equal(answer.status_code, 200, f"the author could not retry a dead delivery: {answer.text[:300]}")
+    return await _until(trial, name, {"dead", "delivered"})
+
+
+async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
     patience = trial.session.patience
     seen: dict[str, Any] | None = None
-    ended = {"delivered", "dead", "retrying"} if failing else {"delivered", "dead"}
     try:
         async with asyncio.timeout(patience.seconds):
-            while seen is None or seen["status"] not in ended:
+            while seen is None or seen["status"] not in states:
                 # An outcome is written after the answer: nothing tells of it but the list.
                 await asyncio.sleep(0 if seen is None else POLL_SECONDS)
-                answer = await trial.request("GET", "/v1/webhooks/outbox", who=trial.author, host=host)
+                answer = await trial.request("GET", LIST, who=trial.author)
                 trial.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
                 found = [
                     each for each in answer.json()["data"] if each["url"].endswith(f"/{trial.token}/{name}")
@@ -40,18 +57,8 @@ async def until_ended(
         patience.lost()
         raise CheckFailed(
             f"the delivery {name!r} did not end",
-            expected=sorted(ended),
+            expected=" or ".join(sorted(states)),
             actual=seen,
             causes=trial.check.causes,
         ) from None
     return seen
-
-
-async def send_again(trial: Trial, name: str, host: Host | None = None) -> None:
-    """Has the delivery to `hook` of that name, whose first attempt fails, sent again now."""
-    failed = await until_ended(trial, name, failing=True, host=host)
-    steps = ["cancel", "retry"] if failed["status"] == "retrying" else ["retry"]
-    for step in steps:
-        path = f"/v1/webhooks/outbox/{failed['id']}/{step}"
-        answer = await trial.request("POST", path, who=trial.author, host=host)
-        trial.equal(answer.status_code, 200, f"the author could not {step} a delivery: {answer.text[:300]}")

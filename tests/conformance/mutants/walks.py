@@ -51,19 +51,30 @@ def always_deferred(driver: ReferenceDriver) -> None:
 
 
 def background(driver: ReferenceDriver) -> None:
+    waiting: list[tuple[Walk, Node]] = []
+    tasks: set[asyncio.Task[None]] = set()
+
     class Actions(AlteredActions):
         async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
             if isinstance(walk.pacing, Deferred):
                 return await super().reach(walk, node, transaction)
-
-            async def later() -> None:
-                await asyncio.sleep(0.5)
-                await self.actions.reach(walk, node)
-
-            self.task = asyncio.create_task(later())
+            waiting.append((walk, node))
             return NodeResult(node_id=node.id, status="sent")
 
+    class Broken(AlteredWalker):
+        async def turn(self, turn: Turn, run: Run) -> Turn:
+            mine = [each for each in waiting if each[0].run_id == run.id]
+            tasks.add(asyncio.create_task(self._run(mine)))
+            return turn
+
+        async def _run(self, nodes: list[tuple[Walk, Node]]) -> None:
+            # The answer is sent meanwhile.
+            await asyncio.sleep(0.7)
+            for walk, node in nodes:
+                await driver.made.actions.reach(walk, node)
+
     alter_actions(driver, Actions)
+    alter_walker(driver, Broken)
 
 
 def user_id_wrong(driver: ReferenceDriver) -> None:
@@ -318,6 +329,7 @@ MUTANTS = [
         "Every node runs when it is reached, in client-paced flows, too.",
         changed(always_eager),
         kills="PACING-1 PACING-2 PACING-3 PACING-5 PACING-6 PACING-7 PACING-9 PACING-10",
+        costly="SCALE-2 SCALE-4",
         spares="EAGER-1 EAGER-3 HALT-2",
         message="action nodes ran when the client-paced flow was opened",
     ),
@@ -325,7 +337,8 @@ MUTANTS = [
         "always-deferred",
         "Every node is recorded, in flows that are walked to their end, too.",
         changed(always_deferred),
-        kills="EAGER-1 EAGER-2 EAGER-3 EAGER-4 EAGER-5 EAGER-6 EAGER-7 HALT-1 HALT-2 PACING-9",
+        kills="EAGER-1 EAGER-2 EAGER-3 EAGER-4 EAGER-5 EAGER-6 EAGER-7 EAGER-9 HALT-1 HALT-2 PACING-9",
+        costly="AUTH-5 DURABILITY-1 DURABILITY-2 DURABILITY-3 DURABILITY-4 EAGER-8 EDIT-5 EDITING-2 LOAD-3 TASK-2 TASK-3 TASK-4 TENANCY-1 TENANCY-6",
         spares="PACING-1 PACING-2",
         message="the action nodes had not run, in order, when open() returned",
     ),
@@ -333,7 +346,8 @@ MUTANTS = [
         "runs-in-the-background",
         "The walk goes on, and answers, while nodes still run.",
         changed(background),
-        kills="EAGER-1 EAGER-3 EAGER-4 EAGER-5 HALT-1 HALT-2 PACING-9",
+        kills="EAGER-1 EAGER-3 EAGER-4 EAGER-5 EAGER-9 HALT-1 HALT-2 PACING-9",
+        costly="DURABILITY-1 EAGER-8 EDIT-5 EDITING-2 LOAD-3",
         spares="EAGER-2 PACING-2",
         message="the host starts reach() in the background",
     ),
@@ -341,7 +355,7 @@ MUTANTS = [
         "user-id-wrong",
         "The walk has the run's id as the user's.",
         changed(user_id_wrong),
-        kills="EAGER-2 EAGER-3 PACING-2 PACING-9 PACING-10",
+        kills="EAGER-2 EAGER-3 EAGER-9 PACING-2 PACING-9 PACING-10",
         spares="EAGER-1 EAGER-4",
         message="userId of the walk is not the run's",
     ),
@@ -366,6 +380,7 @@ MUTANTS = [
         "The run's id is the flow's.",
         changed(run_id_is_the_flows),
         kills="EAGER-4 PACING-9",
+        costly="EAGER-8",
         spares="EAGER-1 EAGER-3 PACING-2",
         message="two runs of a flow have the same run_id",
     ),
@@ -374,6 +389,7 @@ MUTANTS = [
         "The run's id is made of flow and user.",
         changed(run_id_is_the_users),
         kills="EAGER-4",
+        costly="EAGER-8",
         spares="PACING-9",
         message="two runs of a flow have the same run_id",
     ),
@@ -429,7 +445,7 @@ MUTANTS = [
         "halt-ignored",
         "Nothing stops a run.",
         changed(halt_ignored),
-        kills="HALT-2 PACING-5 PACING-7",
+        kills="EAGER-9 HALT-2 PACING-5 PACING-7",
         spares="HALT-1 PACING-2",
         message="a node was reached behind one that halts",
     ),

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from flowactions_conformance.kit.deliveries import send_again, until_ended
+from flowactions_conformance.kit.deliveries import ALWAYS, sent_again, until_dead
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.survey import OTHER_SECRET, SECRET, Survey
 from flowactions_conformance.kit.trial import Trial
@@ -190,7 +190,7 @@ async def fires_once_per_key(trial: Trial) -> None:
 async def follows_the_config(trial: Trial) -> None:
     """A changed secret signs the next webhook; an action that was removed is refused, and its delivery ends."""
     survey = Survey(trial)
-    failing = TriggerAction(url=trial.hook("removed", fails=1), secret=SECRET)
+    failing = TriggerAction(url=trial.hook("removed", fails=ALWAYS), secret=SECRET)
     removed = survey.row("removed-row", failing)
     await survey.seed(survey.row("row", survey.action("rotated")), removed)
     await survey.fires("row")
@@ -200,6 +200,8 @@ async def follows_the_config(trial: Trial) -> None:
         trial.signature_of(first, SECRET), "verified", "the webhook is not signed with the action's secret"
     )
     await trial.until_arrived("removed")
+    dead = await until_dead(trial, "removed")
+    sent = len(trial.arrivals("removed"))
     await survey.seed(survey.row("row", survey.action("rotated", OTHER_SECRET)))
     await survey.fires("row")
     second = (await trial.until_arrived("rotated", 2))[1]
@@ -207,9 +209,8 @@ async def follows_the_config(trial: Trial) -> None:
         trial.signature_of(second, OTHER_SECRET), "verified", "a changed secret does not sign the next webhook"
     )
     survey.refused("an action that was removed", "unknown_action", await survey.fire(removed))
-    await send_again(trial, "removed")
-    ended = await until_ended(trial, "removed")
-    trial.equal(len(trial.arrivals("removed")), 1, "a delivery was sent again after its action was removed")
+    ended = await sent_again(trial, dead, "removed")
+    trial.equal(len(trial.arrivals("removed")), sent, "a delivery was sent again after its action was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed action did not end")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from flowactions_conformance.kit.client import Client, long_flow
-from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.client import Client, attempt, long_flow
+from flowactions_conformance.kit.control import Event
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Turn
@@ -33,7 +33,7 @@ async def doubled_next_runs_once(trial: Trial) -> None:
     await trial.seed(flow)
     client = await Client.opened(trial, flow)
     await client.go_to(0)
-    turns = await asyncio.gather(*(trial.next(client.turn) for _ in range(4)))
+    turns = await asyncio.gather(*(attempt(trial, client.turn) for _ in range(4)))
     trial.equal(len(trial.reached("node")), 1, "a node did not run once with four next at the same time")
     trial.expect(
         len(trial.reached("behind")) <= 1,
@@ -42,7 +42,7 @@ async def doubled_next_runs_once(trial: Trial) -> None:
         actual=trial.ran(),
     )
     trial.expect(
-        any(turn.step_id != client.turn.step_id for turn in turns),
+        any(turn is not None and turn.step_id != client.turn.step_id for turn in turns),
         "none of four next at the same time led to the step behind",
         expected="one of them does",
         actual=turns,
@@ -70,28 +70,30 @@ async def running_is_not_done(trial: Trial) -> None:
     )
     meanwhile = trial.flow(trial.step("m"), trial.probe("meanwhile"), name="meanwhile-flow")
     await trial.seed(flow, meanwhile)
-    opening = asyncio.create_task(Client.opened(trial, flow))
-    early_run = asyncio.create_task(trial.until(lambda: trial.reached("halting"), ""))
-    await asyncio.wait({opening, early_run}, return_when=asyncio.FIRST_COMPLETED)
-    early_run.cancel()
-    if trial.reached("halting"):
-        trial.open_gate("halting")
-    client = await opening
+
+    # A host that runs the node when the flow is opened is not to wait for a gate that is opened later.
+    def open_at_once(_: Event) -> None:
+        if trial.reached("halting"):
+            trial.open_gate("halting")
+
+    stop = trial.session.control.listen(open_at_once)
+    client = await Client.opened(trial, flow)
+    stop()
     trial.equal(trial.reached("halting"), [], "a node ran when the client-paced flow was opened")
     await client.go_to(0)
-    first = asyncio.create_task(trial.next(client.turn))
-    second: asyncio.Task[Turn] | None = None
+    first = asyncio.create_task(attempt(trial, client.turn))
+    second: asyncio.Task[Turn | None] | None = None
     try:
         await trial.until(lambda: trial.reached("halting"), "the node did not begin to run with next")
-        second = asyncio.create_task(trial.next(client.turn))
-        # A host may answer the second one or have it wait. It has had time to answer when runs that began later ended.
+        second = asyncio.create_task(attempt(trial, client.turn))
+        # A host may answer the second one or have it wait. It has had time to answer when runs
+        # that began later have ended.
         for _ in range(3):
             await trial.open(meanwhile)
-        early = second.result() if second.done() else None
     finally:
         trial.open_gate("halting")
         turns = [await task for task in (first, second) if task is not None]
-    for turn in [*turns, *([] if early is None else [early])]:
+    for turn in filter(None, turns):
         trial.expect(
             turn.step_id in {None, client.turn.step_id} or turn.done,
             "a next moved the run to the step behind a node that halts, while another next ran that node",
@@ -119,10 +121,8 @@ async def does_not_trust_the_client(trial: Trial) -> None:
     await client.go_to(0)
     for claimed in ("c", "b", "d"):
         before = trial.ran()
-        try:
-            turn = await trial.next(client.turn, step=trial.of_host(trial.id(claimed)))
-        except DriverFault as exc:
-            trial.note("host", f"refuses: {exc}")
+        turn = await attempt(trial, client.turn, trial.of_host(trial.id(claimed)))
+        if turn is None:
             continue
         # A host whose clients do not name their step goes on by one.
         skipped = {"b": ["before-c-1", "before-c-2"], "c": ["before-d"], "d": ["end"]}

@@ -46,8 +46,8 @@ class EngineDriver(HostDriver):
             ids[agent.id] = f"{tenant}.{await put('agent', agent.id, tenant, {'name': agent.name})}"
         for who in world.logins:
             agents = None if who.agents is None else [await self._agent(each) for each in who.agents]
-            data = {"kind": who.kind, "may_change": who.may_change, "agents": agents}
-            ids[who.id] = str(await put("login", who.id, await tenant_of(who.organization), data))
+            login = {"kind": who.kind, "may_change": who.may_change, "agents": agents}
+            ids[who.id] = str(await put("login", who.id, await tenant_of(who.organization), login))
         for flow in world.flows:
             tenant = await tenant_of(flow.organization)
             items = [await self._item(each, tenant, ids) for each in msgspec.to_builtins(flow.items)]

@@ -146,7 +146,7 @@ class Engine:
                 inner = await self._whole(tenant, sub.data["items"] if sub else [])
                 whole.append({"kind": "loop", "id": item["id"], "times": 1, "items": inner})
             else:
-                lists = {
+                lists: Item = {
                     name: await self._whole(tenant, item[name])
                     for name in ("items", "taken", "other")
                     if name in item
