@@ -39,7 +39,6 @@ STOP_PATIENCE: Final = 1.5
 Mode: TypeAlias = Literal["in-process", "child"]
 
 TICK_SECONDS: Final = "0.1"
-LONG_TICK_SECONDS: Final = "3600"
 PROFILES_WITH_AUTH_EVENTS: Final = "inbound"
 
 
