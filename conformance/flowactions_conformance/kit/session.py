@@ -19,7 +19,8 @@ from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, 
 from flowactions_conformance.kit.control import Control
 from flowactions_conformance.kit.databases import Databases, Place
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import InProcess, Running
+from flowactions_conformance.kit.hosting import Running
+from flowactions_conformance.kit.in_process import InProcess
 from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.output import LogLines, Output
