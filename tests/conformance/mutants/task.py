@@ -159,7 +159,8 @@ MUTANTS = [
         "Something of the host keeps its shutdown from ending.",
         changed(_hangs_at_stop),
         kills="TASK-3",
-        spares="TASK-1 TASK-4",
+        costly="EAGER-8 DURABILITY-1",
+        spares="TASK-1",
         message="the host did not stop within",
     ),
     mutant(
