@@ -424,6 +424,7 @@ MUTANTS = [
         "To get to where the run is, next walks the flow from its beginning.",
         changed(next_walks_again),
         kills="PACING-2 PACING-4 PACING-8 PACING-9",
+        costly="DURABILITY-1 DURABILITY-2 DURABILITY-4",
         spares="PACING-1 PACING-3",
         message="nodes are reached again on next",
     ),
