@@ -14,9 +14,11 @@ import httpx
 import pytest
 
 from flowactions_conformance.__main__ import main
+from flowactions_conformance.commands.host_template import MyDriver
 from flowactions_conformance.commands.init import module_of
 from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
-from flowactions_conformance.kit.outcomes import CheckFailed, NotTestable, Status
+from flowactions_conformance.kit.hosting import METHODS, _is_stub
+from flowactions_conformance.kit.outcomes import CheckFailed, Level, NotTestable, Status
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.requirements import COMMAND, differences, frozen, required_now
 from flowactions_conformance.kit.runner import _judged
@@ -178,7 +180,7 @@ class TestRequirements:
         ],
     )
     def test_a_provisional_check_only_warns(
-        self, level: str, since: str | None, failed: Status, untested: Status
+        self, level: Level, since: str | None, failed: Status, untested: Status
     ) -> None:
         """As one that the contract only advises."""
         check: Check = all_checks()[0]._replace(level=level, since=since)
@@ -204,6 +206,13 @@ class TestInit:
         assert done.returncode == 2
         missing = re.findall(r"^ {14}(\w+): ", done.stdout, re.MULTILINE)
         assert missing == ["app", "seed", "palette", "open", "next", "headers"]
+
+    def test_every_method_of_a_driver_has_its_stub(self) -> None:
+        """And a comment on what it has to do; a stub is taken for a method that is missing."""
+        for name in METHODS:
+            stub = vars(MyDriver)[name]
+            assert len(stub.__doc__) > 40
+            assert _is_stub(stub)
 
     def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """What an author has written stays."""

@@ -42,28 +42,30 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("mode", ["in-process", "child"])
+FAULTS = {
+    "raises": "make_host raised ConnectionError: the queue at",
+    "exits_at_once": "make_host raised SystemExit: no licence",
+    "no_context_manager": "make_host must return an async context manager",
+    "nothing": "NoneType, which make_host yields, lacks seed",
+    "no_host": "NotAHost, which make_host yields, lacks seed",
+    "fails_to_start": "no such table: flows",
+    "never_starts": "the host did not start within 2 seconds",
+    "never_made": "the host did not start within 2 seconds",
+    "hangs_async": "seed() of the driver did not return within 3 seconds",
+    "exits": "seed() of the driver raised SystemExit: 3",
+}
+AS_CHILDREN = ("raises", "fails_to_start", "never_starts", "hangs_async")
+
+
 @pytest.mark.parametrize(
-    ("host", "says"),
-    [
-        ("raises", "make_host raised ConnectionError: the queue at"),
-        ("exits_at_once", "make_host raised SystemExit: no licence"),
-        ("no_context_manager", "make_host must return an async context manager"),
-        ("nothing", "NoneType, which make_host yields, lacks seed"),
-        ("no_host", "NotAHost, which make_host yields, lacks seed"),
-        ("fails_to_start", "no such table: flows"),
-        ("never_starts", "the host did not start within 2 seconds"),
-        ("never_made", "the host did not start within 2 seconds"),
-        ("hangs_async", "seed() of the driver did not return within 3 seconds"),
-        ("exits", "seed() of the driver raised SystemExit: 3"),
-    ],
+    ("host", "mode"), [*((host, "in-process") for host in FAULTS), *((host, "child") for host in AS_CHILDREN)]
 )
-async def test_a_host_that_cannot_be_tested_is_an_error(host: str, says: str, mode: Mode) -> None:
+async def test_a_host_that_cannot_be_tested_is_an_error(host: str, mode: Mode) -> None:
     """Whatever a host does before the first check, the run ends with what it did, and with no result."""
     before = set(descendants())
     report = await run_short(host, mode=mode)
     assert report.error is not None
-    assert says in report.error.message
+    assert FAULTS[host] in report.error.message
     assert report.results == ()
     assert report.exit_status == 2
     assert set(descendants()) <= before

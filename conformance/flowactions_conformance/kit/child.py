@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,6 @@ from flowactions_conformance.kit.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.output import LogLines, Output, encodable
 from flowactions_conformance.kit.under_test import HostUnderTest
-from flowactions_conformance.serving import listen
 
 
 class Child:
@@ -53,7 +53,7 @@ class Child:
             await live(
                 load_factory(start.factory),
                 start.env,
-                listen(start.port),
+                _inherited(start.listener),
                 self._serving,
                 lambda about: self._reply(Reply(number=0, value=msgspec.to_builtins(about))),
                 output,
@@ -61,7 +61,7 @@ class Child:
         except DriverFault as exc:
             self._reply(Reply(number=0, error=str(exc)))
         except OSError as exc:
-            self._reply(Reply(number=0, error=f"port {start.port} cannot be used: {exc}"))
+            self._reply(Reply(number=0, error=f"its port cannot be used: {exc}"))
         else:
             self._reply(Reply(number=LEFT, value=time.monotonic()))
             return 0
@@ -97,6 +97,12 @@ class Child:
 
     def _reply(self, reply: Reply) -> None:
         self._writer.write(msgspec.json.encode(encodable(msgspec.to_builtins(reply))) + b"\n")
+
+
+def _inherited(descriptor: int) -> socket.socket:
+    listener = socket.socket(fileno=descriptor)
+    listener.set_inheritable(False)
+    return listener
 
 
 async def _main() -> int:

@@ -14,11 +14,11 @@ LEFT: Final = -1
 
 
 class Start(Wire, frozen=True):
-    """What the parent tells the child first."""
+    """What the parent tells the child first; ``listener`` is the descriptor of an open port."""
 
     factory: str
     env: Env
-    port: int
+    listener: int
     path: tuple[str, ...]
 
 

@@ -1,17 +1,10 @@
-"""Runs a host: what every way of running one has in common, and the way within this process.
-
-A host never shares an event loop with the kit: one that blocks its loop, or a thread, is told apart from a kit that is
-stuck.
-"""
+"""Runs a host: what every way of running one has in common."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import socket
-import sys
-import threading
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +15,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from flowactions_conformance.kit import under_test
-from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.turns import taking_turns
@@ -180,156 +172,6 @@ def described(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}{places}"
 
 
-class InProcess:
-    """A host in this process, in an event loop and a thread of its own.
-
-    Args:
-        factory: makes the host.
-        env: for the factory; ``base_url`` is that of ``listener``.
-        listener: an open port.
-        limits: how long it may take.
-    """
-
-    def __init__(self, factory: Factory, env: Env, listener: socket.socket, limits: Limits = LIMITS) -> None:
-        self.env = env
-        self.output = Output()
-        self._waiting = Waiting(limits)
-        self.about = About(claims=(), prefix="")
-        self.left_at: float | None = None
-        self._factory = factory
-        self._listener = listener
-        self._host: HostUnderTest | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._ended = threading.Event()
-        self._started: asyncio.Future[About] | None = None
-        self._stop_failure: str | None = None
-
-    async def start(self) -> None:
-        """Starts it.
-
-        Raises:
-            DriverFault: it could not be made or started, or not within forty seconds.
-        """
-        own_loop = asyncio.get_running_loop()
-        self._started = own_loop.create_future()
-        # A daemon: a host that blocks its thread for ever must not keep the kit from ending.
-        threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True).start()
-        try:
-            async with asyncio.timeout(self._waiting.limits.start):
-                self.about = await asyncio.shield(self._started)
-        except TimeoutError:
-            self._waiting.hung += 1
-            raise DriverFault(
-                f"the host did not start within {self._waiting.limits.start:g} seconds: make_host, or the lifespan "
-                f"of its app, hangs{self._place()}"
-            ) from None
-
-    async def call(self, method: str, *arguments: object) -> Any:
-        """See `Running.call`."""
-        if self._host is None or self._loop is None or self._ended.is_set():
-            raise DriverFault(f"{method}() was called on a host that does not run")
-        seconds = self._waiting.call
-        calling = call_driver(self._host, method, arguments)
-        try:
-            running = asyncio.run_coroutine_threadsafe(calling, self._loop)
-        except RuntimeError:  # its loop was closed at this moment
-            calling.close()
-            raise DriverFault(f"{method}() was called on a host that does not run") from None
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.wrap_future(running)
-        except TimeoutError:
-            self._waiting.hung += 1
-            raise DriverFault(
-                f"{method}() of the driver did not return within {seconds:g} seconds{self._place()}"
-            ) from None
-        except asyncio.CancelledError:
-            own = asyncio.current_task()
-            if own is not None and own.cancelling():
-                raise
-            # The host's loop has ended under the call, and has cancelled it.
-            raise DriverFault(f"the host ended while {method}() of the driver ran") from None
-
-    async def stop(self) -> None:
-        """See `Running.stop`."""
-        if self._ended.is_set():
-            return
-        if self._loop is not None and self._stopping is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        seconds = self._waiting.stop
-        if not await asyncio.to_thread(self._ended.wait, seconds):
-            place = self._place()
-            if self._loop is not None and self._task is not None:
-                # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
-                self._loop.call_soon_threadsafe(self._task.cancel)
-                await asyncio.to_thread(self._ended.wait, self._waiting.limits.hung_stop)
-            raise DriverFault(f"the host did not stop within {seconds:g} seconds{place}")
-        if self._stop_failure is not None:
-            raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
-
-    async def kill(self) -> None:
-        """See `Running.kill`."""
-        raise NotImplementedError("a host in this process cannot be killed")
-
-    def _main(self, own_loop: asyncio.AbstractEventLoop) -> None:
-        def tell(done: Callable[[], None]) -> None:
-            # The kit may have given up on this host and closed its loop.
-            if not own_loop.is_closed():
-                own_loop.call_soon_threadsafe(done)
-
-        started = self._started
-        assert started is not None  # noqa: S101  set before the thread was started
-
-        def failed(message: str) -> None:
-            if started.done():
-                self._stop_failure = message
-            else:
-                started.set_exception(DriverFault(message))
-
-        try:
-            # Not by the policy of the process: a foreign test suite may have set one.
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-                runner.run(self._live(lambda about: tell(lambda: _settle(started, about))))
-        except DriverFault as exc:
-            message = str(exc)
-            tell(lambda: failed(message))
-        except asyncio.CancelledError:
-            tell(lambda: failed("the host was cancelled, because it hung"))
-        except BaseException as exc:  # noqa: BLE001  whatever it is, it is the host's, and the kit goes on
-            message = f"the host raised {described(exc)}"
-            tell(lambda: failed(message))
-        finally:
-            self._ended.set()
-
-    async def _live(self, started: Callable[[About], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._stopping = asyncio.Event()
-
-        await live(self._factory, self.env, self._listener, self._serving, started, self.output)
-        self.left_at = time.monotonic()
-
-    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
-        self._host = host  # before the kit's thread hears of it: it may call at once
-        started()
-        assert self._stopping is not None  # noqa: S101  made by _live
-        await self._stopping.wait()
-
-    def _place(self) -> str:
-        """Tells where the host's thread is, for messages about a host that hangs."""
-        for thread in threading.enumerate():
-            frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  the way to see another thread's stack
-            if thread.name == "host" and frame is not None and self._loop is not None:
-                names = {id(frame_) for frame_, _ in traceback.walk_stack(frame)}
-                if names:
-                    last = traceback.extract_stack(frame)[-1]
-                    if "selectors.py" not in last.filename:
-                        return f"; its event loop is blocked at {last.filename}:{last.lineno} in {last.name}"
-        return ""
-
-
 async def live(
     factory: Factory,
     env: Env,
@@ -383,8 +225,3 @@ def _making(factory: Factory, env: Env) -> AbstractAsyncContextManager[HostUnder
     raise DriverFault(
         "make_host must return an async context manager: decorate it with contextlib.asynccontextmanager"
     )
-
-
-def _settle(started: asyncio.Future[About], about: About) -> None:
-    if not started.done():
-        started.set_result(about)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,12 +32,14 @@ class ChildProcess:
     Args:
         factory: ``package.module:attribute``.
         env: for the factory.
-        port: at which it serves.
+        listener: an open port, which the child inherits: nobody else can take it meanwhile. Closed here at the start.
         path: further folders for the child's ``sys.path``.
         limits: how long it may take.
     """
 
-    def __init__(self, factory: str, env: Env, port: int, path: Sequence[str], limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, factory: str, env: Env, listener: socket.socket, path: Sequence[str], limits: Limits = LIMITS
+    ) -> None:
         self.env = env
         self._limit = Waiting(limits)
         self.output = Output()
@@ -44,8 +47,12 @@ class ChildProcess:
         self.left_at: float | None = None
         self._disconnected = asyncio.Event()
         self._start = Start(
-            factory=factory, env=env, port=port, path=(*path, *filter(None, sys.path), str(Path.cwd()))
+            factory=factory,
+            env=env,
+            listener=listener.fileno(),
+            path=(*path, *filter(None, sys.path), str(Path.cwd())),
         )
+        self._listener = listener
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
@@ -99,9 +106,11 @@ class ChildProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,
+            pass_fds=[self._listener.fileno()],
             start_new_session=True,  # so that what the host starts can be ended with it
         )
         os.close(writing)
+        self._listener.close()
         self._reading.append(asyncio.create_task(self._read_output(reading)))
         try:
             reply = await self._reply(ready, self._limit.limits.start)

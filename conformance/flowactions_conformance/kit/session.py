@@ -19,7 +19,8 @@ from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, 
 from flowactions_conformance.kit.control import Control
 from flowactions_conformance.kit.databases import Databases, Place
 from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import InProcess, Running
+from flowactions_conformance.kit.hosting import Running
+from flowactions_conformance.kit.in_process import InProcess
 from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.output import LogLines, Output
@@ -39,7 +40,6 @@ STOP_PATIENCE: Final = 1.5
 Mode: TypeAlias = Literal["in-process", "child"]
 
 TICK_SECONDS: Final = "0.1"
-LONG_TICK_SECONDS: Final = "3600"
 PROFILES_WITH_AUTH_EVENTS: Final = "inbound"
 
 
@@ -136,7 +136,7 @@ class Session:
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
         self.output = output or Output()
-        self.pair: asyncio.Task[tuple[Host, Host]] | None = None
+        self.processes: dict[int, asyncio.Task[Host]] = {}
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
         self._folder = Path()
@@ -223,10 +223,12 @@ class Session:
         limits = self._limits._replace(stop=min(self._limits.stop, self.patience.stop_seconds))
         running: InProcess | ChildProcess
         if (mode or self.mode) == "child":
-            port = listener.getsockname()[1]
-            listener.close()
-            self._check_importable()
-            running = ChildProcess(self.factory_name, env, port, [str(self._probe_folder)], limits)
+            try:
+                self._check_importable()
+            except NotTestable:
+                listener.close()
+                raise
+            running = ChildProcess(self.factory_name, env, listener, [str(self._probe_folder)], limits)
         else:
             factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
             running = InProcess(factory, env, listener, limits)
@@ -289,9 +291,9 @@ class Session:
         return workspace
 
     async def _end(self) -> None:
-        if self.pair is not None:
-            self.pair.cancel()
-            await asyncio.gather(self.pair, return_exceptions=True)
+        for starting in self.processes.values():
+            starting.cancel()
+        await asyncio.gather(*self.processes.values(), return_exceptions=True)
         # At once: hosts that hang are waited for together.
         await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
         with suppress(DriverFault):

@@ -69,7 +69,7 @@ def _re_encodes(driver: ReferenceDriver) -> None:
             return
         body = json.dumps(json.loads(await _body(receive))).encode()
         headers = [each for each in scope["headers"] if each[0] != b"content-length"]
-        sent = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        sent: Any = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
 
         async def again() -> Any:
             return {"type": "http.request", "body": body, "more_body": False}
@@ -100,7 +100,7 @@ async def _body(receive: Any) -> bytes:
     body = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
 
@@ -140,6 +140,7 @@ MUTANTS = [
         "The host's own authentication stands before the route of the auth provider.",
         changed(_signed_in_only),
         kills="INBOUND-1 INBOUND-2 INBOUND-4",
+        costly="HTTP-7",
         spares="INBOUND-3",
         message="an authentic event of the auth provider was refused",
     ),
@@ -156,6 +157,7 @@ MUTANTS = [
         "A route of the host takes the events, and believes everybody.",
         changed(_own_route),
         kills="INBOUND-1 INBOUND-2 INBOUND-3 INBOUND-4",
+        costly="HTTP-1 HTTP-7",
         spares="LOAD-1",
         message="that is stale was not refused with 401",
     ),

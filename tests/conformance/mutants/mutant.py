@@ -22,7 +22,7 @@ class Mutant(NamedTuple):
         kills: the ids of all must-level checks that fail with it.
         spares: ids of checks near by that pass with it all the same.
         message: a part of what the first failing check says, which leads to the fault.
-        costly: ids that it kills, too, and that only the long version runs: they start processes.
+        costly: ids that it kills, too, and that only the long version runs: of other groups, or because they start processes.
     """
 
     name: str

@@ -60,8 +60,7 @@ def _leaves_a_mark(driver: ReferenceDriver) -> None:
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
-            step = next((each for each in run.flow.steps if each["id"] == from_step), None)
-            return Turn(run.session, step and Step(step["id"], "", ""), [], run.done)
+            return Turn(run.session, Step(from_step, "", "") if from_step else None, [], run.done)
         try:
             return await go_on(run, from_step)
         finally:

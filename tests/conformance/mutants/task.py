@@ -133,6 +133,7 @@ MUTANTS = [
         "The lifespan is opened at the first request.",
         changed(_at_the_first_request),
         kills="TASK-1 TASK-3",
+        costly="TASK-2 DURABILITY-1 DURABILITY-2",
         spares="LOAD-1 TASK-4",
         message="opened only after the app has started to serve",
     ),
@@ -158,7 +159,8 @@ MUTANTS = [
         "Something of the host keeps its shutdown from ending.",
         changed(_hangs_at_stop),
         kills="TASK-3",
-        spares="TASK-1 TASK-4",
+        costly="EAGER-8 DURABILITY-1",
+        spares="TASK-1",
         message="the host did not stop within",
     ),
     mutant(

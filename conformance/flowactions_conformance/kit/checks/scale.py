@@ -17,7 +17,7 @@ import httpx
 from flowactions_conformance.kit.client import Client
 from flowactions_conformance.kit.probe import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.session import Host, Session
+from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.trial import POLL_SECONDS, REQUEST_SECONDS, Trial
 from flowactions_conformance.serving import NO_TLS
 
@@ -155,7 +155,7 @@ async def counts_together(trial: Trial) -> None:
 )
 async def goes_on_without_a_process(trial: Trial) -> None:
     """When a process is killed, the others send what it has queued, and its runs go on."""
-    first, _ = await _pair(trial)
+    first = await _process(trial, 0)
     killed = await trial.session.start(mode="child", beside=first)
     trial.host = killed
     node = trial.probe("node", gate=trial.gate("gate"))
@@ -197,18 +197,18 @@ async def goes_on_without_a_process(trial: Trial) -> None:
     trial.equal(len(trial.reached("last")), 1, "a run whose process was killed did not go on to its end")
 
 
+async def _process(trial: Trial, number: int) -> Host:
+    """Returns one of the processes of one host that all checks of this group share: 0, or 1 beside it."""
+    session, beside = trial.session, None if number == 0 else await _process(trial, 0)
+    if number not in session.processes:
+        session.processes[number] = asyncio.create_task(session.start(mode="child", beside=beside))
+    return await asyncio.shield(session.processes[number])
+
+
 async def _pair(trial: Trial) -> tuple[Host, Host]:
     """Returns two processes of one host, which all checks of this group share."""
-    session = trial.session
-    if session.pair is None:
-        session.pair = asyncio.create_task(_start_pair(session))
     trial.note("kit", "use two processes of one host")
-    return await asyncio.shield(session.pair)
-
-
-async def _start_pair(session: Session) -> tuple[Host, Host]:
-    first = await session.start(mode="child")
-    return first, await session.start(mode="child", beside=first)
+    return await _process(trial, 0), await _process(trial, 1)
 
 
 async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str]) -> None:

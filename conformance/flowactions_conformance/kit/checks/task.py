@@ -28,9 +28,6 @@ LEFT_OPEN = "the lifespan is entered by hand and never left: use async with, or 
 async def is_open_before_the_first_request(trial: Trial) -> None:
     """The lifespan of the plugins is open, and each of their tasks runs once, before the host serves."""
     host = trial.host
-    if not trial.reports("opened"):
-        # Perhaps now, which is late.
-        await trial.request("GET", f"{ROUTES}/echo")
     opened = [event.number for event in trial.reports("opened")]
     trial.expect(
         opened,
