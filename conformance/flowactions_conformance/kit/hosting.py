@@ -17,6 +17,7 @@ import msgspec
 from flowactions_conformance.kit import under_test
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.output import Output
+from flowactions_conformance.kit.turns import taking_turns
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import serve
 
@@ -186,9 +187,12 @@ async def live(
     Raises:
         DriverFault: it could not be made or started.
     """
-    making = _making(factory, env)
     try:
-        host = await making.__aenter__()
+        async with taking_turns():
+            making = _making(factory, env)
+            host = await making.__aenter__()
+    except DriverFault:
+        raise
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"make_host raised {described(exc)}") from exc
     failure: BaseException | None = None
