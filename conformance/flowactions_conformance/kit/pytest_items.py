@@ -35,8 +35,8 @@ class Unproved(Exception):
     """A check did not pass; the text is all that is known of it."""
 
 
-class NotStarted(Exception):
-    """No check could run."""
+class NotStarted(pytest.fail.Exception):
+    """No check could run. Of this kind, pytest shows only the text."""
 
 
 def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -> None:
@@ -91,10 +91,12 @@ class KitItem(pytest.Item):
 
     def setup(self) -> None:
         """Starts the host, before the first check."""
+        if self.kit.has(self.check):
+            return
         try:
             self.kit.open()
         except DriverFault as exc:
-            raise NotStarted(printable(str(exc))) from None
+            raise NotStarted(printable(str(exc)), pytrace=False) from None
 
     def runtest(self) -> None:
         """Waits for the check, or runs it."""
