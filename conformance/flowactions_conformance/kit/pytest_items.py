@@ -35,10 +35,6 @@ class Unproved(Exception):
     """A check did not pass; the text is all that is known of it."""
 
 
-class NotStarted(Exception):
-    """No check could run."""
-
-
 def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -> None:
     """Ends a test as its check has ended.
 
@@ -86,15 +82,20 @@ class KitItem(pytest.Item):
         self.check = check
         self.kit = kit
         self.result: CheckResult | None = None
+        self.not_started: str | None = None
         self.extra_keyword_matches |= {check.profile, check.id.rpartition("-")[0]}
         self.user_properties += [("profile", check.profile), ("clause", check.clause)]
 
     def setup(self) -> None:
         """Starts the host, before the first check."""
+        if self.kit.has(self.check):
+            return
         try:
             self.kit.open()
         except DriverFault as exc:
-            raise NotStarted(printable(str(exc))) from None
+            self.not_started = printable(str(exc))
+        if self.not_started is not None:
+            pytest.fail(self.not_started, pytrace=False)
 
     def runtest(self) -> None:
         """Waits for the check, or runs it."""
@@ -114,7 +115,7 @@ class KitItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Returns what the kit says, without a traceback of the kit."""
-        if isinstance(excinfo.value, Unproved | NotStarted):
+        if isinstance(excinfo.value, Unproved):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -188,8 +189,7 @@ class KitPlugin:
         if isinstance(item, KitItem) and call.when in {"setup", "call"}:
             if item.result is not None:
                 made.duration = item.result.seconds  # the first item has waited for all
-            failed = call.excinfo.value if call.excinfo is not None else None
-            error = str(failed) if isinstance(failed, NotStarted) else None
+            error = item.not_started
             if error is not None or call.when == "call":
                 results = () if item.result is None else (item.result,)
                 report = msgspec.to_builtins(item.kit.report(results, error=error))

@@ -67,7 +67,8 @@ def _test(kit: KitThread, check: Check, suite: Sequence[Check]) -> Callable[...,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                kit.open()
+                if not kit.has(check):
+                    kit.open()
             except DriverFault as exc:
                 pytest.fail(printable(str(exc)), pytrace=False)
             together = [check] if alone else [each for each in suite if _name(each) in names]

@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from importlib import metadata
@@ -21,8 +22,12 @@ from flowactions_conformance.kit.under_test import Factory
 CLOSE_SECONDS: Final = 60.0
 
 
+_open: list[KitThread] = []
+"""The one that is open in this process: its probe plugin is on the path, where that of another must not be."""
+
+
 class KitThread:
-    """One open session, in a thread.
+    """One open session, in a thread. Opening one closes another; it is opened again when it has more to run.
 
     Args:
         factory: the function, or its name.
@@ -57,18 +62,27 @@ class KitThread:
         Raises:
             DriverFault: the driver does not do its part; the same again at each call.
         """
+        while _open and _open[-1] is not self:
+            _open[-1].close()
         if self._thread is None:
+            _open.append(self)
             self._thread = threading.Thread(target=self._main, name="flowactions-conformance", daemon=True)
             self._thread.start()
         self._opened.result()
 
     def start(self, checks: Iterable[Check]) -> None:
         """Has these checks run, side by side, unless they were started before."""
-        runner, loop = self._opened.result(), self._loop
-        assert loop is not None  # noqa: S101  there since it was opened
-        for check in checks:
-            if check.id not in self._results:
+        todo = [check for check in checks if check.id not in self._results]
+        if todo:
+            self.open()
+            runner, loop = self._opened.result(), self._loop
+            assert loop is not None  # noqa: S101  there since it was opened
+            for check in todo:
                 self._results[check.id] = asyncio.run_coroutine_threadsafe(runner.run(check), loop)
+
+    def has(self, check: Check) -> bool:
+        """Tells whether a check was started: then nothing need be opened for it."""
+        return check.id in self._results
 
     def result(self, check: Check) -> CheckResult:
         """Waits for what came of a check that was started."""
@@ -81,9 +95,14 @@ class KitThread:
         # pytest applies a project's filters here, too; hosts that stop must not meet warnings as errors.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            futures.wait(self._results.values())
             if self._loop is not None and self._closing is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join(CLOSE_SECONDS)
+        if self in _open:
+            _open.remove(self)
+        if self._opened.done() and self._opened.exception() is None:
+            self._thread, self._opened = None, Future()
 
     def report(self, results: Iterable[CheckResult] = (), *, error: str | None = None) -> Report:
         """Returns a report with these results."""
