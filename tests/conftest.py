@@ -40,7 +40,15 @@ EMPTY = (
 """Where tests get a database without tables: they are about the first start, too. The others get a copy of a database
 with the tables, which takes a tenth of the time of making them."""
 
-SLOW = ("tests/benchmarks/", "tests/crash/", "tests/packaging/", "tests/plugin/egress/test_receivers.py")
+SLOW = (
+    "tests/benchmarks/",
+    "tests/conformance/test_healthy_hosts.py",
+    "tests/conformance/test_misbehaving.py",
+    "tests/conformance/test_mutants.py",
+    "tests/crash/",
+    "tests/packaging/",
+    "tests/plugin/egress/test_receivers.py",
+)
 """Where tests take seconds each: they begin first, so that at the end no process is left alone with them."""
 
 
