@@ -5,7 +5,7 @@ What a host author's factory needs is here; ``python -m flowactions_conformance 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import typing
 
 from flowactions_conformance.kit.under_test import (
     Action,
@@ -30,7 +30,7 @@ from flowactions_conformance.kit.under_test import (
     World,
 )
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from flowactions_conformance.kit.pytest_suite import conformance_suite
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     """Imports what needs pytest only when it is asked for."""
     if name == "conformance_suite":
         from flowactions_conformance.kit.pytest_suite import conformance_suite  # noqa: PLC0415

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -336,21 +335,3 @@ def _routes(state: _State) -> Router:
         return {"data": [{"id": "1", "label": "One", "note": None}], "nextCursor": None, "notice": None}
 
     return Router(ROUTES, route_handlers=[echo, answer, enqueue, crash, choices], include_in_schema=False)
-
-
-def write_probe(folder: Path, control_url: str, name: str) -> None:
-    """Writes the probe's module and entry point into a folder, to be put on ``sys.path``.
-
-    Args:
-        folder: new and empty.
-        control_url: where the probe reports.
-        name: of the module; unique, because a process may run several sessions one after the other.
-    """
-    module = f"from flowactions_conformance.kit.probe import Probe\n\nplugin = Probe({control_url!r})\n"
-    (folder / f"{name}.py").write_text(module, encoding="utf-8")
-    info = folder / f"{name}-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text(
-        f"[flowactions]\nflowactions-probe = {name}:plugin\n", encoding="utf-8"
-    )

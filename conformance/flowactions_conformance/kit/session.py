@@ -24,7 +24,8 @@ from flowactions_conformance.kit.in_process import InProcess
 from flowactions_conformance.kit.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.output import LogLines, Output
-from flowactions_conformance.kit.probe import HOST_SETTING, write_probe
+from flowactions_conformance.kit.probe import HOST_SETTING
+from flowactions_conformance.kit.probe_folder import write_probe
 from flowactions_conformance.kit.processes import ChildProcess
 from flowactions_conformance.kit.under_test import Env, Factory
 from flowactions_conformance.receiver import Arrival, Receiver

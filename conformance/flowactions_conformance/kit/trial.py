@@ -8,24 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import httpx
-import msgspec
 
 from flowactions_conformance.kit.control import Event
 from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NotTestable
-from flowactions_conformance.kit.probe import NODE, ROUTES
+from flowactions_conformance.kit.parts import Parts
+from flowactions_conformance.kit.probe import ROUTES
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
-from flowactions_conformance.kit.under_test import (
-    Action,
-    Agent,
-    Flow,
-    Item,
-    Login,
-    Organization,
-    Step,
-    Turn,
-    World,
-)
+from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.serving import NO_TLS
@@ -35,30 +25,20 @@ MAX_MOMENTS: Final = 200
 POLL_SECONDS: Final = 0.05
 
 
-class Trial:
+class Trial(Parts):
     """What a check is given.
 
     Attributes:
-        token: eight characters that no other check has; part of every id and URL of this one.
-        organization: the kit's id of this check's own organization.
-        agent: the kit's id of its agent.
-        author: a person of the organization who may change things.
-        ids: kit id → the host's id, of everything that was seeded.
         host: the host that is used unless another is named.
     """
 
     def __init__(self, session: Session, check: Check, host: Host | None) -> None:
+        super().__init__(check.id, session.receiver_url)
         self.session = session
         self.check = check
-        self.token = secrets.token_hex(4)
-        self.organization = self.id("org")
-        self.agent = self.id("agent")
-        self.author = Login(kind="dashboard", organization=self.organization, id=self.id("author"))
-        self.ids: dict[str, str] = {}
         self.timeline: list[Moment] = []
         self._host = host
         self._began = time.monotonic()
-        self._logins: dict[str, Login] = {}
         self._stop_listening = session.control.listen(self._reported)
 
     @property
@@ -111,77 +91,6 @@ class Trial:
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
 
-    # Names
-
-    def id(self, name: str) -> str:
-        """Returns a kit id of this check: 1 to 40 letters, digits and hyphens."""
-        return f"{name}-{self.token}"
-
-    def of_host(self, kit_id: str) -> str:
-        """Returns the host's id of something that was seeded."""
-        return self.ids.get(kit_id, kit_id)
-
-    def hook(self, name: str, fails: int = 0) -> str:
-        """Returns a URL of the receiver that only this check uses; each event's first ``fails`` requests get a 500."""
-        failing = f"fail-first/{fails}/" if fails else ""
-        return f"{self.session.receiver_url}/hooks/{failing}{self.token}/{name}"
-
-    def new_key(self) -> str:
-        """Returns an idempotency key that was not used before."""
-        return f"key-{self.token}-{secrets.token_hex(4)}"
-
-    # The world
-
-    def probe(self, node: str, **config: object) -> Action:
-        """Returns a probe node.
-
-        Args:
-            node: its name, unique in this check.
-            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``, ``write_fails`` (its
-                SQL fails); anything else is only config.
-        """
-        return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
-
-    def webhook(self, node: str, **config: object) -> Action:
-        """Returns a webhook node that sends to `hook` of its name; ``config`` adds to or replaces its fields."""
-        defaults = {
-            "webhookUrl": self.hook(node),
-            "webhookMethod": "POST",
-            "webhookBody": '{"user": {{userId}}, "content": {{content}}}',
-            "webhookRetryOnFailure": True,
-            "webhookContinueOnFailure": True,
-        }
-        return Action(id=self.id(node), type="webhook", config={**defaults, **config})
-
-    def step(self, name: str) -> Step:
-        """Returns a content step."""
-        return Step(id=self.id(name), text=f"Text of {name}")
-
-    def flow(self, *items: Item, pacing: str = "eager", name: str = "flow") -> Flow:
-        """Returns a flow of this check's agent."""
-        return msgspec.convert(
-            {
-                "id": self.id(name),
-                "name": f"{self.check.id} {name}",
-                "organization": self.organization,
-                "agent": self.agent,
-                "pacing": pacing,
-                "items": msgspec.to_builtins(items),
-            },
-            Flow,
-        )
-
-    def world(self, *flows: Flow, **more: Any) -> World:
-        """Returns a world with this check's organization, agent and author, and these flows."""
-        base = {
-            "organizations": (Organization(id=self.organization, name=f"Org {self.token}"),),
-            "agents": (Agent(id=self.agent, name=f"Agent {self.token}", organization=self.organization),),
-            "logins": (self.author,),
-            "flows": flows,
-        }
-        merged = {name: (*base.get(name, ()), *more.get(name, ())) for name in {*base, *more}}
-        return World(**merged)
-
     # What a check does to the host
 
     async def seed(self, *flows: Flow, world: World | None = None, host: Host | None = None) -> None:
@@ -218,19 +127,6 @@ class Trial:
         after: Turn = await self.call("next", turn.session, step or turn.step_id, host=host)
         self.note("host", f"answers step {after.step_id}, done {after.done}, halted {after.halted}")
         return after
-
-    async def walk_to_end(self, turn: Turn, most: int = 20) -> Turn:
-        """Goes on until the run is done."""
-        for _ in range(most):
-            if turn.done:
-                return turn
-            turn = await self.next(turn)
-        raise CheckFailed(
-            f"the run is not done after {most} times next",
-            expected="done",
-            actual=turn,
-            causes=self.check.causes,
-        )
 
     async def request(
         self,
@@ -280,13 +176,11 @@ class Trial:
     async def enqueue(self, name: str, host: Host | None = None, **fields: object) -> dict[str, Any]:
         """Has the probe enqueue a webhook that goes to `hook` of that name."""
         body = {
-            "organizationId": self.of_host(self.organization),
             "organization_id": self.of_host(self.organization),
             "url": self.hook(name),
             "entity": self.id(name),
             **fields,
         }
-        body.pop("organizationId")
         answer = await self.request("POST", f"{ROUTES}/enqueue", json=body, host=host)
         self.expect(
             answer.status_code == 200,

@@ -1,4 +1,4 @@
-"""The host's own routes: the dashboard's API, the end user's widget, and the pages."""
+"""The host's own routes: the dashboard's API and the pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from msgspec import Meta
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.host import SESSION_COOKIE, ReferenceHost
 from flowactions_conformance.reference_host.store import Flow, Store
-from flowactions_conformance.reference_host.walker import Turn, Walker
+from flowactions_conformance.reference_host.walker import Walker
+from flowactions_conformance.reference_host.widget import next_step, open_flow
 from flowactions_hookspecs import (
     DashboardPrincipal,
     ExperienceTriggerRef,
@@ -55,19 +56,6 @@ class FlowChange(msgspec.Struct, rename="camel"):
     agent_id: str
     kind: Literal["single_shot", "client_paced"]
     items: Annotated[list[dict[str, Any]], Meta(max_length=200)] = []
-
-
-class Opening(msgspec.Struct, rename="camel"):
-    """The end user opens a flow."""
-
-    user_id: Annotated[str, Meta(max_length=200)] = ""
-    content: Annotated[str, Meta(max_length=10_000)] = ""
-
-
-class Onward(msgspec.Struct):
-    """The end user goes on from the step that the browser shows."""
-
-    from_step: str | None = msgspec.field(name="from", default=None)
 
 
 @get("/people")
@@ -204,34 +192,6 @@ async def fire(
     )
     # New at each click. A host whose triggers fire by themselves takes the id of what fired them.
     return await actions.dispatch(ref, firing_id=uuid4().hex, occurred_at=datetime.now(UTC))
-
-
-@post("/flows/{flow_id:str}/open", status_code=200, raises=[NotFoundException])
-async def open_flow(
-    store: NamedDependency[Store],
-    walker: NamedDependency[Walker],
-    flow_id: FromPath[str],
-    data: JSONBody[Opening],
-) -> dict[str, Turn]:
-    """Open a flow in the end user's widget."""
-    flow = await store.flow(flow_id)
-    if flow is None:
-        raise NotFoundException("There is no such flow.")
-    return {"data": await walker.open(flow, data.user_id, data.content)}
-
-
-@post("/sessions/{session:str}/next", status_code=200, raises=[NotFoundException])
-async def next_step(
-    store: NamedDependency[Store],
-    walker: NamedDependency[Walker],
-    session: FromPath[str],
-    data: JSONBody[Onward],
-) -> dict[str, Turn]:
-    """Go to the next step: ``flow.next``."""
-    run = await store.run(session)
-    if run is None:
-        raise NotFoundException("There is no such session.")
-    return {"data": await walker.next(run, data.from_step)}
 
 
 @get("/")

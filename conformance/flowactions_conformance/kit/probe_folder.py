@@ -1,0 +1,23 @@
+"""The folder that makes the probe a plugin like any other: its module and its entry point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_probe(folder: Path, control_url: str, name: str) -> None:
+    """Writes the probe's module and entry point into a folder, to be put on ``sys.path``.
+
+    Args:
+        folder: new and empty.
+        control_url: where the probe reports.
+        name: of the module; unique, because a process may run several sessions one after the other.
+    """
+    module = f"from flowactions_conformance.kit.probe import Probe\n\nplugin = Probe({control_url!r})\n"
+    (folder / f"{name}.py").write_text(module, encoding="utf-8")
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(
+        f"[flowactions]\nflowactions-probe = {name}:plugin\n", encoding="utf-8"
+    )
