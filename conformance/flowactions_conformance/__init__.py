@@ -31,7 +31,7 @@ from flowactions_conformance.kit.under_test import (
 )
 
 if typing.TYPE_CHECKING:
-    from flowactions_conformance.kit.pytest_suite import conformance_suite
+    from flowactions_conformance.kit.in_pytest.suite import conformance_suite
 
 __all__ = [
     "Action",
@@ -61,7 +61,7 @@ __all__ = [
 def __getattr__(name: str) -> typing.Any:
     """Imports what needs pytest only when it is asked for."""
     if name == "conformance_suite":
-        from flowactions_conformance.kit.pytest_suite import conformance_suite  # noqa: PLC0415
+        from flowactions_conformance.kit.in_pytest.suite import conformance_suite  # noqa: PLC0415
 
         return conformance_suite
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

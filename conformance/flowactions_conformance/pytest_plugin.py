@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the rest, when a host is named."""
     if config.getoption("flowactions_host"):
-        from flowactions_conformance.kit.pytest_items import KitPlugin  # noqa: PLC0415
+        from flowactions_conformance.kit.in_pytest.items import KitPlugin  # noqa: PLC0415
 
         config.pluginmanager.register(KitPlugin(config), "flowactions-conformance")
 

@@ -17,7 +17,7 @@ from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.host_template import MyDriver
 from flowactions_conformance.commands.init import module_of
 from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
-from flowactions_conformance.kit.hosting import METHODS, _is_stub
+from flowactions_conformance.kit.hosts.hosting import METHODS, _is_stub
 from flowactions_conformance.kit.outcomes import CheckFailed, Level, NotTestable, Status
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.requirements import COMMAND, differences, frozen, required_now

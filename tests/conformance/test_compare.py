@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowactions_conformance.kit.compare import difference
+from flowactions_conformance.kit.support.compare import difference
 
 
 @pytest.mark.parametrize(

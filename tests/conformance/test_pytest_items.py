@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import flowactions_conformance
+from flowactions_conformance.kit.in_pytest.items import Unproved, conclude
+from flowactions_conformance.kit.in_pytest.threaded import KitThread
 from flowactions_conformance.kit.outcomes import Status
-from flowactions_conformance.kit.pytest_items import Unproved, conclude
-from flowactions_conformance.kit.threaded import KitThread
 from tests.conformance.test_reports import a_result
 
 ROOT = Path(__file__).parents[2]

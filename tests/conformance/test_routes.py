@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flowactions_conformance.kit.routes import NOWHERE, ROUTES
+from flowactions_conformance.kit.support.routes import NOWHERE, ROUTES
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Origin, Request
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from flowactions_conformance.commands.left_behind import adopt_orphans, descendants, end_left_behind
 from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
+from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
-from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.report.summary import ATTENTION
 from flowactions_conformance.kit.report.terminal import Paint, printable, report_text, result_lines

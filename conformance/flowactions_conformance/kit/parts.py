@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.probe import NODE
+from flowactions_conformance.kit.probing.plugin import NODE
 from flowactions_conformance.kit.under_test import (
     Action,
     Agent,

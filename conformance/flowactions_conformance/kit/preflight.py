@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
-from flowactions_conformance.kit.probe import HOST_SETTING, ROUTES
+from flowactions_conformance.kit.probing.plugin import HOST_SETTING, ROUTES
 from flowactions_conformance.kit.registry import PROFILES, Check
 from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.trial import Trial

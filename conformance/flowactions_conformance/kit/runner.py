@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from flowactions_conformance.kit.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
     CheckResult,
@@ -23,7 +24,6 @@ from flowactions_conformance.kit.outcomes import (
     Report,
     Status,
 )
-from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.preflight import preflight
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.session import Host, Mode, Patience, Session

@@ -16,17 +16,17 @@ from typing import Final, Literal, TypeAlias
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Workspace, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
-from flowactions_conformance.kit.control import Control
-from flowactions_conformance.kit.databases import Databases, Place
-from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import Running
-from flowactions_conformance.kit.in_process import InProcess
-from flowactions_conformance.kit.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.databases import Databases, Place
+from flowactions_conformance.kit.hosts.factories import load_factory
+from flowactions_conformance.kit.hosts.hosting import Running
+from flowactions_conformance.kit.hosts.in_process import InProcess
+from flowactions_conformance.kit.hosts.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.output import LogLines, Output
+from flowactions_conformance.kit.hosts.processes import ChildProcess
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
-from flowactions_conformance.kit.output import LogLines, Output
-from flowactions_conformance.kit.probe import HOST_SETTING
-from flowactions_conformance.kit.probe_folder import write_probe
-from flowactions_conformance.kit.processes import ChildProcess
+from flowactions_conformance.kit.probing.control import Control
+from flowactions_conformance.kit.probing.folder import write_probe
+from flowactions_conformance.kit.probing.plugin import HOST_SETTING
 from flowactions_conformance.kit.under_test import Env, Factory
 from flowactions_conformance.receiver import Arrival, Receiver
 from flowactions_conformance.serving import listen, serve, url_of

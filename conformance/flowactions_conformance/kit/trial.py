@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import httpx
 
-from flowactions_conformance.kit.control import Event
 from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NotTestable
 from flowactions_conformance.kit.parts import Parts
-from flowactions_conformance.kit.probe import ROUTES
+from flowactions_conformance.kit.probing.control import Event
+from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World

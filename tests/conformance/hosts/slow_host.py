@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from flowactions_conformance import Env
-from flowactions_conformance.kit.hosting import METHODS
+from flowactions_conformance.kit.hosts.hosting import METHODS
 from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import Host

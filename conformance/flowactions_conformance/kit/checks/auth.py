@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import httpx
 
-from flowactions_conformance.kit.evidence import provides
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.routes import ROUTES, Route
+from flowactions_conformance.kit.support.evidence import provides
+from flowactions_conformance.kit.support.routes import ROUTES, Route
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Agent, Login
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowactions_conformance.kit import chat
-from flowactions_conformance.kit.client import Client
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support import chat
+from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import Trial
 
 CONNECTION = "/integrations/chat/connection"

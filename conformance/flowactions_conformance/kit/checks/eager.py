@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from flowactions_conformance.kit.chat import connect
-from flowactions_conformance.kit.client import hides
-from flowactions_conformance.kit.deliveries import ALWAYS, sent_again, until_dead
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.chat import connect
+from flowactions_conformance.kit.support.client import hides
+from flowactions_conformance.kit.support.deliveries import ALWAYS, sent_again, until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 

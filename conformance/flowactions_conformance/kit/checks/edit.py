@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flowactions_conformance.kit import evidence
-from flowactions_conformance.kit.compare import difference
-from flowactions_conformance.kit.probe import NODE, UNAVAILABLE, UNAVAILABLE_REASON
+from flowactions_conformance.kit.probing.plugin import NODE, UNAVAILABLE, UNAVAILABLE_REASON
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support import evidence
+from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.trial import Trial
 
 OWN: Final = ("webhook", "chat_message")

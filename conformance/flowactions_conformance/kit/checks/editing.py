@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_conformance.kit.checks.edit import CONFIG, KEPT
-from flowactions_conformance.kit.compare import difference
-from flowactions_conformance.kit.probe import PROBLEM
+from flowactions_conformance.kit.probing.plugin import PROBLEM
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.routes import ROUTES
+from flowactions_conformance.kit.support.compare import difference
+from flowactions_conformance.kit.support.routes import ROUTES
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action, Login
 

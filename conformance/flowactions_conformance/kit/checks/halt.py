@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flowactions_conformance.kit.client import hides
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.client import hides
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 

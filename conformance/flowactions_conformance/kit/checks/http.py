@@ -13,13 +13,13 @@ import httpx
 
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
-from flowactions_conformance.kit import evidence
-from flowactions_conformance.kit.chat import INSTALL, connect
-from flowactions_conformance.kit.compare import json_object
-from flowactions_conformance.kit.probe import NODE, ROUTES
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.routes import ROUTES as OWN_ROUTES
-from flowactions_conformance.kit.samples import (
+from flowactions_conformance.kit.support import evidence
+from flowactions_conformance.kit.support.chat import INSTALL, connect
+from flowactions_conformance.kit.support.compare import json_object
+from flowactions_conformance.kit.support.routes import ROUTES as OWN_ROUTES
+from flowactions_conformance.kit.support.samples import (
     ANSWERS,
     BODIES,
     HEADERS,

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from flowactions_conformance.kit import chat
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.trial import Trial
 
 ROUTE = "/webhooks/auth"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flowactions_conformance.kit.probe import NODE
+from flowactions_conformance.kit.probing.plugin import NODE
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.trial import Trial
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from flowactions_conformance.kit.deliveries import ALWAYS, sent_again, until_dead
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.survey import OTHER_SECRET, SECRET, Survey
+from flowactions_conformance.kit.support.deliveries import ALWAYS, sent_again, until_dead
+from flowactions_conformance.kit.support.survey import OTHER_SECRET, SECRET, Survey
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Trigger, TriggerAction, TriggerRef
 from flowactions_conformance.receiver import Arrival

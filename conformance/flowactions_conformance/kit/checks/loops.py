@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flowactions_conformance.kit.client import Client
-from flowactions_conformance.kit.control import Event
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action, Branch, Flow, Loop, SubFlow
 

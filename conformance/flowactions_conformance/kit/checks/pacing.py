@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowactions_conformance.kit.checks import pacing_races as _races  # noqa: F401  its checks are of this group
-from flowactions_conformance.kit.client import Client, hides, long_flow
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.client import Client, hides, long_flow
 from flowactions_conformance.kit.trial import Trial
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from flowactions_conformance.kit.client import Client, attempt, long_flow
-from flowactions_conformance.kit.control import Event
+from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.client import Client, attempt, long_flow
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Turn
 

@@ -14,10 +14,10 @@ from typing import Final
 
 import httpx
 
-from flowactions_conformance.kit.client import Client
-from flowactions_conformance.kit.probe import NODE, ROUTES
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
+from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import POLL_SECONDS, REQUEST_SECONDS, Trial
 from flowactions_conformance.serving import NO_TLS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flowactions_conformance.kit.probe import ROUTES
+from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.trial import Trial

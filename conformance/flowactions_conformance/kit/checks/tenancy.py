@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from flowactions_conformance.kit.chat import INSTALL, allow, connect, with_cookies
-from flowactions_conformance.kit.evidence import provides
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.chat import INSTALL, allow, connect, with_cookies
+from flowactions_conformance.kit.support.evidence import provides
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import (
     Action,

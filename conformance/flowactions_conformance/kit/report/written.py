@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.outcomes import Report
-from flowactions_conformance.kit.output import encodable
 from flowactions_conformance.kit.report.badge import badge
 from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import ProfileSummary, Verdict, profiles, verdict

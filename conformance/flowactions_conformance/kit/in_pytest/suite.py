@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from flowactions_conformance.kit.in_pytest.items import Unproved, conclude, warn_through
+from flowactions_conformance.kit.in_pytest.threaded import KitThread
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.pytest_items import Unproved, conclude, warn_through
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.report.terminal import printable
-from flowactions_conformance.kit.threaded import KitThread
 from flowactions_conformance.kit.under_test import Factory
 
 

@@ -1,4 +1,4 @@
-"""The child process in which a host runs: ``python -m flowactions_conformance.kit.child``, started by `processes`."""
+"""The child process in which a host runs: ``python -m flowactions_conformance.kit.hosts.child``, started by `processes`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from contextlib import suppress
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.factories import load_factory
-from flowactions_conformance.kit.hosting import METHODS, call_driver, live
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosts.factories import load_factory
+from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live
+from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.output import LogLines, Output, encodable
 from flowactions_conformance.kit.under_test import HostUnderTest
 
 

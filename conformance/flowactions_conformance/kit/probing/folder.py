@@ -13,7 +13,9 @@ def write_probe(folder: Path, control_url: str, name: str) -> None:
         control_url: where the probe reports.
         name: of the module; unique, because a process may run several sessions one after the other.
     """
-    module = f"from flowactions_conformance.kit.probe import Probe\n\nplugin = Probe({control_url!r})\n"
+    module = (
+        f"from flowactions_conformance.kit.probing.plugin import Probe\n\nplugin = Probe({control_url!r})\n"
+    )
     (folder / f"{name}.py").write_text(module, encoding="utf-8")
     info = folder / f"{name}-1.dist-info"
     info.mkdir()

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from flowactions_conformance.kit import under_test
+from flowactions_conformance.kit.hosts.output import Output
+from flowactions_conformance.kit.hosts.turns import taking_turns
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.output import Output
-from flowactions_conformance.kit.turns import taking_turns
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import serve
 
@@ -166,7 +166,7 @@ async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, .
 
 def described(exc: BaseException) -> str:
     """Returns an exception as text: what it says, and the last places in code that are not the kit's."""
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith(here)]
     places = "".join(f"\n  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-3:])
     return f"{type(exc).__name__}: {exc}{places}"

@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosting import METHODS, About
-from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosts.hosting import METHODS, About
+from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Waiting
+from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.under_test import Env
 
 
@@ -101,7 +101,7 @@ class ChildProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "flowactions_conformance.kit.child",
+            "flowactions_conformance.kit.hosts.child",
             env={**os.environ, PARENT: f"{port}:{word}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,

@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from flowactions_conformance.kit.hosting import About, call_driver, described, live
-from flowactions_conformance.kit.limits import LIMITS, Limits, Waiting
+from flowactions_conformance.kit.hosts.hosting import About, call_driver, described, live
+from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Waiting
+from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.output import Output
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest
 
 

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
+from flowactions_conformance.kit.hosts.output import encodable
+from flowactions_conformance.kit.in_pytest.threaded import KitThread
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
-from flowactions_conformance.kit.output import encodable
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.report.terminal import closing_lines, printable, profile_lines, result_lines
 from flowactions_conformance.kit.report.written import write_report
-from flowactions_conformance.kit.threaded import KitThread
 
-SUITE: Final = Path(__file__).parents[1] / "suite.py"
+SUITE: Final = Path(__file__).parents[2] / "suite.py"
 NODE: Final = "flowactions_conformance/suite.py"
 ATTACHED: Final = "flowactions_conformance"
 

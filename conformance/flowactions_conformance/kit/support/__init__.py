@@ -1,0 +1,1 @@
+"""What several checks share: clients, comparisons, evidence."""
