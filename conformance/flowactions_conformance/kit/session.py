@@ -137,6 +137,8 @@ class Session:
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
         self.output = output or Output()
+        # Held while a process is killed, and while webhooks are awaited that it could take along.
+        self.nobody_is_killed = asyncio.Lock()
         self.processes: dict[int, asyncio.Task[Host]] = {}
         self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory

@@ -248,6 +248,7 @@ async def makes_new_runs_after_a_restart(trial: Trial) -> None:
 @check(
     "EAGER-9",
     profile="core",
+    alone=True,  # a host with one organization for everybody has one chat connection, which other checks make, too
     clause="contract: Structs (Walk), Advancing; spec 2.1, 2.2, 7.1",
     causes=(
         "the host takes chat messages for nodes of its own: reach() every node whose type is in actions.node_types",
@@ -257,6 +258,7 @@ async def makes_new_runs_after_a_restart(trial: Trial) -> None:
 )
 async def posts_where_the_organization_is_connected(trial: Trial) -> None:
     """A chat message is posted to the workspace that the flow's organization has connected, and fails before it has."""
+    await trial.start()
     text = trial.id("posted")
     config = {
         "chatActionType": "channel",

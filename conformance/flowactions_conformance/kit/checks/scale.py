@@ -47,18 +47,19 @@ async def loses_nothing(trial: Trial) -> None:
     """Of two hundred webhooks that are queued in two processes at once, each arrives."""
     hosts = await _pair(trial)
     expected = {trial.id(f"row{number}") for number in range(ROWS)}
-    await _enqueue(trial, hosts, sorted(expected))
 
     def lacking() -> set[str]:
         return expected - {str(json.loads(arrival.body)["entity"]) for arrival in trial.arrivals("row")}
 
-    while left := len(lacking()):
-        await trial.until(
-            lambda: len(lacking()) < left,
-            f"not all of {ROWS} webhooks that were queued in two processes have arrived",
-            expected=f"{ROWS} different ones; {left} were lacking when no more came",
-            at_least=STILL_SECONDS,
-        )
+    async with trial.session.nobody_is_killed:
+        await _enqueue(trial, hosts, sorted(expected))
+        while left := len(lacking()):
+            await trial.until(
+                lambda: len(lacking()) < left,
+                f"not all of {ROWS} webhooks that were queued in two processes have arrived",
+                expected=f"{ROWS} different ones; {left} were lacking when no more came",
+                at_least=STILL_SECONDS,
+            )
 
 
 @check(
@@ -159,6 +160,12 @@ async def counts_together(trial: Trial) -> None:
 async def goes_on_without_a_process(trial: Trial) -> None:
     """When a process is killed, the others send what it has queued, and its runs go on."""
     first = await _process(trial, 0)
+    # The third process sends what others have queued, too, and takes it along when it is killed, until its lease ends.
+    async with trial.session.nobody_is_killed:
+        await _kill_at_work(trial, first)
+
+
+async def _kill_at_work(trial: Trial, first: Host) -> None:
     killed = await trial.session.start(mode="child", beside=first)
     trial.host = killed
     node = trial.probe("node", gate=trial.gate("gate"))
