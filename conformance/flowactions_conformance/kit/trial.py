@@ -123,9 +123,10 @@ class Trial(Parts):
 
     async def next(self, turn: Turn, step: str | None = None, host: Host | None = None) -> Turn:
         """Goes on from a turn; ``step`` is what the client says it is at, the host's id."""
-        self.note("kit", f"next from {step or turn.step_id}")
+        where = f" in host {host.name}" if host is not None else ""
+        self.note("kit", f"next from {step or turn.step_id}{where}")
         after: Turn = await self.call("next", turn.session, step or turn.step_id, host=host)
-        self.note("host", f"answers step {after.step_id}, done {after.done}, halted {after.halted}")
+        self.note("host", f"answers step {after.step_id}, done {after.done}, halted {after.halted}{where}")
         return after
 
     async def request(

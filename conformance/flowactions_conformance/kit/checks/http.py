@@ -322,7 +322,10 @@ async def unknown_paths_are_not_errors(trial: Trial) -> None:
     "HTTP-10",
     profile="core",
     clause="contract: What a host does (Credentials); http: How an install ends; spec 4.1, 5.2",
-    causes=("dashboard_principal answers for the install with another person than for the callback",),
+    causes=(
+        "dashboard_principal names the same person for everybody, and not the one who is signed in",
+        "dashboard_principal answers for the install with another person than for the callback",
+    ),
 )
 async def chat_can_be_connected(trial: Trial) -> None:
     """A signed-in person can connect a workspace of the chat provider, and is shown as who did."""

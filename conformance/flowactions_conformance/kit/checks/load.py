@@ -28,7 +28,14 @@ async def loads_installed_plugins(trial: Trial) -> None:
         actual="it was never called",
     )
     times = Counter(event.pid for event in loaded)
-    trial.equal(set(times.values()), {1}, "the plugins were loaded more than once for one host, in one process")
+    trial.equal(
+        set(times.values()),
+        {1},
+        "the plugins were loaded more than once for one host, in one process",
+        causes=(
+            "FlowActions.load is called twice: call it once, and share what it returns between editor, routes and walk",
+        ),
+    )
 
 
 @check(
