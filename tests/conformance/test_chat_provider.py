@@ -276,7 +276,7 @@ class TestFaults:
             answer.json()
 
     async def test_a_slow_answer(self, run: Running) -> None:
-        """A token can ask for an answer that comes after the caller's patience."""
+        """A token can ask for an answer that comes after the caller's effect_timeout."""
         headers = {"authorization": "Bearer xoxb-fault-slow"}
         async with httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(60, read=0.2)) as client:
             with pytest.raises(httpx.ReadTimeout):

@@ -17,7 +17,7 @@ from flowactions_conformance.kit.hosts.limits import LIMITS, Limits
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
-from flowactions_conformance.kit.session import Mode, Patience
+from flowactions_conformance.kit.session import EffectTimeout, Mode
 
 ROOT = Path(__file__).parents[2]
 HOSTS = "tests.conformance.misbehaving"
@@ -29,7 +29,7 @@ SAFETY_SECONDS = 300
 
 async def run_short(host: str, *ids: str, mode: Mode = "in-process") -> Report:
     limits = NEVER_STARTS if host.startswith("never") else HANGS if host.startswith("hangs") else LIMITS
-    return await run_checks(f"{HOSTS}:{host}", ids, mode=mode, limits=limits, patience=Patience(0.5))
+    return await run_checks(f"{HOSTS}:{host}", ids, mode=mode, limits=limits, effect_timeout=EffectTimeout(0.5))
 
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:

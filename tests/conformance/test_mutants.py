@@ -10,7 +10,7 @@ import pytest
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
-from flowactions_conformance.kit.session import Patience
+from flowactions_conformance.kit.session import EffectTimeout
 from tests.conformance.mutants.mutant import Mutant
 
 MODULES = sorted(
@@ -41,7 +41,9 @@ def said(report: Report) -> str:
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
     """Of the checks that a mutant names, exactly those fail that it kills, and what they say leads to the fault."""
-    report = await run_checks(broken.factory, broken.kills | broken.spares, patience=Patience(EFFECT_SECONDS))
+    report = await run_checks(
+        broken.factory, broken.kills | broken.spares, effect_timeout=EffectTimeout(EFFECT_SECONDS)
+    )
     assert report.error is None
     assert failed(report) == broken.kills
     assert broken.message in said(report)
@@ -52,7 +54,7 @@ async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
     """Of all checks, exactly those fail that a mutant kills."""
-    report = await run_checks(broken.factory, patience=Patience(EFFECT_SECONDS))
+    report = await run_checks(broken.factory, effect_timeout=EffectTimeout(EFFECT_SECONDS))
     assert failed(report) == broken.kills | broken.costly
 
 

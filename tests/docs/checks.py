@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from flowactions_conformance.kit.registry import PROFILES, Check, all_checks
+from tests.docs import generated
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 COMMAND = "python -m tests.docs.checks --write"
@@ -73,18 +73,5 @@ def _text(text: str) -> str:
     return "`".join(escaped)
 
 
-def main() -> int:
-    """Run the command; give its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.docs.checks", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the page anew")
-    if parser.parse_args().write:
-        PAGE.write_text(render())
-        return 0
-    if not PAGE.exists() or PAGE.read_text() != render():
-        sys.stdout.write(f"the page is out of date: {COMMAND}\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.run(COMMAND, __doc__, PAGE, render))

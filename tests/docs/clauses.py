@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import os
@@ -17,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.docs import generated
 
 ROOT = Path(__file__).parents[2]
 BEHAVIOUR = ROOT / "docs" / "reference" / "behaviour"
@@ -188,18 +189,5 @@ def _assigned(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()]
 
 
-def main() -> int:
-    """Run the command; give its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.docs.clauses", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the page anew")
-    if parser.parse_args().write:
-        PAGE.write_text(render())
-        return 0
-    if not PAGE.exists() or PAGE.read_text() != render():
-        sys.stdout.write(f"the page is out of date: {COMMAND}\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.run(COMMAND, __doc__, PAGE, render))

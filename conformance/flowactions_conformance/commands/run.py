@@ -111,7 +111,7 @@ class Progress:
         self._stream = stream if stream.isatty() else None
         self._show("starting the host")
 
-    def told(self, result: CheckResult) -> None:
+    def add(self, result: CheckResult) -> None:
         """Takes a result."""
         self.results.append(result)
         failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
@@ -139,7 +139,7 @@ def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress:
             server=options.database,
             baseline=baseline,
             output=output,
-            told=progress.told,
+            on_result=progress.add,
         )
 
     async def interruptible() -> Report | None:

@@ -26,10 +26,11 @@ from flowactions_conformance.kit.outcomes import (
 )
 from flowactions_conformance.kit.preflight import preflight
 from flowactions_conformance.kit.registry import Check, all_checks, select
-from flowactions_conformance.kit.session import Host, Mode, Patience, Session
+from flowactions_conformance.kit.session import EffectTimeout, Host, Mode, Session
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Factory
 from flowactions_hookspecs import CONTRACT_VERSION
+from flowactions_hookspecs.tasks import is_being_cancelled
 
 CONTRACT: Final = ".".join(map(str, CONTRACT_VERSION))
 CHECK_SECONDS: Final = 90.0
@@ -106,8 +107,7 @@ async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:
         async with asyncio.timeout(CHECK_SECONDS):
             await check.run(trial)
     except asyncio.CancelledError:
-        own = asyncio.current_task()
-        if own is not None and own.cancelling():
+        if is_being_cancelled():
             raise
         message = "the kit failed in this check: what it waited for was cancelled"
         return Status.ERROR, Finding(message=message, actual="CancelledError")
@@ -137,23 +137,13 @@ def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
 
 
 @asynccontextmanager
-async def opened(
-    factory: Factory | str,
-    *,
-    mode: Mode = "in-process",
-    server: str | None = None,
-    baseline: Baseline | None = None,
-    patience: Patience | None = None,
-    limits: Limits = LIMITS,
-    output: Output | None = None,
-) -> AsyncIterator[Runner]:
-    """A session whose shared host has passed the preflight.
+async def opened(session: Session, baseline: Baseline | None = None) -> AsyncIterator[Runner]:
+    """Opens a session; its shared host has passed the preflight.
 
     Raises:
         DriverFault: the driver does not do its part.
     """
-    made = Session(factory, mode=mode, server=server, patience=patience, limits=limits, output=output)
-    async with made.running() as session:
+    async with session.running():
         yield Runner(session, await preflight(session), baseline or {})
 
 
@@ -164,10 +154,10 @@ async def run_checks(
     mode: Mode = "in-process",
     server: str | None = None,
     baseline: Baseline | None = None,
-    patience: Patience | None = None,
+    effect_timeout: EffectTimeout | None = None,
     limits: Limits = LIMITS,
     output: Output | None = None,
-    told: Callable[[CheckResult], None] = lambda _: None,
+    on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
     """Runs checks over one host.
 
@@ -177,10 +167,10 @@ async def run_checks(
         mode: whether hosts run in this process or as child processes.
         server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
         baseline: check id → why its failure is accepted.
-        patience: for how long effects are waited for.
+        effect_timeout: for how long effects are waited for.
         limits: how long a host may take.
         output: what hosts print; for who has replaced ``sys.stdout`` by it.
-        told: called with each result as it comes.
+        on_result: called with each result as it comes.
 
     Raises:
         LookupError: there is no check of a name in ``ids`` or ``baseline``.
@@ -192,44 +182,56 @@ async def run_checks(
     if unknown:
         raise LookupError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
     started, began = datetime.now(UTC), time.monotonic()
-    session = Session(factory, mode=mode, server=server)
-    session.output = output or session.output
+    session = Session(
+        factory, mode=mode, server=server, effect_timeout=effect_timeout, limits=limits, output=output
+    )
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
 
     async def one(runner: Runner, check: Check) -> None:
         results[check.id] = await runner.run(check)
-        told(results[check.id])
+        on_result(results[check.id])
 
     try:
-        async with opened(
-            factory,
-            mode=mode,
-            server=server,
-            baseline=accepted,
-            patience=patience,
-            limits=limits,
-            output=session.output,
-        ) as runner:
-            session = runner.session
-            async with asyncio.TaskGroup() as group:
-                for check in checks:
-                    group.create_task(one(runner, check))
+        async with opened(session, accepted) as runner, asyncio.TaskGroup() as group:
+            for check in checks:
+                group.create_task(one(runner, check))
     except DriverFault as exc:
         error = Finding(message=str(exc))
+        session.claims = frozenset()  # none of them was tried
     stale = tuple(sorted(id_ for id_ in accepted if id_ in results and results[id_].status is Status.PASS))
+    report = report_of(
+        session, started, began, [results[check.id] for check in checks if check.id in results], error
+    )
+    return msgspec.structs.replace(report, stale_baseline=stale, selected=bool(chosen))
+
+
+def report_of(
+    session: Session,
+    started: datetime,
+    began: float,
+    results: Iterable[CheckResult],
+    error: Finding | None = None,
+) -> Report:
+    """Returns the report of a run.
+
+    Args:
+        session: of the run.
+        started: when it started.
+        began: the same in monotonic seconds.
+        results: of its checks.
+        error: what ended it before any check.
+    """
     return Report(
         host=session.factory_name,
         contract=CONTRACT,
         kit=metadata.version("flowactions-plugin"),
-        mode=mode,
+        mode=session.mode,
         database=session.databases.kind,
         started_at=started.isoformat(timespec="seconds"),
         seconds=time.monotonic() - began,
         claims=tuple(sorted(session.claims)),
-        results=tuple(results[check.id] for check in checks if check.id in results),
-        stale_baseline=stale,
+        results=tuple(results),
         error=error,
         output=session.output.text(),
-        selected=bool(chosen),
     )

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -33,15 +33,14 @@ from flowactions_conformance.serving import listen, serve, url_of
 
 EFFECT_SECONDS: Final = 20.0
 """For how long an effect that must come is waited for. It is no measure of speed: nothing passes by being faster."""
-WORN_EFFECT_SECONDS: Final = 5.0
-PATIENCE: Final = 3
-STOP_PATIENCE: Final = 1.5
+SHORT_EFFECT_SECONDS: Final = 5.0
+EXPIRED_BEFORE_SHORT: Final = 3
+STOP_FACTOR: Final = 1.5
 """How much longer a host may take to stop than an effect to come."""
 
 Mode: TypeAlias = Literal["in-process", "child"]
 
 TICK_SECONDS: Final = "0.1"
-PROFILES_WITH_AUTH_EVENTS: Final = "inbound"
 
 
 class Host:
@@ -72,7 +71,7 @@ class Host:
         return self.running.about.prefix
 
 
-class Patience:
+class EffectTimeout:
     """For how long effects are waited for: less, once several have not come.
 
     A host in which nothing arrives fails every check that waits; it must not take minutes to say so.
@@ -83,22 +82,22 @@ class Patience:
 
     def __init__(self, seconds: float = EFFECT_SECONDS) -> None:
         self._seconds = seconds
-        self._waited_in_vain = 0
+        self._expired = 0
 
     @property
     def seconds(self) -> float:
         """How long to wait now."""
-        worn = self._waited_in_vain >= PATIENCE
-        return min(self._seconds, WORN_EFFECT_SECONDS) if worn else self._seconds
+        short = self._expired >= EXPIRED_BEFORE_SHORT
+        return min(self._seconds, SHORT_EFFECT_SECONDS) if short else self._seconds
 
     @property
     def stop_seconds(self) -> float:
         """How long to wait for a host to stop."""
-        return STOP_PATIENCE * self._seconds
+        return STOP_FACTOR * self._seconds
 
-    def lost(self) -> None:
+    def expired(self) -> None:
         """Notes that an effect did not come."""
-        self._waited_in_vain += 1
+        self._expired += 1
 
 
 class Session:
@@ -108,7 +107,7 @@ class Session:
         factory: the function, or its name as ``package.module:attribute``.
         mode: how hosts run unless a check says otherwise.
         server: the URL of a PostgreSQL; ``None``: SQLite.
-        patience: for how long effects are waited for.
+        effect_timeout: for how long effects are waited for.
         limits: how long a host may take.
         output: what hosts print.
     """
@@ -119,13 +118,13 @@ class Session:
         *,
         mode: Mode = "in-process",
         server: str | None = None,
-        patience: Patience | None = None,
+        effect_timeout: EffectTimeout | None = None,
         limits: Limits = LIMITS,
         output: Output | None = None,
     ) -> None:
         self.mode = mode
         self._limits = limits
-        self.patience = patience or Patience()
+        self.effect_timeout = effect_timeout or EffectTimeout()
         self.databases = Databases(server)
         self.control = Control()
         self.receiver = Receiver("", on_arrival=self._arrived)
@@ -138,9 +137,8 @@ class Session:
         self.claims: frozenset[str] = frozenset()
         self.output = output or Output()
         # Held while a process is killed, and while webhooks are awaited that it could take along.
-        self.nobody_is_killed = asyncio.Lock()
+        self.kill_lock = asyncio.Lock()
         self.processes: dict[int, asyncio.Task[Host]] = {}
-        self.listeners: list[Callable[[str, str], None]] = []
         self._factory = factory
         self._folder = Path()
         self._probe_folder = Path()
@@ -223,7 +221,7 @@ class Session:
             database_url=place.host,
             incarnation=1 if beside is None else beside.running.env.incarnation + 1,
         )
-        limits = self._limits._replace(stop=min(self._limits.stop, self.patience.stop_seconds))
+        limits = self._limits._replace(stop=min(self._limits.stop, self.effect_timeout.stop_seconds))
         running: InProcess | ChildProcess
         if (mode or self.mode) == "child":
             try:
@@ -257,7 +255,7 @@ class Session:
             "FLOWACTIONS_ENCRYPTION_KEYS": self.encryption_key,
             "BACKEND_PUBLIC_URL": url,
         }
-        if PROFILES_WITH_AUTH_EVENTS in self.claims:
+        if "inbound" in self.claims:
             settings["AUTH_WEBHOOK_SIGNING_SECRET"] = self.auth_secret
         if chat:
             settings |= {
@@ -280,8 +278,6 @@ class Session:
 
     def _arrived(self, arrival: Arrival) -> None:
         self.arrivals.append(arrival)
-        for listener in self.listeners:
-            listener("receiver", f"{arrival.method} {arrival.path} {arrival.body[:200]}")
         task = asyncio.create_task(self.control.changed())
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)

@@ -283,11 +283,11 @@ class Trial(Parts):
         Raises:
             CheckFailed: it did not come to hold.
         """
-        patience = self.session.patience
-        seconds = max(patience.seconds, at_least)
+        effect_timeout = self.session.effect_timeout
+        seconds = max(effect_timeout.seconds, at_least)
         if await self.session.control.until(lambda: bool(holds()), seconds):
             return
-        patience.lost()
+        effect_timeout.expired()
         raise CheckFailed(
             message,
             expected=expected,

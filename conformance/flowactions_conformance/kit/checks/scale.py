@@ -25,9 +25,9 @@ ROWS: Final = 200
 TESTS_A_MINUTE: Final = 10
 LEASE_SECONDS: Final = 45.0
 """The plugin has another process go on with what a killed one left behind within half a minute."""
-STILL_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 10.0
 """For how long nothing may come while many webhooks are under way: two processes start and send at once."""
-LOOK_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = 2.0
 """For how long an answer is waited for that a host may hold back until another one has ended."""
 
 ONE_DATABASE: Final = "each process has a database of its own: all processes of a host share one"
@@ -51,14 +51,14 @@ async def loses_nothing(trial: Trial) -> None:
     def lacking() -> set[str]:
         return expected - {str(json.loads(arrival.body)["entity"]) for arrival in trial.arrivals("row")}
 
-    async with trial.session.nobody_is_killed:
+    async with trial.session.kill_lock:
         await _enqueue(trial, hosts, sorted(expected))
         while left := len(lacking()):
             await trial.until(
                 lambda: len(lacking()) < left,
                 f"not all of {ROWS} webhooks that were queued in two processes have arrived",
                 expected=f"{ROWS} different ones; {left} were lacking when no more came",
-                at_least=STILL_SECONDS,
+                at_least=IDLE_SECONDS,
             )
 
 
@@ -91,7 +91,7 @@ async def runs_a_node_once(trial: Trial) -> None:
             expected="one of them runs it",
         )
         # A host may also let the second caller wait until the first has ended.
-        done, _ = await asyncio.wait({winner, loser}, timeout=LOOK_SECONDS)
+        done, _ = await asyncio.wait({winner, loser}, timeout=ANSWER_SECONDS)
         for early in done:
             answered = early.result()
             trial.expect(
@@ -105,7 +105,7 @@ async def runs_a_node_once(trial: Trial) -> None:
         await asyncio.gather(winner, loser, return_exceptions=True)
     trial.equal(len(trial.reached("node")), 1, "a node was run by two processes")
     trial.host = second
-    await _ask_again(client, 1, trial.session.patience.seconds)
+    await _ask_again(client, 1, trial.session.effect_timeout.seconds)
     await client.to_end()
     trial.equal(
         [len(trial.reached(name)) for name in ("node", "last")],
@@ -161,7 +161,7 @@ async def goes_on_without_a_process(trial: Trial) -> None:
     """When a process is killed, the others send what it has queued, and its runs go on."""
     first = await _process(trial, 0)
     # The third process sends what others have queued, too, and takes it along when it is killed, until its lease ends.
-    async with trial.session.nobody_is_killed:
+    async with trial.session.kill_lock:
         await _kill_at_work(trial, first)
 
 
@@ -202,7 +202,7 @@ async def _kill_at_work(trial: Trial, first: Host) -> None:
         expected="within half a minute",
         at_least=LEASE_SECONDS,
     )
-    await _ask_again(client, 2, trial.session.patience.seconds)
+    await _ask_again(client, 2, trial.session.effect_timeout.seconds)
     await client.to_end()
     trial.equal(len(trial.reached("last")), 1, "a run whose process was killed did not go on to its end")
 

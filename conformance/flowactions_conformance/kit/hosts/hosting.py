@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from flowactions_conformance.kit import under_test
+from flowactions_conformance.kit.hosts.making import one_host_at_a_time
 from flowactions_conformance.kit.hosts.output import Output
-from flowactions_conformance.kit.hosts.turns import taking_turns
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import serve
@@ -188,7 +188,7 @@ async def live(
         DriverFault: it could not be made or started.
     """
     try:
-        async with taking_turns():
+        async with one_host_at_a_time():
             making = _making(factory, env)
             host = await making.__aenter__()
     except DriverFault:

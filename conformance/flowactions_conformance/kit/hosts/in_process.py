@@ -20,6 +20,7 @@ from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Waiting
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest
+from flowactions_hookspecs.tasks import is_being_cancelled
 
 
 class InProcess:
@@ -88,8 +89,7 @@ class InProcess:
                 f"{method}() of the driver did not return within {seconds:g} seconds{self._place()}"
             ) from None
         except asyncio.CancelledError:
-            own = asyncio.current_task()
-            if own is not None and own.cancelling():
+            if is_being_cancelled():
                 raise
             # The host's loop has ended under the call, and has cancelled it.
             raise DriverFault(f"the host ended while {method}() of the driver ran") from None

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Final
 
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Finding, Report
 from flowactions_conformance.kit.registry import Check
-from flowactions_conformance.kit.runner import CONTRACT, Runner, opened
+from flowactions_conformance.kit.runner import Runner, opened, report_of
 from flowactions_conformance.kit.session import Mode, Session
 from flowactions_conformance.kit.under_test import Factory
 
@@ -106,19 +105,8 @@ class KitThread:
 
     def report(self, results: Iterable[CheckResult] = (), *, error: str | None = None) -> Report:
         """Returns a report with these results."""
-        return Report(
-            host=self._session.factory_name,
-            contract=CONTRACT,
-            kit=metadata.version("flowactions-plugin"),
-            mode=self._mode,
-            database=self._session.databases.kind,
-            started_at=self._started_at.isoformat(timespec="seconds"),
-            seconds=time.monotonic() - self._began,
-            claims=tuple(sorted(self._session.claims)),
-            results=tuple(results),
-            error=None if error is None else Finding(message=error),
-            output=self._session.output.text(),
-        )
+        finding = None if error is None else Finding(message=error)
+        return report_of(self._session, self._started_at, self._began, results, finding)
 
     def _main(self) -> None:
         # Not by the policy of the process: a foreign test suite may have set one.
@@ -128,10 +116,10 @@ class KitThread:
     async def _live(self) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         try:
-            async with opened(
-                self._factory, mode=self._mode, server=self._server, baseline=self.baseline
-            ) as runner:
-                self._session = runner.session
+            # A new one each time that it is opened: a session is not opened twice.
+            session = Session(self._factory, mode=self._mode, server=self._server)
+            async with opened(session, self.baseline) as runner:
+                self._session = session
                 self._opened.set_result(runner)
                 await self._closing.wait()
         except DriverFault as exc:

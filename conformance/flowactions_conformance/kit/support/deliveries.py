@@ -39,10 +39,10 @@ async def sent_again(trial: Trial, dead: dict[str, Any], name: str) -> dict[str,
 
 
 async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
-    patience = trial.session.patience
+    effect_timeout = trial.session.effect_timeout
     seen: dict[str, Any] | None = None
     try:
-        async with asyncio.timeout(patience.seconds):
+        async with asyncio.timeout(effect_timeout.seconds):
             while seen is None or seen["status"] not in states:
                 # An outcome is written after the answer: nothing tells of it but the list.
                 await asyncio.sleep(0 if seen is None else POLL_SECONDS)
@@ -54,7 +54,7 @@ async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
                 trial.expect(found, f"the delivery {name!r} is not in the list of its organization")
                 seen = found[0]
     except TimeoutError:
-        patience.lost()
+        effect_timeout.expired()
         raise CheckFailed(
             f"the delivery {name!r} did not end",
             expected=" or ".join(sorted(states)),

@@ -15,17 +15,17 @@ from typing import Final
 WAIT_SECONDS: Final = 15.0
 
 
-class _Turn:
+class _Making:
     lock = threading.Lock()
 
 
 @asynccontextmanager
-async def taking_turns() -> AsyncIterator[None]:
+async def one_host_at_a_time() -> AsyncIterator[None]:
     """Waits until no other host of this process is being made; one that hangs meanwhile is not waited for."""
-    lock = _Turn.lock
+    lock = _Making.lock
     held = await asyncio.to_thread(lock.acquire, timeout=WAIT_SECONDS)
-    if not held and _Turn.lock is lock:
-        _Turn.lock = threading.Lock()
+    if not held and _Making.lock is lock:
+        _Making.lock = threading.Lock()
     try:
         yield
     finally:
