@@ -12,7 +12,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
@@ -164,9 +166,45 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
         "retrying",
         "",
     ),
-    # HTTP's grammar gives a 204 no body, so what follows is not an answer. (After a pause it would not be looked at.)
-    "204 with a body": (answering(b"HTTP/1.1 204 No\r\n\r\nhello"), "retrying", "is not HTTP"),
+    # A complete answer counts, whatever comes with it or after it, and at whatever time.
+    "204 with a body": (answering(b"HTTP/1.1 204 No\r\n\r\nhello"), "delivered", ""),
     "204, then a body": (answering(b"HTTP/1.1 204 No\r\n\r\n", b"", b"hello", pause=0.3), "delivered", ""),
+    "204 that speaks of a body": (
+        answering(b"HTTP/1.1 204 No\r\ncontent-length: 5\r\n\r\nhello"),
+        "delivered",
+        "",
+    ),
+    "204 with the end of chunks": (
+        answering(b"HTTP/1.1 204 No\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+        "delivered",
+        "",
+    ),
+    "stray bytes after the body": (answering(OK + b"\x00stray"), "delivered", ""),
+    "an answer too many": (answering(OK + OK), "delivered", ""),
+    "failure, then stray bytes": (answering(status(500) + b"stray"), "retrying", ""),
+    "chunks of one byte": (
+        answering(HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000, times=ENDLESS),
+        "delivered",
+        "",
+    ),
+    "a chunk's extension without end": (
+        answering(HEAD + b"transfer-encoding: chunked\r\n\r\n1;x=", b"y" * 4096, times=ENDLESS),
+        "retrying",
+        "is not HTTP",
+    ),
+    "trailers without end": (
+        answering(
+            HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"x: y\r\n" * 500, times=ENDLESS
+        ),
+        "retrying",
+        "is not HTTP",
+    ),
+    "empty lines without end": (answering(b"\r\n", b"\r\n" * 1000, times=ENDLESS), "retrying", "is not HTTP"),
+    "another protocol of this grammar": (
+        answering(b"RTSP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n"),
+        "retrying",
+        "is not HTTP",
+    ),
     "a length that lies": (answering(HEAD + b"content-length: 99999999999\r\n\r\nx"), "retrying", "broke"),
     "two lengths": (
         answering(HEAD + b"content-length: 5\r\ncontent-length: 7\r\n\r\nhello"),
@@ -185,6 +223,43 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
     """Run a raw server and give its URL."""
     async with listening(serve, tls=tls) as port:
         yield f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
+
+
+@contextlib.contextmanager
+def closing_after_each_answer(requests: list[bytes], at_once: int = 1) -> Iterator[str]:
+    """Run a receiver in threads that closes each connection after its answer; give its URL.
+
+    The event loop of the sender stands still until the close has arrived, and has not been told of it.
+
+    Args:
+        requests: gets each request.
+        at_once: how many connections are answered together at first.
+    """
+    together = threading.Barrier(at_once)
+
+    def answer(connection: socket.socket, number: int) -> None:
+        with connection:
+            requests.append(connection.recv(65536))
+            if number < at_once:
+                together.wait(10)
+            connection.sendall(OK)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            for number in range(1000):
+                threading.Thread(target=answer, args=(server.accept()[0], number)).start()
+
+    finish = Connection._finish
+
+    def standing_still(self: Connection, reader: Any) -> None:
+        time.sleep(0.1)
+        finish(self, reader)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "_finish", standing_still)
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        server.shutdown(socket.SHUT_RDWR)
 
 
 @asynccontextmanager
@@ -332,10 +407,8 @@ class TestIdleConnections:
     """What may happen to a connection between two deliveries."""
 
     @pytest.mark.parametrize("method", ["POST", "GET"])
-    async def test_one_closed_as_the_next_request_goes_out_costs_no_attempt(
-        self, queue: Queue, method: str
-    ) -> None:
-        """Nothing of the second was processed: it goes out on a fresh connection, within its only attempt."""
+    async def test_one_closed_before_the_next_request_costs_no_attempt(self, queue: Queue, method: str) -> None:
+        """A receiver that closes after each answer gets each request once, on a fresh connection."""
         connections: list[int] = []
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -344,7 +417,6 @@ class TestIdleConnections:
             connections[-1] += 1
             writer.write(OK)
             await writer.drain()
-            await reader.readuntil(b"\r\n\r\n")  # the next request has come, and is not answered
 
         async with serving(serve) as url, transport() as sender:
             for _ in range(3):
@@ -353,29 +425,54 @@ class TestIdleConnections:
                 assert (await queue.row(row_id)).status == "delivered"
         assert connections == [1, 1, 1]
 
-    async def test_the_second_try_takes_no_other_idle_connection(self, queue: Queue) -> None:
-        """When the receiver has closed all of them, one fresh connection is enough."""
-        answered = asyncio.Barrier(3)
-        connections = 0
+    @pytest.mark.parametrize("method", ["POST", "GET"])
+    async def test_one_closed_while_the_next_request_is_on_its_way_costs_no_attempt(
+        self, queue: Queue, method: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kernel says that nothing of the request was acknowledged: it goes out once more, on a fresh connection."""
+        monkeypatch.setattr(Connection, "is_quiet", lambda self: True)  # as if the close had not arrived yet
+        requests: list[bytes] = []
+        with closing_after_each_answer(requests) as url:
+            async with transport() as sender:
+                for number in range(1, 4):
+                    row_id = await queue.put(url=url, max_attempts=1, method=method)
+                    await a_schedule(queue, sender).tick()
+                    assert (await queue.row(row_id)).status == "delivered"
+                    assert len(requests) == number
+
+    @pytest.mark.parametrize("method", ["POST", "GET"])
+    async def test_what_the_receiver_may_have_read_is_not_sent_again(self, queue: Queue, method: str) -> None:
+        """Its kernel has acknowledged the request, and the connection closes without an answer: a failed attempt."""
+        count = 0
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal connections
-            connections += 1
-            first = connections <= 3
-            await request(reader)
-            if first:
-                await answered.wait()  # three at once, so that there are three connections
-            writer.write(OK)
-            await writer.drain()
-            if first:
-                await reader.readuntil(b"\r\n\r\n")
+            nonlocal count
+            while True:
+                await request(reader)
+                count += 1
+                if count == 2:
+                    return
+                writer.write(OK)
+                await writer.drain()
 
         async with serving(serve) as url, transport() as sender:
-            for number in (3, 1):
-                ids = [await queue.put(url=url, max_attempts=1) for _ in range(number)]
+            for state in ("delivered", "dead", "delivered"):
+                row_id = await queue.put(url=url, max_attempts=1, method=method)
                 await a_schedule(queue, sender).tick()
-                assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * number
-        assert connections == 4
+                assert (await queue.row(row_id)).status == state
+        assert count == 3
+
+    async def test_one_fresh_connection_is_enough(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        """When the receiver has closed all idle ones, the second try takes none of them."""
+        monkeypatch.setattr(Connection, "is_quiet", lambda self: True)
+        requests: list[bytes] = []
+        with closing_after_each_answer(requests, at_once=3) as url:
+            async with transport() as sender:
+                for number in (3, 1):
+                    ids = [await queue.put(url=url, max_attempts=1) for _ in range(number)]
+                    await a_schedule(queue, sender).tick()
+                    assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * number
+        assert len(requests) == 4
 
     @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "DELETE"])
     async def test_a_fresh_connection_is_tried_once(self, queue: Queue, method: str) -> None:

@@ -1,0 +1,287 @@
+"""One connection to a receiver: writes a request, reads its response, and says whether it may be used again."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import struct
+from typing import Final, Protocol, cast
+
+from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
+from flowactions_plugin.egress.reuse import Reuse
+from flowactions_plugin.egress.transport_errors import (
+    broke,
+    broke_off,
+    closed_unanswered,
+    not_http,
+)
+from flowactions_plugin.errors import SendFailed
+
+READ_BYTES: Final = 16 * 1024
+"""How much is read at once. One buffer serves all connections of a process: what came is used up before the next read."""
+
+WRITE_BYTES: Final = 64 * 1024
+"""How much of a large body is handed over at once, so that other requests proceed."""
+
+UNTHROTTLED_BYTES: Final = 64 * 1024
+"""Of what comes before the final response. Who sends more than this is read from slowly."""
+
+PAUSE_SECONDS: Final = 0.1
+"""How long nothing is read from such a receiver after each read."""
+
+_BUFFER: Final = memoryview(bytearray(READ_BYTES))
+
+_BYTES_ACKED: Final = struct.Struct("@Q")
+_BYTES_ACKED_OFFSET: Final = 120
+"""Where Linux has ``tcpi_bytes_acked`` in its ``tcp_info`` (since 4.1)."""
+
+
+class Unread(SendFailed):
+    """The request was lost, and the receiver can have read nothing of it."""
+
+
+class Keeper(Protocol):
+    """Keeps connections, as the pool does."""
+
+    def rested(self, connection: Connection) -> None:
+        """Take a connection that can take the next request."""
+
+    def gone(self, connection: Connection) -> None:
+        """Forget a connection that was closed; called once for each."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to one destination, for one request at a time.
+
+    Args:
+        key: the destination's.
+        where: its host and port, for messages.
+        keeper: told when the connection can take the next request, and when it is closed.
+
+    Attributes:
+        key: the same.
+        idle_since: when it became idle, by the event loop's clock.
+    """
+
+    def __init__(self, key: str, where: str, keeper: Keeper) -> None:
+        self.key = key
+        self._where = where
+        self._keeper = keeper
+        self._reuse = Reuse()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        self._reader: ResponseReader | None = None
+        self._response: asyncio.Future[ResponseReader] | None = None
+        self._acknowledged: int | None = None
+        self._received = 0
+        self._lost: Exception | None = None
+        self._slowed: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._is_full = False
+        self.idle_since = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected."""
+        return self._transport is not None
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a request may go out on it."""
+        return self._reuse.may_begin
+
+    def phase(self) -> str:
+        """Return what a request on it is waiting for."""
+        if self._reader is not None and self._reader.headers is not None:
+            return "reading the body"
+        sending = self._transport is not None and (self._is_full or self._transport.get_write_buffer_size() > 0)
+        return "sending the request" if sending else "waiting for the answer"
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What it writes to."""
+        assert self._transport is not None  # noqa: S101  it is connected before it is handed out
+        return self._transport
+
+    def attach(self, connection: socket.socket) -> None:
+        """Tell it which socket it is on, so that it can ask the kernel what has arrived on either side."""
+        self._socket = connection
+        self._poll.register(connection, select.POLLIN)
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing waits to be read: neither bytes that nobody asked for nor the end."""
+        return not self._poll.poll(0)
+
+    def partial(self) -> ResponseReader | None:
+        """Return what has been read of the final response, if its head was complete."""
+        return None if self._reader is None or self._reader.headers is None else self._reader
+
+    async def request(self, head: bytes, body: bytes, *, head_only: bool) -> ResponseReader:
+        """Send a request and read its response, or as much of its body as is kept.
+
+        Args:
+            head: the request line and the headers.
+            body: empty for none.
+            head_only: whether the response will have no body.
+
+        Raises:
+            Unread: the connection was lost before the receiver can have read anything.
+            SendFailed: there is no response.
+        """
+        if not self._reuse.may_begin:
+            raise self._failure(self._lost)
+        response = self._begin(head if len(body) > WRITE_BYTES else head + body, head_only=head_only)
+        try:
+            if len(body) > WRITE_BYTES:
+                await self._write(body, response)
+            else:
+                self._reuse.wrote()
+            return await response
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, data: bytes, *, head_only: bool) -> asyncio.Future[ResponseReader]:
+        """Send the first bytes of a request; return what will be its response."""
+        self._reuse.begin()
+        self._reader = ResponseReader(head_only=head_only)
+        self._received = 0
+        self._acknowledged = self._acknowledged_bytes() if self._reuse.has_rested else None
+        self._response = self._loop.create_future()
+        self.transport.write(data)
+        return self._response
+
+    def close(self) -> None:
+        """Close it at once, whatever was not sent."""
+        self._reuse.lost()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _write(self, body: bytes, response: asyncio.Future[ResponseReader]) -> None:
+        """Write a large body in pieces, as fast as it is taken; stop when the response is there before."""
+        view = memoryview(body)
+        for start in range(0, len(body), WRITE_BYTES):
+            if self._is_full:
+                self._writable = self._loop.create_future()
+                await asyncio.wait((self._writable, response), return_when=asyncio.FIRST_COMPLETED)
+            if response.done():
+                return
+            self.transport.write(view[start : start + WRITE_BYTES])
+        self._reuse.wrote()
+
+    def _settle(self, error: Exception | None) -> None:
+        response, self._response = self._response, None
+        if response is None or response.done():
+            return
+        if error is not None:
+            response.set_exception(error)
+        elif self._reader is not None:
+            response.set_result(self._reader)
+
+    def _failure(self, exc: Exception | None) -> SendFailed:
+        """Return why there is no response, now that the connection is lost."""
+        now = self._acknowledged_bytes() if self._acknowledged is not None else None
+        error: SendFailed
+        if self._reuse.may_repeat(self._acknowledged, now):
+            error = Unread(closed_unanswered(self._where))
+        elif self._reuse.is_answered:
+            error = SendFailed(broke_off(self._where))
+        elif exc is None:
+            error = SendFailed(closed_unanswered(self._where))
+        else:
+            error = SendFailed(broke(self._where, exc))
+        error.__cause__ = exc
+        return error
+
+    def _acknowledged_bytes(self) -> int | None:
+        """Return how many bytes the other side's kernel has acknowledged; ``None`` where this is not known."""
+        try:
+            info = cast("socket.socket", self._socket).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+            return int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0])
+        except (AttributeError, OSError, struct.error):
+            return None
+
+    # The event loop calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the event loop's signature
+        """Return where to read to."""
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read."""
+        self._reuse.received()
+        reader = self._reader
+        if reader is None or self._response is None:
+            self.close()  # nobody asked for it
+            return
+        try:
+            reader.feed(bytes(_BUFFER[:nbytes]))
+        except NotHttp as exc:
+            self._settle(SendFailed(not_http(self._where, str(exc))))
+            self.close()
+            return
+        if reader.complete:
+            self._finish(reader)
+        elif reader.headers is None:
+            self._received += nbytes
+            if self._received > UNTHROTTLED_BYTES:
+                self._slow_down()
+
+    def eof_received(self) -> bool:
+        """Have the transport close: nothing can follow."""
+        reader = self._reader
+        if reader is not None and reader.end():
+            self._finish(reader)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the request that waits for a response."""
+        if self._slowed is not None:
+            self._slowed.cancel()
+        reader = self._reader
+        if self._response is not None and not self._response.done():
+            self._settle(self._failure(exc))
+        if reader is not None:
+            reader.end()
+        self._lost = exc
+        self._reuse.lost()
+        self.resume_writing()
+        self._transport = self._socket = None
+        self._keeper.gone(self)
+
+    def pause_writing(self) -> None:
+        """Note that the transport has enough for now."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Let a large body go on."""
+        self._is_full = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def _finish(self, reader: ResponseReader) -> None:
+        """Hand the response over, and the connection back."""
+        self._reuse.ended(clean=reader.clean)
+        self._settle(None)
+        if self._reuse.may_begin:
+            self.idle_since = self._loop.time()
+            self._keeper.rested(self)
+        else:
+            self.close()
+
+    def _slow_down(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._slowed = self._loop.call_later(PAUSE_SECONDS, self._read_on)
+
+    def _read_on(self) -> None:
+        self._slowed = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()

@@ -1,0 +1,190 @@
+"""Opens connections: looks a name up, checks and dials its addresses, and makes TLS on what is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import zip_longest
+from typing import Final, NamedTuple
+
+from flowactions_plugin.egress.attempt import Progress
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.resources import SHORTAGES
+
+ATTEMPT_DELAY_SECONDS: Final = 0.25
+"""After this time without a connection the next address is dialled, too (RFC 8305 §5)."""
+
+
+class Unresolved(Exception):
+    """A name has no address; the cause says why."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Endpoint(NamedTuple):
+    """What is dialled: a destination, or the proxy."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class Dialer:
+    """Opens connections.
+
+    Args:
+        guard: the rules on every address that is dialled; ``None`` for the egress proxy, which may have any.
+        authorities: certificates (PEM) to trust beside the system's.
+    """
+
+    def __init__(self, guard: EgressGuard | None, authorities: str | None = None) -> None:
+        self._guard = guard
+        self._resolve = Resolver(threads=1) if guard is None else guard.addresses
+        self._authorities = authorities
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        """How certificates and names are verified. Made when it is first needed: it costs time and memory."""
+        context = ssl.create_default_context()
+        if self._authorities is not None:
+            context.load_verify_locations(cadata=self._authorities)
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    async def dial(
+        self,
+        endpoint: Endpoint,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        progress: Progress,
+    ) -> socket.socket:
+        """Open a connection; return its socket.
+
+        Args:
+            endpoint: to what.
+            protocol: gives what reads and writes on it.
+            progress: told how far this has got.
+
+        Raises:
+            EgressRefused: the guard forbids an address.
+            Unresolved: the name has no address.
+            OSError: none of the addresses can be connected to, or TLS failed.
+        """
+        progress.phase = "resolving the name"
+        addresses = await self._addresses(endpoint)
+        progress.phase = "connecting"
+        connection = await self._first_of(interleaved(addresses), endpoint.port)
+        try:
+            if endpoint.tls:
+                progress.phase = "making the TLS handshake"
+            await asyncio.get_running_loop().create_connection(
+                protocol,
+                sock=connection,
+                ssl=self.tls if endpoint.tls else None,
+                server_hostname=server_name(endpoint.host) if endpoint.tls else None,
+            )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def secured(
+        self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol, host: str
+    ) -> asyncio.BaseTransport:
+        """Make TLS with a host on what is connected; return the transport that encrypts.
+
+        Raises:
+            OSError: it failed.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(transport, protocol, self.tls, server_hostname=server_name(host))
+        except BaseException:
+            transport.abort()
+            raise
+        if secured is None:
+            raise ConnectionAbortedError("the connection was closed during the TLS handshake")
+        return secured
+
+    async def _addresses(self, endpoint: Endpoint) -> Sequence[str]:
+        if is_address(endpoint.host):
+            return [endpoint.host]
+        try:
+            found = await self._resolve(endpoint.host, endpoint.port)
+        except OSError as exc:
+            raise Unresolved(exc) from exc
+        if not found:
+            raise Unresolved(OSError(f"{endpoint.host!r} has no address"))
+        return found
+
+    async def _first_of(self, addresses: Sequence[str], port: int) -> socket.socket:
+        """Dial addresses, the next one when one has failed or a quarter of a second has passed."""
+        if len(addresses) == 1:
+            return await self._connected(addresses[0], port)
+        waiting = list(reversed(addresses))
+        dialling: set[asyncio.Task[socket.socket]] = set()
+        errors: list[OSError] = []
+        try:
+            while waiting or dialling:
+                if waiting:
+                    dialling.add(asyncio.create_task(self._connected(waiting.pop(), port)))
+                done, _ = await asyncio.wait(
+                    dialling,
+                    timeout=ATTEMPT_DELAY_SECONDS if waiting else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    dialling.discard(task)
+                    error = task.exception()
+                    if error is None:
+                        return task.result()
+                    if not isinstance(error, OSError):
+                        raise error
+                    errors.append(error)
+        finally:
+            for task in dialling:
+                task.add_done_callback(_close_result)
+                task.cancel()
+        lacking = [each for each in errors if each.errno in SHORTAGES]
+        raise (lacking or errors)[0]
+
+    async def _connected(self, address: str, port: int) -> socket.socket:
+        if self._guard is not None:
+            self._guard.check_address(address)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _close_result(task: asyncio.Task[socket.socket]) -> None:
+    """Close what was connected although another address was faster."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
+
+
+def interleaved(addresses: Sequence[str]) -> list[str]:
+    """Return addresses so that the families take turns, the first one's first (RFC 8305 §4)."""
+    first = [each for each in addresses if (":" in each) == (":" in addresses[0])]
+    second = [each for each in addresses if each not in first]
+    return [each for pair in zip_longest(first, second) for each in pair if each is not None]
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, and not a name."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+def server_name(host: str) -> str:
+    """Return a host as certificates have it: without the dot of the root."""
+    return host.removesuffix(".")

@@ -1,0 +1,139 @@
+"""Keeps idle connections, and bounds how many are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from flowactions_plugin.egress.connection import Connection
+
+IDLE_SECONDS: Final = 15.0
+IDLE_PER_DESTINATION: Final = 100
+
+
+class Pool:
+    """The connections of one transport.
+
+    Args:
+        limit: open at once, idle ones included.
+        idle_seconds: how long one is kept without a request.
+    """
+
+    def __init__(self, limit: int, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._limit = limit
+        self._idle_seconds = idle_seconds
+        self._idle: dict[str, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._opening = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def take(self, key: str) -> Connection | None:
+        """Return the idle connection to a destination that was used last, if there is one that is fit for a request."""
+        idle = self._idle.get(key)
+        while idle:
+            connection = idle.pop()
+            if not idle:
+                del self._idle[key]
+            if connection.may_begin and connection.is_quiet():
+                return connection
+            self._close(connection)
+        return None
+
+    async def reserve(self) -> None:
+        """Wait until one more connection may be opened; each call is followed by `opened` or `failed`."""
+        while len(self._open) + self._opening >= self._limit and not self._close_oldest():
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._wake()
+                else:
+                    self._waiting.remove(turn)
+                raise
+        self._opening += 1
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection that was reserved, and is open now."""
+        self._opening -= 1
+        if connection.is_open:
+            self._open.add(connection)
+        else:
+            self._wake()
+
+    def failed(self) -> None:
+        """Give back what was reserved."""
+        self._opening -= 1
+        self._wake()
+
+    def rested(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        idle = self._idle.setdefault(connection.key, [])
+        idle.append(connection)
+        if len(idle) > IDLE_PER_DESTINATION:
+            self._close(idle.pop(0))
+        if self._sweep is None:
+            self._sweep_later()
+        self._wake()
+
+    def gone(self, connection: Connection) -> None:
+        """Forget a connection that was closed."""
+        self._open.discard(connection)
+        idle = self._idle.get(connection.key)
+        if idle is not None and connection in idle:
+            idle.remove(connection)
+            if not idle:
+                del self._idle[connection.key]
+        self._wake()
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._idle.clear()
+        for connection in list(self._open):
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+    def _close_oldest(self) -> bool:
+        """Make room among the idle connections; return whether there was one."""
+        if not self._idle:
+            return False
+        idle = min(self._idle.values(), key=lambda each: each[0].idle_since)
+        connection = idle.pop(0)
+        if not idle:
+            del self._idle[connection.key]
+        self._close(connection)
+        return True
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _sweep_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(self._idle_seconds / 4, self._close_unused)
+
+    def _close_unused(self) -> None:
+        self._sweep = None
+        before = asyncio.get_running_loop().time() - self._idle_seconds
+        for key, idle in list(self._idle.items()):
+            kept = [each for each in idle if each.idle_since > before]
+            for connection in idle:
+                if connection.idle_since <= before:
+                    self._close(connection)
+            if kept:
+                self._idle[key] = kept
+            else:
+                del self._idle[key]
+        if self._idle:
+            self._sweep_later()

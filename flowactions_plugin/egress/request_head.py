@@ -1,0 +1,73 @@
+"""The bytes of a request's head; what a stored row says of it is checked once more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from flowactions_plugin.egress.attempt import Request
+from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.errors import SendFailed
+
+_OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
+"""Headers that frame a message; a stored row cannot set them."""
+
+_EXPECT_NO_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+"""Methods whose requests say nothing of a body when they have none (RFC 9110 §8.6)."""
+
+_FORBIDDEN: Final = re.compile("[\r\n\0]")
+_NOT_A_NAME: Final = re.compile(r"[^!#$%&'*+\-.^_`|~0-9A-Za-z]|^$")
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def authority(destination: Destination, *, with_port: bool = False) -> str:
+    """Return host and port as ``Host`` and request lines have them: without the scheme's own port.
+
+    Args:
+        destination: where the request goes.
+        with_port: whether the port is always there, as in CONNECT.
+    """
+    host = f"[{destination.host}]" if ":" in destination.host else destination.host
+    if not with_port and destination.port == _DEFAULT_PORTS[destination.scheme]:
+        return host
+    return f"{host}:{destination.port}"
+
+
+def head_of(request: Request, *, absolute: bool = False, extra: Sequence[tuple[str, str]] = ()) -> bytes:
+    """Return the request line and the headers, with the empty line after them.
+
+    Args:
+        request: what is sent. Its framing headers and its host are written here, whatever it says of them.
+        absolute: whether the request line has the whole URL, as a forward proxy needs it.
+        extra: headers for the proxy.
+
+    Raises:
+        SendFailed: a header's name or value is one that HTTP does not allow, and so is the method.
+    """
+    destination = request.destination
+    host = authority(destination)
+    target = f"{destination.scheme}://{host}{destination.target}" if absolute else destination.target
+    lines = [f"{request.method} {target} HTTP/1.1", f"Host: {host}"]
+    for name, value in (*request.headers, *extra):
+        if name.lower() not in _OWN:
+            if _NOT_A_NAME.search(name) or _FORBIDDEN.search(value):
+                raise SendFailed(f"the stored header {name[:100]!r} is not one that HTTP allows")
+            lines.append(f"{name}: {value}")
+    if request.body or request.method not in _EXPECT_NO_BODY:
+        lines.append(f"Content-Length: {len(request.body or b'')}")
+    lines.append("\r\n")
+    if _NOT_A_NAME.search(request.method):
+        raise SendFailed("the stored method is not one that HTTP allows")
+    try:
+        return "\r\n".join(lines).encode()
+    except UnicodeEncodeError:
+        raise SendFailed("a stored header holds half of a surrogate pair, which cannot be sent") from None
+
+
+def connect_head(destination: Destination, extra: Sequence[tuple[str, str]]) -> bytes:
+    """Return the request for a tunnel to a destination through a proxy."""
+    where = authority(destination, with_port=True)
+    lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}", *(f"{name}: {value}" for name, value in extra)]
+    return "\r\n".join([*lines, "\r\n"]).encode()
