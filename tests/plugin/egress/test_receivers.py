@@ -226,16 +226,16 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
 
 
 @contextlib.contextmanager
-def closing_after_each_answer(requests: list[bytes], at_once: int = 1) -> Iterator[str]:
-    """Run a receiver in threads that closes each connection after its answer; give its URL.
+def closing_as_the_next_goes_out(requests: list[bytes], at_once: int = 1) -> Iterator[str]:
+    """Run a receiver in threads that closes idle connections just before the sender uses one; give its URL.
 
-    The event loop of the sender stands still until the close has arrived, and has not been told of it.
+    The sender's event loop stands still meanwhile, and learns nothing of it.
 
     Args:
         requests: gets each request.
         at_once: how many connections are answered together at first.
     """
-    together = threading.Barrier(at_once)
+    together, close = threading.Barrier(at_once), threading.Event()
 
     def answer(connection: socket.socket, number: int) -> None:
         with connection:
@@ -243,22 +243,24 @@ def closing_after_each_answer(requests: list[bytes], at_once: int = 1) -> Iterat
             if number < at_once:
                 together.wait(10)
             connection.sendall(OK)
+            close.wait(10)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
             for number in range(1000):
                 threading.Thread(target=answer, args=(server.accept()[0], number)).start()
 
-    finish = Connection._finish
-
-    def standing_still(self: Connection, reader: Any) -> None:
-        time.sleep(0.1)
-        finish(self, reader)
+    def is_quiet(_: Connection) -> bool:
+        close.set()
+        time.sleep(0.2)
+        close.clear()
+        return True
 
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "_finish", standing_still)
+        patch.setattr(Connection, "is_quiet", is_quiet)
         threading.Thread(target=accept, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        close.set()
         server.shutdown(socket.SHUT_RDWR)
 
 
@@ -427,12 +429,11 @@ class TestIdleConnections:
 
     @pytest.mark.parametrize("method", ["POST", "GET"])
     async def test_one_closed_while_the_next_request_is_on_its_way_costs_no_attempt(
-        self, queue: Queue, method: str, monkeypatch: pytest.MonkeyPatch
+        self, queue: Queue, method: str
     ) -> None:
         """The kernel says that nothing of the request was acknowledged: it goes out once more, on a fresh connection."""
-        monkeypatch.setattr(Connection, "is_quiet", lambda self: True)  # as if the close had not arrived yet
         requests: list[bytes] = []
-        with closing_after_each_answer(requests) as url:
+        with closing_as_the_next_goes_out(requests) as url:
             async with transport() as sender:
                 for number in range(1, 4):
                     row_id = await queue.put(url=url, max_attempts=1, method=method)
@@ -462,11 +463,10 @@ class TestIdleConnections:
                 assert (await queue.row(row_id)).status == state
         assert count == 3
 
-    async def test_one_fresh_connection_is_enough(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_fresh_connection_is_enough(self, queue: Queue) -> None:
         """When the receiver has closed all idle ones, the second try takes none of them."""
-        monkeypatch.setattr(Connection, "is_quiet", lambda self: True)
         requests: list[bytes] = []
-        with closing_after_each_answer(requests, at_once=3) as url:
+        with closing_as_the_next_goes_out(requests, at_once=3) as url:
             async with transport() as sender:
                 for number in (3, 1):
                     ids = [await queue.put(url=url, max_attempts=1) for _ in range(number)]
