@@ -24,13 +24,14 @@ READ_BYTES: Final = 16 * 1024
 WRITE_BYTES: Final = 64 * 1024
 """How much of a large body is handed over at once, so that other requests proceed."""
 
-UNTHROTTLED_BYTES: Final = 64 * 1024
-"""Of what comes before the final response. Who sends more than this is read from slowly."""
+UNTHROTTLED_INTERIM: Final = 16
+"""How many interim responses (1xx) are read as they come. Of who sends more, little is read at once, with pauses."""
 
+THROTTLED_BYTES: Final = 1024
 PAUSE_SECONDS: Final = 0.1
-"""How long nothing is read from such a receiver after each read."""
 
 _BUFFER: Final = memoryview(bytearray(READ_BYTES))
+_LITTLE: Final = _BUFFER[:THROTTLED_BYTES]
 
 _BYTES_ACKED: Final = struct.Struct("@Q")
 _BYTES_ACKED_OFFSET: Final = 120
@@ -76,7 +77,6 @@ class Connection(asyncio.BufferedProtocol):
         self._reader: ResponseReader | None = None
         self._response: asyncio.Future[ResponseReader] | None = None
         self._acknowledged: int | None = None
-        self._received = 0
         self._lost: Exception | None = None
         self._slowed: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -148,8 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send the first bytes of a request; return what will be its response."""
         self._reuse.begin()
         self._reader = ResponseReader(head_only=head_only)
-        self._received = 0
-        self._acknowledged = self._acknowledged_bytes() if self._reuse.has_rested else None
+        if self._reuse.has_rested:
+            self._acknowledged = self._acknowledged_bytes()
         self._response = self._loop.create_future()
         self.transport.write(data)
         return self._response
@@ -212,7 +212,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the event loop's signature
         """Return where to read to."""
-        return _BUFFER
+        reader = self._reader
+        if reader is None or reader.interim <= UNTHROTTLED_INTERIM or reader.headers is not None:
+            return _BUFFER
+        return _LITTLE
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
@@ -229,10 +232,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if reader.complete:
             self._finish(reader)
-        elif reader.headers is None:
-            self._received += nbytes
-            if self._received > UNTHROTTLED_BYTES:
-                self._slow_down()
+        elif reader.interim > UNTHROTTLED_INTERIM and reader.headers is None:
+            self._slow_down()
 
     def eof_received(self) -> bool:
         """Have the transport close: nothing can follow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from flowactions_plugin.egress.attempt import Request
@@ -16,7 +17,6 @@ _OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
 _EXPECT_NO_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 """Methods whose requests say nothing of a body when they have none (RFC 9110 §8.6)."""
 
-_FORBIDDEN: Final = re.compile("[\r\n\0]")
 _NOT_A_NAME: Final = re.compile(r"[^!#$%&'*+\-.^_`|~0-9A-Za-z]|^$")
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -50,20 +50,30 @@ def head_of(request: Request, *, absolute: bool = False, extra: Sequence[tuple[s
     host = authority(destination)
     target = f"{destination.scheme}://{host}{destination.target}" if absolute else destination.target
     lines = [f"{request.method} {target} HTTP/1.1", f"Host: {host}"]
-    for name, value in (*request.headers, *extra):
-        if name.lower() not in _OWN:
-            if _NOT_A_NAME.search(name) or _FORBIDDEN.search(value):
-                raise SendFailed(f"the stored header {name[:100]!r} is not one that HTTP allows")
-            lines.append(f"{name}: {value}")
+    lines += [f"{name}: {value}" for name, value in request.headers if _is_free(name)]
+    lines += [f"{name}: {value}" for name, value in extra]
     if request.body or request.method not in _EXPECT_NO_BODY:
         lines.append(f"Content-Length: {len(request.body or b'')}")
-    lines.append("\r\n")
-    if _NOT_A_NAME.search(request.method):
-        raise SendFailed("the stored method is not one that HTTP allows")
+    text = "\r\n".join(lines)
+    breaks = len(lines) - 1
+    if text.count("\r") != breaks or text.count("\n") != breaks or "\0" in text:
+        raise SendFailed("the value of a stored header, or the method, is one that HTTP does not allow")
     try:
-        return "\r\n".join(lines).encode()
+        return f"{text}\r\n\r\n".encode()
     except UnicodeEncodeError:
         raise SendFailed("a stored header holds half of a surrogate pair, which cannot be sent") from None
+
+
+@lru_cache(maxsize=1024)
+def _is_free(name: str) -> bool:
+    """Return whether a stored header is sent: those that frame the message are not.
+
+    Raises:
+        SendFailed: HTTP does not allow the name.
+    """
+    if _NOT_A_NAME.search(name):
+        raise SendFailed(f"the stored header {name[:100]!r} is not one that HTTP allows")
+    return name.lower() not in _OWN
 
 
 def connect_head(destination: Destination, extra: Sequence[tuple[str, str]]) -> bytes:
