@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-
-from litestar.types import ControllerRouterHandler
+from typing import TYPE_CHECKING, Any
 
 from flowactions_hookspecs import BackgroundTask, FlowActions, LogicActionType, NodeType, Runtime, hookimpl
 from flowactions_plugin.services import Services
+
+if TYPE_CHECKING:
+    from litestar.types import ControllerRouterHandler
+else:
+    ControllerRouterHandler = Any
 
 flowactions_contract = (1, 0)
 

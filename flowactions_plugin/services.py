@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import cast
-
-from litestar import Router
+from typing import TYPE_CHECKING, cast
 
 from flowactions_hookspecs import (
     BackgroundTask,
@@ -17,37 +15,32 @@ from flowactions_hookspecs import (
     NodeType,
     Runtime,
 )
-from flowactions_plugin.chat.picker_routes import CHANNELS_PATH, MEMBERS_PATH
-from flowactions_plugin.chat.routes import chat_router
+from flowactions_plugin.chat.oauth import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.host_settings import settings_of
-from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
-from flowactions_plugin.inbound.routes import auth_events_router
-from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
-from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
-from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
-from flowactions_plugin.origins import origin_of
 from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.keys import IdempotencyKeys
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
-from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
+
+if TYPE_CHECKING:
+    from litestar import Router
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
@@ -121,24 +114,21 @@ class Services:
         return [LogicActionType(name="webhook", dispatch=self._dispatcher.dispatch)]
 
     def route_handlers(self) -> Sequence[Router]:
-        """Returns the routes."""
-        dashboard_url = (self._settings.public_url or "") + self._settings.connections_path
-        own = origin_of(self._settings.public_url or "")
-        origins = [*self._settings.dashboard_origins, *([own] if own else [])]
-        guard = RouteGuard(self._host, origins, lambda: self._is_running)
-        return [
-            outbox_router(guard, self._delivery.queries),
-            nodes_router(guard, self._actions),
-            chat_router(self._host, guard, self._chat, dashboard_url),
-            logic_router(
-                self._host, guard, Enqueuer(self._database, self._calls, self._dispatcher, self._outbox)
-            ),
-            auth_events_router(
-                guard,
-                AuthEvents(self._host, self._database, self._organization_deleted),
-                Verifier(self._settings.auth_secrets) if self._settings.auth_secrets else None,
-            ),
-        ]
+        """Builds and returns the routes, and imports what only they need."""
+        from flowactions_plugin import routes  # noqa: PLC0415  imports Litestar
+
+        return routes.build(
+            routes.Served(
+                host=self._host,
+                actions=self._actions,
+                settings=self._settings,
+                is_running=lambda: self._is_running,
+                chat=self._chat,
+                queries=self._delivery.queries,
+                enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
+                auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
+            )
+        )
 
     async def _organization_deleted(
         self, organization_id: str, connection: Transaction

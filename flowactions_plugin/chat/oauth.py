@@ -30,6 +30,8 @@ STATIC_CODE: Final = "static-bot-token"
 
 BASE_PATH: Final = "/integrations/chat"
 CALLBACK_PATH: Final = f"{BASE_PATH}/callback"
+CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
+MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 STATE_PURPOSE: Final = "chat oauth state"
 COOKIE_PREFIX: Final = "flowactions_chat_"
 

@@ -12,7 +12,6 @@ from litestar.params import QueryParameter
 from flowactions_hookspecs import DashboardPrincipal, PickerChoice, PickerPage
 from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.oauth import BASE_PATH
 from flowactions_plugin.chat.pickers import ListPage, search
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
@@ -20,8 +19,6 @@ from flowactions_plugin.errors import NotConnected
 from flowactions_plugin.http.openapi import openapi_spec
 from flowactions_plugin.http.problems import Problem
 
-CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
-MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
 
 SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]

@@ -2,6 +2,8 @@
 
 slack-sdk defines the methods and encodes their arguments. The requests are sent here: without proxies from the
 environment, without following redirects, and with answers that are limited in size and validated by `answers`.
+
+slack-sdk and aiohttp are imported at the first call: most processes make none.
 """
 
 from __future__ import annotations
@@ -11,10 +13,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol, cast
-
-import aiohttp
-from slack_sdk.web.async_client import AsyncWebClient
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from flowactions_plugin.chat.answers import (
     MAX_BYTES,
@@ -35,6 +34,10 @@ from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.pickers import Page
 from flowactions_plugin.chat.scopes import read_scopes
 
+if TYPE_CHECKING:
+    import aiohttp
+    from slack_sdk.web.async_client import AsyncWebClient
+
 CALL_SECONDS: Final = 5
 KEEP_ALIVE_SECONDS: Final = 3
 """Shorter than the idle timeout of any server: a request on a connection that the server closes would be lost."""
@@ -45,7 +48,7 @@ MAX_CONNECTIONS: Final = 500
 _QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  not attached on purpose
 """Not attached to a handler, because the SDK logs codes and secrets at debug level."""
 
-Call = Callable[[AsyncWebClient], Awaitable[Any]]
+Call: TypeAlias = "Callable[[AsyncWebClient], Awaitable[Any]]"
 
 
 class Identity(NamedTuple):
@@ -125,6 +128,7 @@ class SlackProvider:
         self._client_id = client_id or ""
         self._client_secret = client_secret or ""
         self._session = _Session(proxy)
+        self._client: type[AsyncWebClient] | None = None
 
     async def aclose(self) -> None:
         """Close the connections to the provider; a later call opens new ones."""
@@ -224,15 +228,18 @@ class SlackProvider:
         Raises:
             ChatRefused: the call did not succeed.
         """
-        client = AsyncWebClient(
-            token=token,
-            base_url=self._api_url,
-            timeout=CALL_SECONDS,
-            session=cast("aiohttp.ClientSession", self._session),
-            logger=_QUIET,
-            retry_handlers=[],
-        )
         try:
+            if self._client is None:
+                # In a thread, for it takes some hundred milliseconds, in which the event loop must go on.
+                self._client = await asyncio.to_thread(_import_client)
+            client = self._client(
+                token=token,
+                base_url=self._api_url,
+                timeout=CALL_SECONDS,
+                session=cast("aiohttp.ClientSession", self._session),
+                logger=_QUIET,
+                retry_handlers=[],
+            )
             async with asyncio.timeout(CALL_SECONDS):
                 return await call(client)
         except ChatRefused as refusal:
@@ -242,6 +249,13 @@ class SlackProvider:
         except Exception as exc:  # noqa: BLE001  errors of the network, the SDK and aiohttp
             # Without the cause, because its message may hold what was sent, or the proxy's password.
             raise ChatRefused("unreachable", detail=type(exc).__name__) from None
+
+
+def _import_client() -> type[AsyncWebClient]:
+    import aiohttp  # noqa: F401, PLC0415  the session's
+    from slack_sdk.web.async_client import AsyncWebClient  # noqa: PLC0415
+
+    return AsyncWebClient
 
 
 class _Answer(NamedTuple):
@@ -299,6 +313,8 @@ class _Session:
         yield _Answer(response.status, headers, read_answer(response.status, headers, body))
 
     def _opened(self) -> aiohttp.ClientSession:
+        import aiohttp  # noqa: PLC0415  imported before, with the SDK
+
         if self._session is None:
             # It is shared by all organizations, so it stores no cookies.
             self._session = aiohttp.ClientSession(

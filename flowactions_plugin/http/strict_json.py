@@ -1,15 +1,15 @@
-"""Bodies of requests: unambiguous JSON, decoded without conversions (§4)."""
+"""Bodies of requests, decoded without conversions (§4)."""
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from litestar.dto import AbstractDTO
 
 from flowactions_plugin.errors import JSONInvalid
+from flowactions_plugin.http.json_text import parse
 from flowactions_plugin.http.problems import WRONG_FORM, Problem
 
 T = TypeVar("T")
@@ -19,29 +19,6 @@ _AT: Final = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
 
 MAX_ERRORS: Final = 50
 """The maximum number of fields in an answer."""
-
-
-def parse(body: bytes) -> Any:
-    """Parse JSON in UTF-8 (RFC 8259) that all parsers read alike (RFC 7493).
-
-    Raises:
-        JSONInvalid: it is not UTF-8 or not JSON; a name occurs twice in an object; a number is too large; text holds half
-            of a surrogate pair; or it is nested too deeply.
-    """
-    try:
-        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
-        msgspec.json.decode(body)
-    except UnicodeDecodeError:
-        raise JSONInvalid("The body is not UTF-8.") from None
-    except RecursionError:
-        raise JSONInvalid("The body is nested too deeply.") from None
-    except json.JSONDecodeError as exc:
-        raise JSONInvalid(f"The body is not valid JSON: {exc.msg} at character {exc.pos}.") from None
-    except (
-        ValueError
-    ):  # the first parser raises it for integers that are too long, the second for the other cases
-        raise JSONInvalid("A number is too large, or a text holds half of a surrogate pair.") from None
-    return value
 
 
 def read_struct(body: bytes, kind: type[T]) -> T:
@@ -111,14 +88,3 @@ def _errors(value: dict[str, Any], kind: Any) -> list[dict[str, str]]:
     if kind.__struct_config__.forbid_unknown_fields:
         errors += [{"path": name, "message": "is not known"} for name in value if name not in fields]
     return errors
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise JSONInvalid("A name occurs twice in an object.")
-    return found
-
-
-def _no_number(name: str) -> NoReturn:
-    raise JSONInvalid(f"The body is not valid JSON: {name} is no number.")

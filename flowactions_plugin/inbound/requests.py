@@ -8,7 +8,7 @@ import msgspec
 
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.errors import EventInvalid, JSONInvalid
-from flowactions_plugin.http.strict_json import parse
+from flowactions_plugin.http.json_text import parse
 
 EVENT_BYTES: Final = 1024 * 1024
 """The size limit of a body."""

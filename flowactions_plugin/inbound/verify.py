@@ -8,12 +8,13 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple, cast
-
-from svix.webhooks import Webhook, WebhookVerificationError
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from flowactions_plugin.errors import EventInvalid
 from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
+
+if TYPE_CHECKING:
+    from svix.webhooks import Webhook
 
 ID_HEADERS: Final = ("svix-id", "webhook-id")
 TIMESTAMP_HEADERS: Final = ("svix-timestamp", "webhook-timestamp")
@@ -57,6 +58,9 @@ class Verifier:
     """
 
     def __init__(self, secrets: Sequence[str], clock: Callable[[], float] = time.time) -> None:
+        # Its client of Svix's API, which comes along, takes most of a second and as much memory as all else.
+        from svix.webhooks import Webhook  # noqa: PLC0415
+
         self._webhooks = [Webhook(secret) for secret in secrets]
         self._clock = clock
 
@@ -110,6 +114,8 @@ def _first(headers: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _is_signed(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
+    from svix.webhooks import WebhookVerificationError  # noqa: PLC0415  imported before, with the secret
+
     try:
         webhook.verify(body, signed)
     except (json.JSONDecodeError, RecursionError):

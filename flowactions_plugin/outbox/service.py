@@ -14,7 +14,6 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import Transport
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.guard import EgressGuard, Resolve
-from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
@@ -132,6 +131,8 @@ class OutboxService:
         proxy = self._settings.egress_proxy
         transport: Transport
         if self._host.transport is not None:
+            from flowactions_plugin.egress.host_transport import HostTransport  # noqa: PLC0415  imports httpx
+
             transport = HostTransport(self._host.transport)
         else:
             transport = OutboundTransport(guard, self._concurrency, proxy, self._settings.egress_ca)

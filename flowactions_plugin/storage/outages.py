@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import asyncpg
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     DataError,
@@ -54,15 +54,8 @@ OUTAGES: Final = (
 MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError)
 """The same for errors without an SQLSTATE, as those of SQLite's driver."""
 
-FAILURES: Final = (
-    DBAPIError,
-    PoolTimeoutError,
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    sqlite3.Error,
-)
-"""Errors of the drivers and of SQLAlchemy."""
+FAILURES: Final = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
+"""Errors of SQLAlchemy and of SQLite's driver; `_failures` adds those of PostgreSQL's."""
 
 ADVICE: Final = {
     "08": "see whether the server runs and can be reached",
@@ -106,7 +99,7 @@ class Outages:
         """
         try:
             yield
-        except FAILURES as exc:
+        except _failures() as exc:
             if is_mistake(exc):
                 raise
             reason = _reason(exc)
@@ -146,6 +139,16 @@ def is_mistake(exc: BaseException) -> bool:
     return code.startswith(MISTAKE_CLASSES)
 
 
+def _failures() -> tuple[type[BaseException], ...]:
+    return (*FAILURES, *_asyncpg_errors())
+
+
+def _asyncpg_errors() -> tuple[type[BaseException], ...]:
+    # The driver is imported with the first engine of a PostgreSQL. It has raised nothing where it is not.
+    asyncpg = sys.modules.get("asyncpg")
+    return () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
 def _reason(exc: BaseException) -> BaseException:
     """Returns the driver's own error, which is the most precise."""
     return list(_causes(exc))[-1]
@@ -156,7 +159,7 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
     if isinstance(exc, DBAPIError) and exc.orig is not None:
         yield exc.orig
         # SQLAlchemy wraps asyncpg's error in one of its own.
-        if isinstance(exc.orig.__cause__, (asyncpg.PostgresError, asyncpg.InterfaceError)):
+        if isinstance(exc.orig.__cause__, _asyncpg_errors()):
             yield exc.orig.__cause__
 
 
@@ -174,7 +177,7 @@ def is_outage(exc: BaseException) -> bool:
     """
     if isinstance(exc, PoolTimeoutError):
         return True
-    if not isinstance(exc, FAILURES) or (isinstance(exc, OSError) and not isinstance(exc, DBAPIError)):
+    if not isinstance(exc, _failures()) or (isinstance(exc, OSError) and not isinstance(exc, DBAPIError)):
         return False
     code = code_of(exc)
     if code is None:

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from flowactions_plugin.errors import NotConfigured, SealBroken
 
 KEY_BYTES: Final = 32
@@ -24,7 +21,8 @@ class KeyRing:
     """Seals with the newest key and opens with any.
 
     A sealed value is the key's id, a random nonce, then the ciphertext with its tag. The associated data
-    binds it to one organization and one purpose: moved to another row, it does not open.
+    binds it to one organization and one purpose: moved to another row, it does not open. What encrypts is imported at
+    the first value, as most processes seal nothing.
 
     Args:
         keys: 32 bytes each, newest first; at least one.
@@ -36,6 +34,8 @@ class KeyRing:
 
     def seal(self, secret: str, organization_id: str, purpose: str) -> bytes:
         """Encrypt a secret for one organization and purpose."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  see `KeyRing`
+
         nonce = os.urandom(NONCE_BYTES)
         sealed = AESGCM(self._newest).encrypt(nonce, secret.encode(), _bound(organization_id, purpose))
         return _key_id(self._newest) + nonce + sealed
@@ -46,6 +46,9 @@ class KeyRing:
         Raises:
             SealBroken: its key is not in the ring, it was altered, or it belongs to another row.
         """
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
         key = self._keys.get(sealed[:KEY_ID_BYTES])
         if key is None:
             raise SealBroken("The sealed value needs an encryption key that is not configured.")

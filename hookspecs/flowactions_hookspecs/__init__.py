@@ -1,5 +1,7 @@
 """The contract between a flow-engine host and its flow-action plugins."""
 
+import typing
+
 from flowactions_hookspecs.actions import FlowActions
 from flowactions_hookspecs.base import CONTRACT_VERSION
 from flowactions_hookspecs.drafts import (
@@ -46,7 +48,6 @@ from flowactions_hookspecs.nodes import (
     NodeType,
     Walk,
 )
-from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS
 from flowactions_hookspecs.origins import (
     ExperienceTriggerRef,
     FlowNodeOrigin,
@@ -62,6 +63,19 @@ from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.schema import config_schema
 from flowactions_hookspecs.tasks import BackgroundTask
 from flowactions_hookspecs.webhooks import Delivery, Header, OutboundWebhook, PreparedWebhook, Receipt
+
+if typing.TYPE_CHECKING:
+    from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS
+else:
+
+    def __getattr__(name: str) -> typing.Any:
+        """Imports what needs Litestar only when it is asked for; unseen by type checkers, which would accept any name."""
+        if name == "OPENAPI_COMPONENTS":
+            from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS  # noqa: PLC0415
+
+            return OPENAPI_COMPONENTS
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CONTRACT_VERSION",

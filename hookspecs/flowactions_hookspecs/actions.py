@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from litestar.types import ControllerRouterHandler
-
 from flowactions_hookspecs.checks import (
     check_firing,
     check_node,
@@ -33,13 +31,14 @@ from flowactions_hookspecs.nodes import (
     Walk,
     plugin_failed,
 )
-from flowactions_hookspecs.openapi import openapi_document
 from flowactions_hookspecs.origins import LogicActionRef, PluginOrigin
 from flowactions_hookspecs.webhooks import OutboundWebhook, PreparedWebhook, Receipt
-from flowactions_hookspecs.wrap import ASGIApp, Wrapped
 
 if TYPE_CHECKING:
+    from litestar.types import ControllerRouterHandler
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from flowactions_hookspecs.wrap import ASGIApp, Wrapped
 
 log = logging.getLogger("flowactions")
 
@@ -153,10 +152,14 @@ class FlowActions(Editing):
             app: the host's ASGI app. It starts first and stops last.
             lifespan: whether the server's lifespan also opens and closes the plugins. Without, enter `lifespan` yourself.
         """
+        from flowactions_hookspecs.wrap import Wrapped  # noqa: PLC0415  imports Litestar
+
         return Wrapped(app, self.route_handlers, self.lifespan if lifespan else None)
 
     def openapi(self) -> dict[str, Any]:
         """Returns the OpenAPI document of the plugins' routes, JSON-ready, for hosts that are not Litestar apps."""
+        from flowactions_hookspecs.openapi import openapi_document  # noqa: PLC0415  imports Litestar
+
         return openapi_document(self.route_handlers)
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
-from litestar.types import ControllerRouterHandler
 
 from flowactions_hookspecs import hooks as declared
 from flowactions_hookspecs.errors import AlreadyStarted, HostInvalid, NotStarted, StartFailed, WrongLoop
@@ -18,10 +17,12 @@ from flowactions_hookspecs.host_check import check_host
 from flowactions_hookspecs.logic import LogicActionType
 from flowactions_hookspecs.nodes import NodeType
 from flowactions_hookspecs.plugins import plugin_manager
-from flowactions_hookspecs.routes import check_routes, is_route_handler
+from flowactions_hookspecs.routes import check_prefix, check_routes, is_route_handler
 from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.tasks import Supervisor
-from flowactions_hookspecs.wrap import prefixed
+
+if TYPE_CHECKING:
+    from litestar.types import ControllerRouterHandler
 
 T = TypeVar("T")
 
@@ -43,12 +44,11 @@ class Core:
     runtime: Runtime
     node_types: Mapping[str, NodeType]
     logic_action_types: Mapping[str, LogicActionType]
-    route_handlers: Sequence[ControllerRouterHandler]
     signing_secrets: Mapping[tuple[str, str], declared.SecretResolver]
     plugin_names: Sequence[str]
 
     def __init__(self, host: object, prefix: str) -> None:
-        prefixed((), prefix)  # refuses what is not a path, before anything is loaded
+        check_prefix(prefix)
         self.host = check_host(host)
         if LOADED in vars(self.host):
             raise HostInvalid(
@@ -59,6 +59,7 @@ class Core:
         self._is_open = False
         self._calls: set[Future[Any]] = set()
         self._states: dict[object, object] = {}
+        self._route_handlers: Sequence[ControllerRouterHandler] | None = None
 
     def load(self, plugins: Iterable[object], arguments: Callable[[str], Mapping[str, object]]) -> None:
         """Registers the installed plugins and ``plugins``, and calls their hooks.
@@ -80,7 +81,8 @@ class Core:
             "flowactions_logic_action_types", "LogicActionType", declared.is_logic_action_type
         )
         tasks = hooks.collect("flowactions_background_tasks", "BackgroundTask", declared.is_background_task)
-        routes = hooks.collect("flowactions_route_handlers", "Litestar routers or handlers", is_route_handler)
+        # The runtime's places are reserved, so its routes cannot meet another plugin's: they wait until somebody serves them.
+        routes = _routes(hooks, lambda plugin: runtime is None or plugin != runtime.plugin)
         secrets = hooks.signing_secrets()
         lifespans = hooks.lifespans()
         hooks.check_settings()
@@ -88,18 +90,34 @@ class Core:
         declared.unique(node_types, "node type")
         declared.unique(actions, "logic action type")
         declared.unique(tasks, "background task")
-        check_routes(routes, runtime.plugin)
+        if routes:
+            check_routes(routes, runtime.plugin)
         self.runtime = runtime.value
         self.node_types = MappingProxyType(
             {owned.value.name: self._prefixed(owned.value) for owned in node_types}
         )
         self.logic_action_types = {owned.value.name: owned.value for owned in actions}
-        self.route_handlers = prefixed([owned.value for owned in routes], self.prefix)
+        self._hooks = hooks
+        self._runtime_plugin = runtime.plugin
+        self._other_routes = routes
         self.signing_secrets = secrets
         self._tasks = tuple(owned.value for owned in tasks)
         # The runtime is opened first and closed last: its tables exist when the other plugins open.
         self._lifespans = sorted(lifespans, key=lambda owned: owned.plugin != runtime.plugin)
         vars(self.host)[LOADED] = self
+
+    @property
+    def route_handlers(self) -> Sequence[ControllerRouterHandler]:
+        """Litestar routes of all plugins, under the prefix; those of the runtime are made here, at the first call."""
+        if self._route_handlers is None:
+            from flowactions_hookspecs.wrap import prefixed  # noqa: PLC0415  imports Litestar
+
+            routes = [*self._other_routes, *_routes(self._hooks, lambda plugin: plugin == self._runtime_plugin)]
+            self._hooks.check_settings()
+            routes.sort(key=lambda owned: self.plugin_names.index(owned.plugin))
+            check_routes(routes, self._runtime_plugin)
+            self._route_handlers = prefixed([owned.value for owned in routes], self.prefix)
+        return self._route_handlers
 
     def _prefixed(self, node_type: NodeType) -> NodeType:
         pickers = {field: f"{self.prefix}{path}" for field, path in node_type.pickers.items()}
@@ -197,3 +215,7 @@ class Core:
             raise
         finally:
             self._calls.discard(future)
+
+
+def _routes(hooks: declared.Hooks, asks: Callable[[str], bool]) -> list[declared.Owned[Any]]:
+    return hooks.collect("flowactions_route_handlers", "Litestar routers or handlers", is_route_handler, asks)

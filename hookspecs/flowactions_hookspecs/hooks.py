@@ -41,19 +41,26 @@ class Hooks:
         self._arguments = arguments
         self._settings_invalid: dict[str, SettingsInvalid] = {}
 
-    def collect(self, hook: str, kind: str, accepts: Callable[[object], bool]) -> list[Owned[Any]]:
+    def collect(
+        self,
+        hook: str,
+        kind: str,
+        accepts: Callable[[object], bool],
+        asks: Callable[[str], bool] = lambda _: True,
+    ) -> list[Owned[Any]]:
         """Calls one hook of every plugin once, and checks what each returned.
 
         Args:
             hook: the hook's name.
             kind: what its sequence must hold, for the error message.
             accepts: whether an item is of that kind.
+            asks: plugin's name → whether it is called now.
 
         Raises:
             PluginInvalid: a hook raised, is async, or returned something else; the message names the plugin.
         """
         declared: list[Owned[Any]] = []
-        for plugin, returned in self.call(hook):
+        for plugin, returned in self.call(hook, asks):
             if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
                 raise _wrong(hook, plugin, f"a sequence of {kind}", returned)
             for item in returned:
@@ -133,7 +140,7 @@ class Hooks:
             factories.append(Owned(plugin, cast("Lifespan", returned)))
         return factories
 
-    def call(self, hook: str) -> Iterable[tuple[str, object]]:
+    def call(self, hook: str, asks: Callable[[str], bool] = lambda _: True) -> Iterable[tuple[str, object]]:
         """Calls one hook of every plugin, in the plugins' order, and yields the plugins' names and what they returned.
 
         A plugin whose settings cannot be used is not asked further; `check_settings` tells of all of them.
@@ -145,7 +152,7 @@ class Hooks:
                 raise PluginInvalid(
                     f"plugin {plugin!r} wraps {hook}: the hooks only declare, nothing can wrap them"
                 )
-            if plugin in self._settings_invalid:
+            if plugin in self._settings_invalid or not asks(plugin):
                 continue
             arguments = self._arguments(plugin)
             try:

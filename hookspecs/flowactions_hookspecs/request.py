@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from litestar.connection import ASGIConnection
-from litestar.types import Scope
+if TYPE_CHECKING:
+    from litestar.connection import ASGIConnection
+    from litestar.types import Scope
 
 
 @runtime_checkable
@@ -42,6 +43,8 @@ class ScopeRequest:
     """
 
     def __init__(self, scope: Mapping[str, object]) -> None:
+        from litestar.connection import ASGIConnection  # noqa: PLC0415  routes are served by Litestar, hosts need not be
+
         self._connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(cast("Scope", scope))
 
     @property

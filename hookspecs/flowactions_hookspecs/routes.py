@@ -1,13 +1,13 @@
-"""Checks the routes that plugins declare."""
+"""Checks the routes that plugins declare, and the prefix before them.
+
+Litestar is imported when there are routes to check, so that processes that serve none do without it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
-
-from litestar import Controller, Litestar, Router
-from litestar.handlers import BaseRouteHandler
-from litestar.routes import HTTPRoute
 
 from flowactions_hookspecs.errors import PluginInvalid
 from flowactions_hookspecs.hooks import Owned
@@ -17,9 +17,39 @@ ROOT: Final = "integrations"
 RESERVED: Final = frozenset({"chat", "webhooks", "health", "nodes"})
 """Below the root, for the plugin that provides the runtime."""
 
+_SEGMENT: Final = re.compile(r"[^/{}?#%\\\s\x00-\x1f\x7f]+")
+
+
+def check_prefix(prefix: str) -> None:
+    """Checks what stands before the path of every plugin route.
+
+    Args:
+        prefix: begins with a slash and does not end with one, for example ``/flows``; decoded, without path parameters.
+            Empty text leaves the routes where they are.
+
+    Raises:
+        TypeError: it is not text.
+        ValueError: it is not such a path.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be text, not {type(prefix).__name__}")
+    if not prefix:
+        return
+    segments = prefix.split("/")
+    if segments[0] or not all(
+        _SEGMENT.fullmatch(segment) and segment not in {".", ".."} for segment in segments[1:]
+    ):
+        raise ValueError(
+            f"prefix must be a path such as '/flows': it begins with a slash, does not end with one, and is decoded text "
+            f"without path parameters, query or empty segments; not {prefix!r}"
+        )
+
 
 def is_route_handler(item: object) -> bool:
     """Tell whether Litestar can mount an item."""
+    from litestar import Controller, Router  # noqa: PLC0415
+    from litestar.handlers import BaseRouteHandler  # noqa: PLC0415
+
     if isinstance(item, type):
         return issubclass(item, Controller | BaseRouteHandler)
     return isinstance(item, Router | BaseRouteHandler)
@@ -50,6 +80,9 @@ def check_routes(declared: Sequence[Owned[Any]], runtime_plugin: str) -> None:
 
 
 def _routes(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
+    from litestar import Litestar  # noqa: PLC0415
+    from litestar.routes import HTTPRoute  # noqa: PLC0415
+
     try:
         app = Litestar(route_handlers=list(handlers), openapi_config=None, logging_config=None)
     except Exception as exc:

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from litestar.types import ControllerRouterHandler
-
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.logic import LogicActionType
 from flowactions_hookspecs.markers import hookspec
@@ -23,9 +21,12 @@ from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.tasks import BackgroundTask
 
 if TYPE_CHECKING:
+    from litestar.types import ControllerRouterHandler
+
     from flowactions_hookspecs.actions import FlowActions
 else:
-    FlowActions = Any
+    # actions.py imports this module, and the contract imports no web framework.
+    ControllerRouterHandler = FlowActions = Any
 
 
 @hookspec
@@ -70,8 +71,10 @@ def flowactions_signing_secrets(  # type: ignore[empty-body]
 def flowactions_route_handlers(host: Host, actions: FlowActions) -> Sequence[ControllerRouterHandler]:  # type: ignore[empty-body]
     """Declares Litestar HTTP routes under ``/integrations/<plugin>/``, with their own guards and error handling.
 
-    Called once per plugin at load. ``chat``, ``webhooks``, ``health`` and ``nodes`` are reserved. Mounting them must
-    change nothing in the host. A path and method that two plugins declare is an error that names both.
+    Called once per plugin at load. The plugin that provides the runtime is called when routes are first asked for, so
+    that a process that serves none imports no web framework. ``chat``, ``webhooks``, ``health`` and ``nodes`` are
+    reserved. Mounting them must change nothing in the host. A path and method that two plugins declare is an error that
+    names both.
     """
 
 

@@ -6,7 +6,6 @@ It wraps the app instead of being mounted in it: what is not the plugins' reache
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -21,6 +20,7 @@ from litestar.types import Scope as LitestarScope
 from litestar.types import Send as LitestarSend
 from litestar.utils import normalize_path
 
+from flowactions_hookspecs.routes import check_prefix
 from flowactions_hookspecs.wrapped_lifespan import WrappedLifespan
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -31,7 +31,6 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 log = logging.getLogger("flowactions")
 
 _HOST_APP: Final = "flowactions.host_app"
-_SEGMENT: Final = re.compile(r"[^/{}?#%\\\s\x00-\x1f\x7f]+")
 
 
 class Wrapped:
@@ -208,16 +207,7 @@ def prefixed(
         TypeError: the prefix is not text.
         ValueError: it is not such a path.
     """
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be text, not {type(prefix).__name__}")
+    check_prefix(prefix)
     if not prefix:
         return tuple(route_handlers)
-    segments = prefix.split("/")
-    if segments[0] or not all(
-        _SEGMENT.fullmatch(segment) and segment not in {".", ".."} for segment in segments[1:]
-    ):
-        raise ValueError(
-            f"prefix must be a path such as '/flows': it begins with a slash, does not end with one, and is decoded text "
-            f"without path parameters, query or empty segments; not {prefix!r}"
-        )
     return (Router(path=prefix, route_handlers=list(route_handlers)),)

@@ -22,10 +22,15 @@ from typing import Any
 
 PRELOADED = (
     "aiosqlite",
+    "alembic.command",
     "asyncpg",
     "flowactions_conformance",
     "flowactions_plugin.cli",
+    "flowactions_plugin.commands",
+    "flowactions_plugin.egress.host_transport",
     "flowactions_plugin.plugin",
+    "flowactions_plugin.routes",
+    "slack_sdk.web.async_client",
     "sqlalchemy.dialects.postgresql.asyncpg",
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "tests.crash.actor",

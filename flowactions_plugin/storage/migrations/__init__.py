@@ -2,6 +2,9 @@
 
 Revisions only go forward. Processes of the previous release work on the newer tables, unless the release notes say that
 all of them must stop (docs/how-to/upgrade.md).
+
+Alembic is imported when there is a revision to run. Which revision tables have, and which one this release works with, is
+told without it: every process looks when it opens the database, and few find something to do.
 """
 
 from __future__ import annotations
@@ -9,15 +12,14 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, MetaData
+from sqlalchemy import Connection, MetaData, column, inspect, select, table
 
 from flowactions_plugin.errors import SchemaNewer, SchemaOutdated
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 log = logging.getLogger("flowactions.storage")
 
@@ -30,17 +32,23 @@ _CONNECTION: Final = "connection"
 
 
 @cache
+def revisions() -> tuple[str, ...]:
+    """Returns all revisions, the oldest first: their files are named after them, ``0001_first_release.py``."""
+    files = (Path(__file__).parent / "versions").glob("[0-9]*_*.py")
+    return tuple(sorted(file.name.partition("_")[0] for file in files))
+
+
 def head() -> str:
-    """Returns the revision that this release works with; found once, for Alembic executes all revisions to find it."""
-    revision = _scripts().get_current_head()
-    assert revision is not None  # noqa: S101  there is always a first revision
-    return revision
+    """Returns the revision that this release works with."""
+    return revisions()[-1]
 
 
 def current(connection: Connection) -> str | None:
     """Returns the revision of a database's tables, ``None`` when it has none of the plugin's."""
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    return context.get_current_revision()
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    stored: str | None = connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+    return stored
 
 
 def known(connection: Connection) -> str | None:
@@ -50,7 +58,7 @@ def known(connection: Connection) -> str | None:
         SchemaNewer: this release does not know it.
     """
     revision = current(connection)
-    if revision is not None and not _is_known(revision):
+    if revision is not None and revision not in revisions():
         raise SchemaNewer(
             f"the tables are at revision {revision}, which is newer than this release's {head()}: "
             "run 'flowactions migrate' of the release that the tables are of, or of a later one"
@@ -60,6 +68,8 @@ def known(connection: Connection) -> str | None:
 
 def upgrade(connection: Connection) -> None:
     """Bring the tables to `head`, within the caller's transaction."""
+    from alembic import command  # noqa: PLC0415
+
     config = _config()
     config.attributes[_CONNECTION] = connection
     command.upgrade(config, "head")
@@ -78,7 +88,7 @@ def prepare(connection: Connection, outdated: Outdated) -> None:
     revision, wanted = current(connection), head()
     if revision == wanted:
         return
-    if revision is not None and not _is_known(revision):
+    if revision is not None and revision not in revisions():
         log.warning(
             "the tables are at revision %s, which is newer than this release's %s; upgrade this process soon",
             revision,
@@ -106,15 +116,9 @@ def run(metadata: MetaData) -> None:
         context.run_migrations()
 
 
-def _is_known(revision: str) -> bool:
-    return any(script.revision == revision for script in _scripts().walk_revisions())
-
-
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
-
-
 def _config() -> Config:
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     return config

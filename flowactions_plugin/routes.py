@@ -1,0 +1,69 @@
+"""The routes of one host. Only processes that serve them import this, and with it the web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from litestar import Router
+
+from flowactions_hookspecs import FlowActions, Host
+from flowactions_plugin.chat.routes import chat_router
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.http.auth import RouteGuard
+from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.inbound.routes import auth_events_router
+from flowactions_plugin.inbound.verify import Verifier
+from flowactions_plugin.logic.enqueue import Enqueuer
+from flowactions_plugin.logic.routes import logic_router
+from flowactions_plugin.nodes.routes import nodes_router
+from flowactions_plugin.origins import origin_of
+from flowactions_plugin.outbox.queries import OutboxQueries
+from flowactions_plugin.outbox.routes import outbox_router
+from flowactions_plugin.settings import Settings
+
+
+class Served(NamedTuple):
+    """What the routes use.
+
+    Attributes:
+        host: authenticates, and answers what routes ask.
+        actions: the host's facade.
+        settings: those of the host.
+        is_running: whether the lifespan is open.
+        chat: the chat part, or the error because of which its routes answer 503.
+        queries: the outbox, for operators.
+        enqueuer: takes logic-webhook calls.
+        auth_events: processes the auth provider's events.
+    """
+
+    host: Host
+    actions: FlowActions
+    settings: Settings
+    is_running: Callable[[], bool]
+    chat: Chat | NotConfigured
+    queries: OutboxQueries
+    enqueuer: Enqueuer
+    auth_events: AuthEvents
+
+    def __repr__(self) -> str:
+        return "Served(…)"
+
+
+def build(served: Served) -> Sequence[Router]:
+    """Returns the routers of all parts."""
+    host, settings = served.host, served.settings
+    own = origin_of(settings.public_url or "")
+    origins = [*settings.dashboard_origins, *([own] if own else [])]
+    guard = RouteGuard(host, origins, served.is_running)
+    dashboard_url = (settings.public_url or "") + settings.connections_path
+    return [
+        outbox_router(guard, served.queries),
+        nodes_router(guard, served.actions),
+        chat_router(host, guard, served.chat, dashboard_url),
+        logic_router(host, guard, served.enqueuer),
+        auth_events_router(
+            guard, served.auth_events, Verifier(settings.auth_secrets) if settings.auth_secrets else None
+        ),
+    ]

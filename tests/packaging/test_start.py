@@ -1,0 +1,281 @@
+"""What a process imports decides how fast it starts and how much memory it keeps, so each kind has a list of what it may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowactions_hookspecs import FlowActions, Node
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import SAFETY_SECONDS
+
+ROOT = Path(__file__).parents[2]
+OWN = {"flowactions_hookspecs", "flowactions_plugin", "flowactions_conformance"}
+
+CONTRACT = {"msgspec", "pluggy", "typing_extensions"}
+"""What the contract may import."""
+
+TRANSPORT = {
+    *(
+        "aiohappyeyeballs",
+        "aiohttp",
+        "aiosignal",
+        "attr",
+        "attrs",
+        "frozenlist",
+        "multidict",
+        "propcache",
+        "yarl",
+    ),
+    *("httptools", "uvloop"),
+}
+"""What sends requests."""
+
+WORKER = {*CONTRACT, *TRANSPORT, "greenlet", "idna", "sqlalchemy"}
+DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
+
+NEVER = (
+    "litestar",
+    "alembic",
+    "httpx",
+    "svix",
+    "slack_sdk",
+    "cryptography",
+    "pydantic",
+    "mako",
+    "multiprocessing",
+)
+"""None of these is in a list above: the largest, by name, so that lists which grow do not let them in."""
+
+SECRETS = {
+    "AUTH_WEBHOOK_SIGNING_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "CHAT_CLIENT_ID": "1.2",
+    "CHAT_CLIENT_SECRET": "made up",
+    "CHAT_SIGNING_SECRET": "made up",
+    "BACKEND_PUBLIC_URL": "http://127.0.0.1:9",
+    "FLOWACTIONS_ENCRYPTION_KEYS": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+}
+"""Settings of a host that uses everything."""
+
+HOST = """
+import json, os, sys
+from flowactions_hookspecs import Host
+
+class Bare(Host):
+    settings = os.environ
+
+    async def dashboard_principal(self, request):
+        return None
+
+    async def signing_secret(self, origin):
+        return "whsec_made_up"
+
+    async def auth_event(self, event):
+        return None
+
+    async def delivery_finished(self, delivery):
+        show()
+
+def show():
+    print("imported", json.dumps(sorted(sys.modules)), flush=True)
+"""
+
+
+@cache
+def owners() -> Mapping[str, list[str]]:
+    """Give the distributions that a module's top-level name belongs to; the standard library's have none."""
+    return packages_distributions()
+
+
+def run(
+    *arguments: str, cwd: Path, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python anew."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(settings or {})}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@cache
+def at_once() -> frozenset[str]:
+    """Give what the interpreter imports for itself, for example the finder of an editable install."""
+    return frozenset(
+        json.loads(run("-c", "import json, sys; print(json.dumps([*sys.modules]))", cwd=ROOT).stdout)
+    )
+
+
+def strangers(modules: Iterable[str]) -> set[str]:
+    """Give the top-level names of other distributions."""
+    return {name.partition(".")[0] for name in set(modules) - at_once()} & owners().keys() - OWN - {"tests"}
+
+
+def shown(output: str) -> list[str]:
+    """Read what `HOST` has shown last."""
+    (*_, line) = [line for line in output.splitlines() if line.startswith("imported ")]
+    found: list[str] = json.loads(line.removeprefix("imported "))
+    return found
+
+
+def imports(code: str, cwd: Path, **settings: str) -> list[str]:
+    """Run statements in a process of its own, and give what is imported at their end."""
+    (cwd / "bare.py").write_text(HOST)
+    ended = run("-c", f"{code}\nimport bare; bare.show()", cwd=cwd, settings=settings)
+    assert ended.returncode == 0, ended.stderr
+    return shown(ended.stdout)
+
+
+def test_no_list_holds_what_must_not_be_imported() -> None:
+    """The lists of this module may grow, but not by these."""
+    assert not {*WORKER, *DRIVERS.values()} & set(NEVER)
+    assert set(NEVER) - {"multiprocessing"} <= owners().keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["worker", "--help"], 0),
+        (["migrate", "--help"], 0),
+        (["reseal", "--help"], 0),
+        ([], 2),
+        (["worker"], 2),
+        (["no-such-command"], 2),
+    ],
+    ids=str,
+)
+def test_the_command_line_is_parsed_by_the_standard_library(
+    arguments: list[str], status: int, tmp_path: Path
+) -> None:
+    """Help and mistakes import no library at all, and none of the plugin but the parser."""
+    ended = run("-X", "importtime", "-m", "flowactions_plugin.cli", *arguments, cwd=tmp_path)
+    assert ended.returncode == status
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
+    modules = {line.rpartition("|")[2].strip() for line in lines}
+    assert "argparse" in modules
+    assert strangers(modules) == set()
+    assert {name for name in modules if name.partition(".")[0] in OWN} <= {"flowactions_plugin"}
+
+
+def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
+    """The entry point leads to the parser, not through the package's own imports."""
+    code = "import contextlib\nfrom flowactions_plugin.cli import main\nwith contextlib.suppress(SystemExit): main(['--help'])"
+    before = set(imports("", tmp_path))
+    code += "\nimport json, sys; print('imported', json.dumps(sorted(sys.modules)), flush=True); sys.exit()"
+    ended = run("-c", code, cwd=tmp_path)
+    found = set(shown(ended.stdout)) - before
+    assert strangers(found) == set()
+    assert {name for name in found if name.partition(".")[0] in OWN} <= {
+        "flowactions_plugin",
+        "flowactions_plugin.cli",
+    }
+
+
+def test_the_contract_imports_no_framework(tmp_path: Path) -> None:
+    """A host's module that imports the contract, and a plugin's that implements hooks, get two small libraries with it."""
+    found = imports("import flowactions_hookspecs, flowactions_hookspecs.spec", tmp_path)
+    assert strangers(found) <= CONTRACT
+    assert "multiprocessing" not in found
+
+
+def test_all_names_of_the_contract_can_be_imported(tmp_path: Path) -> None:
+    """What needs the web framework is imported with its name, alone or with a star."""
+    code = "from flowactions_hookspecs import OPENAPI_COMPONENTS\nassert OPENAPI_COMPONENTS.security_schemes"
+    assert "litestar" in imports(code, tmp_path)
+    assert "litestar" in imports(
+        "from flowactions_hookspecs import *\nOPENAPI_COMPONENTS, FlowActions", tmp_path
+    )
+
+
+OPENED = """
+import asyncio
+import bare
+from flowactions_hookspecs import FlowActions
+
+actions = FlowActions.load(bare.Bare())
+
+async def main():
+    async with actions.lifespan(tasks={tasks}):
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("tasks", [True, False])
+def test_a_process_that_serves_no_routes_imports_no_framework(tasks: bool, tmp_path: Path) -> None:
+    """Schedulers, queue workers and management commands of a host, too; its tables are there."""
+    settings = {**development(f"sqlite:///{tmp_path}/f.db"), **SECRETS}
+    assert run("-m", "flowactions_plugin.cli", "migrate", cwd=tmp_path, settings=settings).returncode == 0
+    found = imports(OPENED.format(tasks=tasks), tmp_path, **settings)
+    assert strangers(found) <= {*WORKER, "aiosqlite"}
+
+
+@pytest.mark.parametrize("route", ["route_handlers", "wrap(lambda *_: None)", "openapi()"])
+def test_routes_bring_svix_with_its_secret_only(route: str, tmp_path: Path) -> None:
+    """The framework comes with the routes; the largest library only where the secret is set that it verifies with."""
+    settings = development(f"sqlite:///{tmp_path}/f.db")
+    code = OPENED.format(tasks=False).replace("async def", f"actions.{route}\nasync def", 1)
+    found = strangers(imports(code, tmp_path, **settings))
+    assert "litestar" in found
+    assert not {"svix", "slack_sdk", "cryptography"} & found
+    found = strangers(imports(code, tmp_path, **settings, **SECRETS))
+    assert "svix" in found
+    assert "slack_sdk" not in found
+
+
+async def _worker_that_delivered(settings: Mapping[str, str], cwd: Path, wanted: int) -> str:
+    """Run ``flowactions worker`` until it has told its host of so many deliveries; give its output."""
+    (cwd / "bare.py").write_text(HOST)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowactions_plugin.cli", "worker", "--host", "bare:Bare"),
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    lines: list[str] = []
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(SAFETY_SECONDS):
+            while len(lines) < wanted:
+                lines.append((await process.stdout.readline()).decode())
+                assert not process.stdout.at_eof()
+            process.terminate()
+            lines.append((await process.stdout.read()).decode())
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
+async def test_a_worker_imports_what_it_delivers_with(database_url: str, delivery: str, tmp_path: Path) -> None:
+    """No web framework, no migrations, no second HTTP client, and of chat and signed events nothing while there are none."""
+    settings: dict[str, Any] = development(
+        database_url, **SECRETS, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_DELIVERY=delivery
+    )
+    actions = FlowActions.load(SmallHost(settings))
+    async with recorder() as receiver, actions.lifespan():
+        for _ in range(2):
+            await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": receiver.url}))
+        output = await _worker_that_delivered(settings, tmp_path, 2)
+        assert len(receiver.requests) == 2
+    found = shown(output)
+    driver = DRIVERS[database_url.partition(":")[0].partition("+")[0]]
+    assert driver in found
+    assert strangers(found) <= {*WORKER, driver}
+    assert "multiprocessing" not in found
