@@ -13,6 +13,9 @@ DEADLINE_SECONDS: Final = 10.0
 
 RESPONSE_KEPT_BYTES: Final = 2048
 
+RETRY_AFTER_STATUSES: Final = frozenset({429, 503})
+"""The responses whose ``Retry-After`` counts."""
+
 
 class Message(Protocol):
     """What is sent, before it is signed."""
@@ -142,7 +145,7 @@ def retry_after(status_code: int, value: str | None, now: float) -> float | None
     Returns:
         The seconds to wait; ``None`` when the header does not count or cannot be parsed.
     """
-    if value is None or status_code not in {429, 503}:
+    if value is None or status_code not in RETRY_AFTER_STATUSES:
         return None
     value = value.strip()
     if value.isascii() and value.isdigit():

@@ -16,6 +16,9 @@ TICK_SECONDS: Final = 0.25
 LEAST_SECONDS: Final = 0.1
 """A timer that is this late means a stall; less is ordinary work of the event loop."""
 
+ALARM_SECONDS: Final = 0.05
+"""Deadlines that are over within this time share a timer of the event loop, and end up to so much late."""
+
 GRACE_SECONDS: Final = 0.5
 """The extension of an attempt whose time was up at the end of a stall: what has arrived meanwhile is read."""
 
@@ -36,6 +39,7 @@ class StallMonitor:
         self._ended = -math.inf
         self._longest = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._alarms: dict[int, set[Deadline]] = {}
 
     def __enter__(self) -> Self:
         self._tick()
@@ -69,6 +73,21 @@ class StallMonitor:
         """Return when the last stall ended."""
         self.lost()
         return self._ended
+
+    def alarm(self, deadline: Deadline, seconds: float) -> set[Deadline]:
+        """Have a deadline checked in so many seconds, or a little later; return the set that it waits in until then."""
+        loop = asyncio.get_running_loop()
+        number = int((loop.time() + seconds) / ALARM_SECONDS) + 1
+        waiting = self._alarms.get(number)
+        if waiting is None:
+            waiting = self._alarms[number] = set()
+            loop.call_at(number * ALARM_SECONDS, self._ring, number)
+        waiting.add(deadline)
+        return waiting
+
+    def _ring(self, number: int) -> None:
+        for deadline in self._alarms.pop(number):
+            deadline.check()
 
     def _tick(self) -> None:
         self.lost()
@@ -115,26 +134,24 @@ class Deadline:
         self._task, self._cancelling = task, task.cancelling()
         self._lost_before = self._monitor.lost()
         self._started = self._monitor.now()
-        self._arm(self._seconds)
+        self._waiting = self._monitor.alarm(self, self._seconds)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handle.cancel()
+        self._waiting.discard(self)
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
-    def _arm(self, seconds: float) -> None:
-        self._handle = asyncio.get_running_loop().call_later(seconds, self._check)
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """End the block when its time is up, else wait on; called by the monitor."""
         left = min(self._started + self._seconds + self.lost, self._latest) - self._monitor.now()
         if left <= 0 and not self._graced and self._monitor.now() - self._monitor.ended() < GRACE_SECONDS:
             # After a stall, the event loop runs timers before it reads what has arrived meanwhile.
             self._graced, left = True, GRACE_SECONDS
         if left > 0:
-            self._arm(left)
+            self._waiting = self._monitor.alarm(self, left)
             return
         self.expired = True
         self._at_end()

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
     DEADLINE_SECONDS,
+    RETRY_AFTER_STATUSES,
     Aborted,
     Message,
     Outcome,
@@ -102,7 +103,9 @@ class Sender:
             if response is None:
                 return aborted
         assert response is not None  # noqa: S101  there was no failure
-        asked = retry_after(response.status_code, response.headers.get("retry-after"), now)
+        asked = None
+        if response.status_code in RETRY_AFTER_STATUSES:
+            asked = retry_after(response.status_code, response.headers.get("retry-after"), now)
         return Outcome(
             started_at, duration, response.status_code, response=response.body_prefix, retry_after=asked
         )
