@@ -85,6 +85,7 @@ class ResponseReader:
         "_keep_alive",
         "_parser",
         "_rest_bytes",
+        "_surplus",
         "_tail",
         "body",
         "clean",
@@ -101,7 +102,7 @@ class ResponseReader:
         self.complete = self.clean = False
         self._head_only = head_only
         self.interim = self._rest_bytes = self._body_bytes = 0
-        self._chunked = self._ended = self._keep_alive = False
+        self._chunked = self._ended = self._keep_alive = self._surplus = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
@@ -150,8 +151,17 @@ class ResponseReader:
             return rest
         self.status, self.headers = status, Headers(self._head)
         if self._ended or upgraded or self._head_only or status in {204, 304}:
-            self._complete(clean=self._ended and not upgraded)
+            self._complete(
+                clean=self._ended and not upgraded and not (status == 204 and self._speaks_of_a_body())
+            )
         return rest
+
+    def _speaks_of_a_body(self) -> bool:
+        """Return whether a head frames a body, which may follow although it must not."""
+        head = self._head.lower()
+        if b"\r\ntransfer-encoding:" in head:
+            return True
+        return b"\r\ncontent-length:" in head and Headers(self._head)["content-length"] != "0"
 
     def _check_start(self) -> None:
         """Check that a head is one of HTTP; empty lines before it are passed over, and count as bytes of it."""
@@ -179,13 +189,14 @@ class ResponseReader:
             # Of a response that has ended, and of a body of which enough is kept, the rest does not count.
             if not self._ended and len(self.body) < RESPONSE_KEPT_BYTES:
                 raise
+            self._surplus = True
         framing = self._rest_bytes - self._body_bytes
         if self._chunked:
             self._tail = (self._tail + data[-5:])[-5:]
         if self._ended:
-            # The first empty line ends the last chunk and its trailers.
+            # Empty lines after it are passed over by llhttp; the first one ended the last chunk and its trailers.
             exact = self._tail.endswith(_END_OF_HEAD) and not self._tail.startswith(b"\n")
-            self._complete(clean=exact if self._chunked else framing == 0)
+            self._complete(clean=not self._surplus and (exact if self._chunked else framing == 0))
         elif len(self.body) >= RESPONSE_KEPT_BYTES:
             self._complete(clean=False)
         elif framing > MAX_HEAD_BYTES:
@@ -212,8 +223,14 @@ class ResponseReader:
 
     # llhttp calls these.
 
+    def on_message_begin(self) -> None:
+        """Note that another response follows the one that has ended."""
+        self._surplus = self._ended
+
     def on_body(self, part: bytes) -> None:
         """Keep the start of the body."""
+        if self._ended:
+            return
         self._body_bytes += len(part)
         if len(self.body) < RESPONSE_KEPT_BYTES:
             self.body = (self.body + part)[:RESPONSE_KEPT_BYTES]
