@@ -9,6 +9,8 @@ from typing import Final
 from flowactions_plugin.egress.connection import Connection
 
 IDLE_SECONDS: Final = 15.0
+"""How long a connection is kept without a request, at least; a quarter more at the most."""
+
 IDLE_PER_DESTINATION: Final = 100
 
 
@@ -17,12 +19,10 @@ class Pool:
 
     Args:
         limit: open at once, idle ones included.
-        idle_seconds: how long one is kept without a request.
     """
 
-    def __init__(self, limit: int, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._idle_seconds = idle_seconds
         self._idle: dict[str, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._opening = 0
@@ -121,11 +121,11 @@ class Pool:
 
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(self._idle_seconds / 4, self._close_unused)
+        self._sweep = loop.call_later(IDLE_SECONDS / 4, self._close_unused)
 
     def _close_unused(self) -> None:
         self._sweep = None
-        before = asyncio.get_running_loop().time() - self._idle_seconds
+        before = asyncio.get_running_loop().time() - IDLE_SECONDS
         for key, idle in list(self._idle.items()):
             kept = [each for each in idle if each.idle_since > before]
             for connection in idle:

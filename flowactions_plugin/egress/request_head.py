@@ -44,9 +44,11 @@ def head_of(request: Request, *, absolute: bool = False, extra: Sequence[tuple[s
         extra: headers for the proxy.
 
     Raises:
-        SendFailed: a header's name or value is one that HTTP does not allow, and so is the method.
+        SendFailed: HTTP does not allow the method, or a header's name or value.
     """
     destination = request.destination
+    if _NOT_A_NAME.search(request.method):
+        raise SendFailed("the stored method is not one that HTTP allows")
     host = authority(destination)
     target = f"{destination.scheme}://{host}{destination.target}" if absolute else destination.target
     lines = [f"{request.method} {target} HTTP/1.1", f"Host: {host}"]
@@ -57,7 +59,7 @@ def head_of(request: Request, *, absolute: bool = False, extra: Sequence[tuple[s
     text = "\r\n".join(lines)
     breaks = len(lines) - 1
     if text.count("\r") != breaks or text.count("\n") != breaks or "\0" in text:
-        raise SendFailed("the value of a stored header, or the method, is one that HTTP does not allow")
+        raise SendFailed("the value of a stored header is one that HTTP does not allow")
     try:
         return f"{text}\r\n\r\n".encode()
     except UnicodeEncodeError:

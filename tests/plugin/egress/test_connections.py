@@ -1,0 +1,304 @@
+"""Connections: how they are dialled, kept, bounded and given up; each against a real server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from flowactions_plugin.egress import pool as pool_module
+from flowactions_plugin.egress.attempt import Progress, Request, Response
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.dialer import interleaved
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.errors import EgressRefused, SendFailed
+from tests.loopback import listening
+from tests.plugin.egress.test_proxy import TestAuthorities
+from tests.recorder import OK, recorder
+from tests.waiting import until
+
+
+@asynccontextmanager
+async def a_transport(
+    *addresses: str, limit: int = 100, authorities: str | None = None
+) -> AsyncIterator[OutboundTransport]:
+    """Run a transport for which every name has these addresses."""
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return addresses
+
+    guard = EgressGuard(development=True, resolve=resolve)
+    made = OutboundTransport(guard, limit, authorities=authorities)
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+async def post(transport: OutboundTransport, url: str, body: bytes = b"{}", method: str = "POST") -> Response:
+    """Send a request, within a few seconds."""
+    async with asyncio.timeout(20):
+        return await transport.send(Request(method, parse_destination(url), (), body, Progress()))
+
+
+class Counting:
+    """A server that counts its connections and answers every request."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or b"0")
+                left = size
+                while left:
+                    left -= len(await reader.read(min(left, 65536)))
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%d" % (len(str(size)), size))
+                await writer.drain()
+        finally:
+            self.open -= 1
+
+
+@contextlib.contextmanager
+def black_hole(address: str) -> Iterator[int]:
+    """Give a port of an address at which nothing answers, not even with a refusal."""
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind((address, 0))
+        full.listen(0)
+        for _ in range(4):  # until its queue is full
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(full.getsockname())
+        yield full.getsockname()[1]
+
+
+class TestDialling:
+    """All addresses of a name are checked; then they are dialled one after the other, without long waits (RFC 8305)."""
+
+    async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(self) -> None:
+        """The next one is dialled beside it; the slower connection is given up."""
+        counting = Counting()
+        with black_hole("127.0.0.2") as port:
+            async with (
+                listening(counting.serve, port=port),
+                a_transport("127.0.0.2", "127.0.0.1") as transport,
+            ):
+                started = time.monotonic()
+                assert (await post(transport, f"http://two.example:{port}/")).status_code == 200
+                assert time.monotonic() - started >= 0.25
+        assert counting.connections == 1
+
+    async def test_an_address_that_refuses_costs_nothing(self) -> None:
+        """The next one is dialled at once."""
+        counting = Counting()
+        async with (
+            listening(counting.serve) as port,
+            a_transport("127.0.0.2", "127.0.0.3", "127.0.0.1") as transport,
+        ):
+            assert (await post(transport, f"http://three.example:{port}/")).status_code == 200
+            assert (await post(transport, f"http://three.example:{port}/")).status_code == 200
+        assert counting.connections == 1
+
+    async def test_when_all_refuse_the_reason_is_one_of_theirs(self) -> None:
+        """In words, with the destination's name."""
+        async with a_transport("127.0.0.2", "127.0.0.3") as transport:
+            with pytest.raises(SendFailed, match=r"^cannot connect to two\.example:9: .*Connect call failed"):
+                await post(transport, "http://two.example:9/")
+
+    async def test_one_forbidden_address_forbids_all_before_any_is_dialled(self) -> None:
+        """Whatever its place among them."""
+        for addresses in (("127.0.0.1", "169.254.169.254"), ("169.254.169.254", "127.0.0.1")):
+            counting = Counting()
+            async with listening(counting.serve) as port, a_transport(*addresses) as transport:
+                with pytest.raises(EgressRefused, match=r"169\.254\.169\.254"):
+                    await post(transport, f"http://two.example:{port}/")
+            assert counting.connections == 0
+
+    def test_families_take_turns(self) -> None:
+        """In the order that they came, the family of the first one first."""
+        assert interleaved(["::1", "::2", "10.0.0.1"]) == ["::1", "10.0.0.1", "::2"]
+        assert interleaved(["10.0.0.1", "::1", "::2", "10.0.0.2"]) == ["10.0.0.1", "::1", "10.0.0.2", "::2"]
+        assert interleaved(["10.0.0.1"]) == ["10.0.0.1"]
+
+
+class TestPool:
+    """Connections that wait for the next request."""
+
+    async def test_idle_connections_are_closed_after_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The receiver need not keep them."""
+        monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.2)
+        counting = Counting()
+        async with listening(counting.serve) as port, a_transport() as transport:
+            await post(transport, f"http://127.0.0.1:{port}/")
+            assert counting.open == 1
+            await until(lambda: counting.open == 0)
+            await post(transport, f"http://127.0.0.1:{port}/")
+        assert counting.connections == 2
+
+    async def test_the_limit_holds_over_all_destinations(self) -> None:
+        """An idle connection makes room for one to elsewhere; while all are busy, requests wait for their turn."""
+        busy = most = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal busy, most
+            busy += 1
+            most = max(most, busy)
+            try:
+                while True:
+                    await reader.readuntil(b"\r\n\r\n")
+                    await reader.readexactly(2)
+                    await asyncio.sleep(0.02)
+                    writer.write(OK)
+                    await writer.drain()
+            finally:
+                busy -= 1
+
+        async with contextlib.AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(listening(serve)) for _ in range(3)]
+            transport = await stack.enter_async_context(a_transport(limit=2))
+            answers = await asyncio.gather(
+                *(post(transport, f"http://127.0.0.1:{ports[number % 3]}/") for number in range(12))
+            )
+            assert [answer.status_code for answer in answers] == [200] * 12
+            assert len(transport._pool._open) <= 2
+        assert most <= 3  # one that was closed for another may be noticed a little later
+
+    async def test_who_gives_up_waiting_takes_no_turn(self) -> None:
+        """A request that is interrupted while it waits for a connection costs the others none."""
+        release = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(2)
+                await release.wait()
+                writer.write(OK)
+                await writer.drain()
+
+        async with listening(serve) as port, a_transport(limit=1) as transport:
+            url = f"http://127.0.0.1:{port}/"
+            requests = [asyncio.create_task(post(transport, url)) for _ in range(4)]
+            await asyncio.sleep(0.05)
+            requests[1].cancel()
+            release.set()
+            await asyncio.sleep(0)
+            requests[2].cancel()
+            done = await asyncio.gather(*requests, return_exceptions=True)
+            assert [isinstance(each, Response) for each in done] == [True, False, False, True]
+            assert (await post(transport, url)).status_code == 200
+
+    async def test_an_attempt_that_is_interrupted_closes_its_connection(self) -> None:
+        """The receiver may still answer it: not the next request."""
+        connections = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            await reader.readuntil(b"\r\n\r\n")
+            if connections == 1:
+                await asyncio.sleep(0.3)
+            writer.write(OK)
+            await reader.read()
+
+        async with listening(serve) as port, a_transport() as transport:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await post(transport, f"http://127.0.0.1:{port}/")
+            assert (await post(transport, f"http://127.0.0.1:{port}/")).body_prefix == b"ok"
+        assert connections == 2
+
+    async def test_what_was_answered_before_it_was_read_ends_the_connection(self) -> None:
+        """A receiver that refuses a large body at once is understood, and its connection is not used again."""
+        connections = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(5)
+
+        async with listening(serve) as port, a_transport() as transport:
+            for number in (1, 2):
+                answer = await post(transport, f"http://127.0.0.1:{port}/", b"x" * 30_000_000)
+                assert (answer.status_code, connections) == (413, number)
+
+
+async def test_tls_connections_are_used_again_and_bodies_of_any_size_arrive(tmp_path: Path) -> None:
+    """Over TLS as without; the receiver counts the bytes."""
+    authority, context = TestAuthorities.inner_authority(tmp_path)
+    tls: list[ssl.SSLContext | None] = [None, context]
+    for each in tls:
+        counting = Counting()
+        async with listening(counting.serve, tls=each) as port, a_transport(authorities=authority) as transport:
+            url = f"{'https' if each else 'http'}://127.0.0.1:{port}/"
+            for size in (2, 0, 65_536, 65_537, 3_000_000, 2):
+                assert (await post(transport, url, b"x" * size)).body_prefix == str(size).encode()
+        assert counting.connections == 1
+
+
+async def test_the_dot_of_the_root_is_no_part_of_a_certificates_name(tmp_path: Path) -> None:
+    """What is verified is the name without it; the receiver is asked with it, as authored."""
+    async with recorder() as receiver, a_transport("127.0.0.1") as transport:
+        port = parse_destination(receiver.url).port
+        await post(transport, f"http://dotted.example.:{port}/")
+        assert receiver.requests[0].header("host") == f"dotted.example.:{port}"
+
+
+FLOOD = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+print(server.getsockname()[1], flush=True)
+connection, _ = server.accept()
+connection.recv(65536)
+connection.sendall(sys.argv[1].encode())
+sent = 0
+try:
+    while True:
+        sent += connection.send(sys.argv[2].encode() * 100)
+except OSError:
+    print(sent, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "part", ["HTTP/1.1 100 Continue\\r\\n\\r\\n", "HTTP/1.1 103 Early Hints\\r\\nlink: </x>\\r\\n\\r\\n"]
+)
+async def test_of_a_flood_of_interim_responses_little_is_read(part: str) -> None:
+    """From a process that sends them without a pause, no more is taken than leaves time for others."""
+    part = part.encode().decode("unicode_escape")
+    command = [sys.executable, "-c", FLOOD, "", part]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        port = int(await process.stdout.readline())
+        async with a_transport() as transport:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2):
+                    await transport.send(
+                        Request("POST", parse_destination(f"http://127.0.0.1:{port}/"), (), b"", Progress())
+                    )
+        sent = int(await process.stdout.readline())
+        assert sent < 8_000_000  # what the kernels hold; without a limit it is hundreds of millions
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
