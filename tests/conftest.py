@@ -85,9 +85,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """Async tests run on asyncio."""
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Async tests run on asyncio, or on uvloop where the environment asks for it."""
+    return "asyncio", {"use_uvloop": os.environ.get("FLOWACTIONS_TEST_LOOP") == "uvloop"}
 
 
 @pytest.fixture(scope="session")

@@ -297,7 +297,9 @@ async def test_of_a_flood_of_interim_responses_little_is_read(part: str) -> None
                         Request("POST", parse_destination(f"http://127.0.0.1:{port}/"), (), b"", Progress())
                     )
         sent = int(await process.stdout.readline())
-        assert sent < 8_000_000  # what the kernels hold; without a limit it is hundreds of millions
+        assert (
+            sent < 2_000_000
+        )  # mostly what the kernels hold; without a limit it is as much as the processor can read
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
