@@ -40,6 +40,9 @@ async def listening(
             await serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except RuntimeError:  # of uvloop, for a connection that is closed
+            if not writer.is_closing():
+                raise
         finally:
             writer.close()
             with contextlib.suppress(OSError):

@@ -100,12 +100,6 @@ class Connection(asyncio.BufferedProtocol):
         sending = self._transport is not None and (self._is_full or self._transport.get_write_buffer_size() > 0)
         return "sending the request" if sending else "waiting for the answer"
 
-    @property
-    def transport(self) -> asyncio.Transport:
-        """What it writes to."""
-        assert self._transport is not None  # noqa: S101  it is connected before it is handed out
-        return self._transport
-
     def attach(self, connection: socket.socket) -> None:
         """Tell it which socket it is on, so that it can ask the kernel what has arrived on either side."""
         self._socket = connection
@@ -151,8 +145,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._reuse.has_rested:
             self._acknowledged = self._acknowledged_bytes()
         self._response = self._loop.create_future()
-        self.transport.write(data)
+        self._put(data)
         return self._response
+
+    def _put(self, data: bytes | memoryview) -> None:
+        """Hand bytes over, unless the connection is about to be lost, which ends the request."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         """Close it at once, whatever was not sent."""
@@ -169,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
                 await asyncio.wait((self._writable, response), return_when=asyncio.FIRST_COMPLETED)
             if response.done():
                 return
-            self.transport.write(view[start : start + WRITE_BYTES])
+            self._put(view[start : start + WRITE_BYTES])
         self._reuse.wrote()
 
     def _settle(self, error: Exception | None) -> None:
