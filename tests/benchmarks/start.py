@@ -152,7 +152,7 @@ def _wait_for(process: subprocess.Popen[str], ready: str) -> list[str]:
         lines.append(line)
         if ready in line:
             return lines
-    raise RuntimeError(f"{process.args} has ended: {''.join(lines)[-2000:]}")
+    raise RuntimeError(f"{process.args!r} has ended: {''.join(lines)[-2000:]}")
 
 
 def measure(programs: Mapping[str, Program], rounds: int, seconds: float) -> dict[str, Any]:
