@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from flowactions_hookspecs.wrap import ASGIApp, Wrapped
+else:
+    # Frameworks resolve annotations at run time, and the contract imports neither Litestar nor SQLAlchemy.
+    ASGIApp = AsyncConnection = ControllerRouterHandler = Wrapped = Any
 
 log = logging.getLogger("flowactions")
 

@@ -23,6 +23,8 @@ from flowactions_hookspecs.tasks import Supervisor
 
 if TYPE_CHECKING:
     from litestar.types import ControllerRouterHandler
+else:
+    ControllerRouterHandler = Any
 
 T = TypeVar("T")
 

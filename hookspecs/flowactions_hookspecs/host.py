@@ -17,11 +17,11 @@ from flowactions_hookspecs.request import Request
 from flowactions_hookspecs.webhooks import Delivery
 
 if TYPE_CHECKING:
-    import httpx
+    from httpx import AsyncBaseTransport
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 else:
-    # msgspec resolves annotations at run time, and the contract imports no SQLAlchemy.
-    AsyncConnection = Any
+    # msgspec resolves annotations at run time, and the contract imports neither httpx nor SQLAlchemy.
+    AsyncBaseTransport = AsyncConnection = AsyncEngine = Any
 
 
 class DashboardPrincipal(ContractStruct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class Host(ABC):
     Read when the lifespan opens.
     """
 
-    transport: httpx.AsyncBaseTransport | None = None
+    transport: AsyncBaseTransport | None = None
     """Replaces the transport of outbound webhooks (an egress proxy, a test). ``None``: the plugin's own.
 
     Read when the lifespan opens.

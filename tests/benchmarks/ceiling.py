@@ -22,7 +22,8 @@ from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEAD
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.schema import outbox
-from tests.benchmarks.field import SECRET, opened
+from tests.benchmarks.bare import SECRET
+from tests.benchmarks.field import opened
 
 
 async def measure() -> float:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from flowactions_hookspecs import FlowNodeOrigin, Header, Host
+from flowactions_hookspecs import FlowNodeOrigin, Header
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
@@ -32,26 +32,12 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.benchmarks.processor import memory_mib
-from tests.support import SmallHost, development
+from tests.support import development
 
 ROOT = Path(__file__).parents[2]
-SECRET = "whsec_benchmark"
 BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
 FILL = 1000
-HOST = "tests.benchmarks.field:host"
-
-
-def host() -> SmallHost:
-    """Make the host of a worker process."""
-    made = BenchmarkHost(os.environ)
-    made.secret = SECRET
-    return made
-
-
-class BenchmarkHost(SmallHost):
-    """A host that, as most do, does not ask to be told what has ended."""
-
-    delivery_finished = Host.delivery_finished
+HOST = "tests.benchmarks.bare:BareHost"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import os
 import time
 
 from flowactions_hookspecs import FlowActions, Node
-from tests.benchmarks.field import SECRET
+from tests.benchmarks.bare import SECRET
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
 

@@ -47,6 +47,11 @@ def test_deliver(database: str) -> None:
         ("scale", ("--workers", "2", "--rows", "300"), {"workers_2_per_s"}),
         ("enqueue", ("--count", "256"), {"sqlite_bare_64_p50_ms", "postgres_joined_8_p99_ms"}),
         ("upgrade", ("--rows", "2000"), {"sqlite_seconds", "postgres_seconds", "postgres_locks"}),
+        (
+            "start",
+            ("--rounds", "1", "--seconds", "0.1", "--database", "sqlite", "postgres"),
+            {"help_to_floor", "sqlite_worker_peak_rss_mib", "postgres_host_import_ms"},
+        ),
         ("node", ("--count", "20"), {"sqlite_webhook_p50_ms", "postgres_chat_p99_ms"}),
     ],
 )

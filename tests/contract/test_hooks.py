@@ -23,6 +23,7 @@ from flowactions_hookspecs import (
     spec,
 )
 from flowactions_hookspecs.hooks import Hooks
+from flowactions_plugin.services import Services
 from tests.support import SmallHost, a_walk
 
 
@@ -250,6 +251,47 @@ class TestRoutes:
             PluginInvalid, match="'one' and 'two' both declare the route GET /integrations/crm/contacts"
         ):
             load(one, two)
+
+    def test_the_runtime_is_asked_when_its_routes_are_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process that serves none makes none; the others are asked at load, for their places are checked."""
+        asked: list[str] = []
+        make = Services.route_handlers
+
+        def of_the_runtime(services: Services) -> Any:
+            asked.append("runtime")
+            return make(services)
+
+        def others() -> Any:
+            asked.append("p")
+            return [contacts]
+
+        monkeypatch.setattr(Services, "route_handlers", of_the_runtime)
+        actions = load(plugin("p", flowactions_route_handlers=others))
+        assert asked == ["p"]
+        handlers = actions.route_handlers
+        assert asked == ["p", "runtime"]
+        assert handlers[-1] is contacts  # the installed plugins stand first
+        assert len(handlers) > 1
+        assert actions.route_handlers is handlers
+        assert actions.openapi()["paths"]
+        assert asked == ["p", "runtime"]
+
+    @pytest.mark.parametrize("error", [PluginInvalid, SettingsInvalid])
+    def test_routes_of_the_runtime_that_cannot_be_used_are_told_then(
+        self, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The error is that of a load."""
+
+        def broken(_: Any) -> Any:
+            if error is SettingsInvalid:
+                raise SettingsInvalid("RUNTIME_URL must be set")
+            return [1]
+
+        monkeypatch.setattr(Services, "route_handlers", broken)
+        actions = load()
+        for _ in range(2):
+            with pytest.raises(error, match=r"RUNTIME_URL|plugin 'flowactions-plugin' must return"):
+                _ = actions.route_handlers
 
     def test_only_http_is_served(self) -> None:
         """`wrap` leaves WebSockets to the host."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
@@ -12,8 +12,10 @@ from flowactions_hookspecs import (
     Deferred,
     Eager,
     ExperienceTriggerRef,
+    FlowActions,
     FlowNodeOrigin,
     Header,
+    Host,
     HostOrigin,
     LogicAction,
     LogicActionOrigin,
@@ -22,6 +24,9 @@ from flowactions_hookspecs import (
     NodeType,
     Origin,
     PluginOrigin,
+    Request,
+    Runtime,
+    ScopeRequest,
     Walk,
     spec,
 )
@@ -41,6 +46,17 @@ def test_every_struct_can_be_decoded(struct: type[msgspec.Struct]) -> None:
     if struct.__name__ not in callables:
         msgspec.json.Decoder(struct)
     assert struct.__struct_config__.frozen
+
+
+@pytest.mark.parametrize(
+    "owner", [FlowActions, Host, Runtime, Request, ScopeRequest, spec], ids=lambda owner: owner.__name__
+)
+def test_annotations_can_be_resolved(owner: Any) -> None:
+    """Frameworks that inject dependencies resolve those of what they are given, whatever the contract does not import."""
+    assert get_type_hints(owner) is not None
+    public = [member for name, member in vars(owner).items() if not name.startswith("_")]
+    functions = [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in public]
+    assert all("return" in get_type_hints(function) for function in functions if inspect.isfunction(function))
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)

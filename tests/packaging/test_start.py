@@ -136,6 +136,16 @@ def imports(code: str, cwd: Path, **settings: str) -> list[str]:
     return shown(ended.stdout)
 
 
+def imported_by(
+    *arguments: str, cwd: Path, status: int = 0, settings: Mapping[str, str] | None = None
+) -> set[str]:
+    """Run ``flowactions`` with these arguments, and give what it imports."""
+    ended = run("-X", "importtime", "-m", "flowactions_plugin.cli", *arguments, cwd=cwd, settings=settings)
+    assert ended.returncode == status, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
 def test_no_list_holds_what_must_not_be_imported() -> None:
     """The lists of this module may grow, but not by these."""
     assert not {*WORKER, *DRIVERS.values()} & set(NEVER)
@@ -159,13 +169,21 @@ def test_the_command_line_is_parsed_by_the_standard_library(
     arguments: list[str], status: int, tmp_path: Path
 ) -> None:
     """Help and mistakes import no library at all, and none of the plugin but the parser."""
-    ended = run("-X", "importtime", "-m", "flowactions_plugin.cli", *arguments, cwd=tmp_path)
-    assert ended.returncode == status
-    lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
-    modules = {line.rpartition("|")[2].strip() for line in lines}
+    modules = imported_by(*arguments, cwd=tmp_path, status=status)
     assert "argparse" in modules
     assert strangers(modules) == set()
     assert {name for name in modules if name.partition(".")[0] in OWN} <= {"flowactions_plugin"}
+
+
+@pytest.mark.parametrize("command", ["migrate", "reseal"])
+def test_a_command_without_anything_to_do_imports_what_a_worker_does(
+    database_url: str, command: str, tmp_path: Path
+) -> None:
+    """Alembic comes when there is a revision to run, and what encrypts with the first token."""
+    settings = {**development(database_url), **SECRETS}
+    assert "alembic.command" in imported_by("migrate", cwd=tmp_path, settings=settings)
+    found = imported_by(command, cwd=tmp_path, settings=settings)
+    assert strangers(found) <= {*WORKER, DRIVERS[database_url.partition(":")[0]]}
 
 
 def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
@@ -275,7 +293,7 @@ async def test_a_worker_imports_what_it_delivers_with(database_url: str, deliver
         output = await _worker_that_delivered(settings, tmp_path, 2)
         assert len(receiver.requests) == 2
     found = shown(output)
-    driver = DRIVERS[database_url.partition(":")[0].partition("+")[0]]
+    driver = DRIVERS[database_url.partition(":")[0]]
     assert driver in found
     assert strangers(found) <= {*WORKER, driver}
     assert "multiprocessing" not in found

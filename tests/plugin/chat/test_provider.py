@@ -8,9 +8,11 @@ import datetime as dt
 import ipaddress
 import logging
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -258,3 +260,21 @@ async def test_redirects_are_not_followed(
     assert elsewhere.calls == []
     assert f"HTTP status {status}" in caplog.text
     assert CLIENT_SECRET not in caplog.text
+
+
+async def test_the_sdk_is_imported_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long, so a thread does it, once; where none can be had, the call is refused as others are."""
+    threads: list[str] = []
+
+    def failing() -> Any:
+        threads.append(threading.current_thread().name)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("flowactions_plugin.chat.provider._import_client", failing)
+    provider = SlackProvider("http://127.0.0.1:9/", None, None)
+    for _ in range(2):
+        with pytest.raises(ChatRefused) as caught:
+            await provider.identify("xoxb-made-up")
+        assert caught.value.code == "unreachable"
+    assert len(threads) == 2
+    assert threading.main_thread().name not in threads

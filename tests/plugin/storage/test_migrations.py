@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -108,6 +109,32 @@ async def test_alembic_generates_an_empty_revision(database_url: str) -> None:
 
     async with connected(database_url) as connection:
         assert await connection.run_sync(difference) == []
+
+
+def test_the_revisions_are_known_without_alembic() -> None:
+    """Their files are named after them, in the order in which they follow each other."""
+    scripts = ScriptDirectory.from_config(migrations._config())
+    assert list(migrations.revisions()) == [script.revision for script in scripts.walk_revisions()][::-1]
+    assert scripts.get_heads() == [migrations.head()]
+
+
+@pytest.mark.parametrize("revision", ["no tables", "no row", "0001", "9999"])
+async def test_the_revision_of_the_tables_is_read_as_alembic_reads_it(database_url: str, revision: str) -> None:
+    """Also where there are no tables yet, and where a later release has changed them."""
+    if revision != "no tables":
+        await Database(url_of(database_url)).migrate()
+        await pretend(database_url, revision)
+    async with connected(database_url) as connection:
+        if revision == "no row":
+            await connection.execute(text(f"DELETE FROM {migrations.VERSION_TABLE}"))  # noqa: S608
+
+        def by_alembic(connection: Connection) -> str | None:
+            context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
+            return context.get_current_revision()
+
+        read = await connection.run_sync(migrations.current)
+        assert read == await connection.run_sync(by_alembic)
+        assert read == (None if revision.startswith("no ") else revision)
 
 
 async def test_migrating_twice_changes_nothing(database_url: str) -> None:
