@@ -23,6 +23,7 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import claims, outcomes
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return, read_row
+from flowactions_plugin.outbox.group_commit import Group, GroupCommit
 from flowactions_plugin.outbox.rules import CLAIM_SECONDS, LONGEST_WAIT_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
@@ -57,20 +58,39 @@ class OutboxStore:
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
+        self._groups = GroupCommit(
+            self._enqueue_group, _row_bytes, is_interruptible=lambda: database.dialect != "sqlite"
+        )
         self._claiming: dict[tuple[str, int, int | None], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
-        """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
+        """Write a row that is due now (§3.1), within the caller's transaction.
+
+        Args:
+            delivery: the row.
+            connection: the transaction's; ``None``: one of the plugin's own, which rows of other callers may share.
+                This returns when it has committed.
+        """
         row = msgspec.structs.asdict(delivery)
         row["agent_id"] = delivery.agent_id or NO_AGENT
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
-        statement = self._database.built(_enqueuing)
         if connection is None:
-            await self._database.in_transaction(lambda own: own.execute(statement, row))
+            await self._groups.write(row)
         else:
             async with self._database.write(connection) as joined:
-                await joined.execute(statement, row)
+                await joined.execute(self._database.built(_enqueuing), row)
+
+    async def _enqueue_group(self, group: Group[dict[str, Any]]) -> None:
+        """Write the rows of several callers in one transaction: PostgreSQL gets them as one."""
+        statement = self._database.built(_enqueuing)
+
+        def write(connection: Connection) -> None:
+            rows = group.begin()
+            if rows:
+                connection.execute(statement, rows if len(rows) > 1 else rows[0])
+
+        await self._database.in_transaction(write, group.deadline)
 
     def transaction(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
         """Open a transaction, or join the caller's."""
@@ -316,6 +336,10 @@ class OutboxStore:
             return connection.execute(ended).rowcount == 1 or connection.execute(written).first() is not None
 
         return await self._database.in_transaction(write)
+
+
+def _row_bytes(row: Mapping[str, Any]) -> int:
+    return len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
 
 
 def _enqueuing(database: Dialect) -> Executable:

@@ -274,19 +274,21 @@ class Database(Dialect):
         """Give a transaction of `write` to another plugin, which cannot end it; see `GuardedTransactions.guarded`."""
         return self._guards.guarded(transaction)
 
-    async def in_transaction(self, work: Callable[[SyncConnection], T]) -> T:
+    async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
-        On PostgreSQL the work may execute one statement only, because each would be its own transaction.
+        On PostgreSQL the work may execute one statement only, because each would be its own transaction. Several rows
+        that are given to one ``execute`` are one statement.
 
         Args:
             work: executes statements; called in another thread on SQLite.
+            deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
 
         Raises:
             StorageUnavailable: the database failed.
         """
         with self._outages.translated():
-            deadline = Deadline()
+            deadline = deadline or Deadline()
             await self._prepare(deadline)
             thread = self._engines.thread
             if thread is not None:
