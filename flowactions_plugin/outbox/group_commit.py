@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.sqlite import WAIT_SECONDS, Deadline
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -40,11 +40,11 @@ class _Entry(Generic[T]):
 
     __slots__ = ("deadline", "done", "group", "item", "left", "since", "size")
 
-    def __init__(self, item: T, size: int, since: float) -> None:
+    def __init__(self, item: T, size: int, since: float, deadline: Deadline) -> None:
         self.item = item
         self.size = size
         self.since = since
-        self.deadline = Deadline()
+        self.deadline = deadline
         self.done: asyncio.Future[None] | None = None
         self.group: Group[T] | None = None
         self.left = False
@@ -54,13 +54,16 @@ class Group(Generic[T]):
     """Items that are written in one transaction.
 
     Attributes:
+        entries: the callers', in the order in which they came.
+        begun: whether the transaction has asked for the items.
+        task: writes them; ``None`` where the only caller does.
         deadline: the earliest of the callers'.
     """
 
     def __init__(self, entries: Sequence[_Entry[T]]) -> None:
-        self._entries = entries
-        self._begun = False
-        self._task: asyncio.Task[None] | None = None
+        self.entries = entries
+        self.begun = False
+        self.task: asyncio.Task[None] | None = None
         self.deadline = entries[0].deadline  # who came first
 
     def begin(self) -> Sequence[T]:
@@ -69,8 +72,8 @@ class Group(Generic[T]):
         Those whose callers were cancelled before are not among them. There may be none.
         """
         # In this order: a caller marks itself as gone before it asks whether this has begun.
-        self._begun = True
-        return [entry.item for entry in self._entries if not entry.left]
+        self.begun = True
+        return [entry.item for entry in self.entries if not entry.left]
 
 
 class GroupCommit(Generic[T]):
@@ -83,6 +86,7 @@ class GroupCommit(Generic[T]):
         size_of: the bytes of an item.
         is_interruptible: whether a transaction that has begun ends when its task is cancelled. Where it does not, a
             cancelled caller waits until it has ended, so that its item's fate is decided then.
+        wait_seconds: until a caller's deadline.
     """
 
     def __init__(
@@ -90,10 +94,12 @@ class GroupCommit(Generic[T]):
         write: Callable[[Group[T]], Awaitable[object]],
         size_of: Callable[[T], int],
         is_interruptible: Callable[[], bool],
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._write_group = write
         self._size_of = size_of
         self._is_interruptible = is_interruptible
+        self._wait_seconds = wait_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reset()
 
@@ -116,7 +122,7 @@ class GroupCommit(Generic[T]):
             # What was under way in a loop that was closed does not end any more.
             self._loop = loop
             self._reset()
-        entry = _Entry(item, self._size_of(item), loop.time())
+        entry = _Entry(item, self._size_of(item), loop.time(), Deadline(self._wait_seconds))
         if not self._under_way:
             self._under_way += 1
             try:
@@ -140,14 +146,14 @@ class GroupCommit(Generic[T]):
             with suppress(ValueError):
                 self._waiting.remove(entry)
             return
-        task = group._task  # noqa: SLF001  of this module
+        task = group.task
         if task is None or task.done():
             return
         if self._is_interruptible():
-            if all(each.left for each in group._entries):  # noqa: SLF001  of this module
+            if all(each.left for each in group.entries):
                 task.cancel()
             return
-        while group._begun and not task.done():  # noqa: SLF001  of this module
+        while group.begun and not task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
 
@@ -160,10 +166,10 @@ class GroupCommit(Generic[T]):
         group = Group(entries)
         for entry in entries:
             entry.group = group
-        group._task = task = asyncio.create_task(self._run(group))  # noqa: SLF001  of this module
+        group.task = asyncio.create_task(self._run(group))
         # The loop itself holds tasks weakly.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(group.task)
+        group.task.add_done_callback(self._tasks.discard)
 
     def _take(self) -> list[_Entry[T]]:
         entries: list[_Entry[T]] = []
@@ -176,7 +182,7 @@ class GroupCommit(Generic[T]):
         return entries
 
     async def _run(self, group: Group[T]) -> None:
-        entries = group._entries  # noqa: SLF001  of this module
+        entries = group.entries
         try:
             try:
                 await self._write_group(group)

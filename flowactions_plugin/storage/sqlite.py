@@ -32,10 +32,10 @@ BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 
 
 class Deadline:
-    """The time until which one caller waits: `WAIT_SECONDS` from now."""
+    """The time until which one caller waits, counted from now."""
 
-    def __init__(self) -> None:
-        self._at = time.monotonic() + WAIT_SECONDS
+    def __init__(self, seconds: float = WAIT_SECONDS) -> None:
+        self._at = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
