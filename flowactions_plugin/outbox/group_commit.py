@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from flowactions_plugin.storage.sqlite import WAIT_SECONDS, Deadline
+from flowactions_plugin.storage.sqlite import Deadline
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -86,7 +86,7 @@ class GroupCommit(Generic[T]):
         size_of: the bytes of an item.
         is_interruptible: whether a transaction that has begun ends when its task is cancelled. Where it does not, a
             cancelled caller waits until it has ended, so that its item's fate is decided then.
-        wait_seconds: until a caller's deadline.
+        wait_seconds: until a caller's deadline; ``None``: as long as for SQLite's lock.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class GroupCommit(Generic[T]):
         write: Callable[[Group[T]], Awaitable[object]],
         size_of: Callable[[T], int],
         is_interruptible: Callable[[], bool],
-        wait_seconds: float = WAIT_SECONDS,
+        wait_seconds: float | None = None,
     ) -> None:
         self._write_group = write
         self._size_of = size_of
