@@ -132,7 +132,9 @@ async def test_a_row_that_is_written_again_is_the_same_row(database_url: str) ->
 
 
 @pytest.mark.parametrize("shares_engine", [False, True])
-async def test_without_the_database_every_caller_gets_an_error(outage: Outage, *, shares_engine: bool) -> None:
+async def test_without_the_database_every_caller_gets_an_error(
+    outage: Outage, monkeypatch: pytest.MonkeyPatch, *, shares_engine: bool
+) -> None:
     """A row is there exactly when its caller got no error; when the database is back, so are enqueues."""
     full = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url}).database_url
     engine = outage.engine() or create_async_engine(full, pool_pre_ping=True)
