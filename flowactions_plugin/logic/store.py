@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import select, update
 
 from flowactions_plugin.logic.rate import LIMIT, admit
-from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner, api_caller
+from flowactions_plugin.outbox.keys import IdempotencyKeys, api_owner
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -50,7 +50,7 @@ class CallStore:
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
-            first = await self._keys.find(_owner(organization_id, agent_id), key, connection)
+            first = await self._keys.find(api_owner(organization_id, agent_id), key, connection)
             row = (await connection.execute(rate)).first()
         return CallState(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
 
@@ -61,7 +61,7 @@ class CallStore:
             Whether it was free; of any number of racing callers, one is told so. Those behind wait for the
             first one's transaction.
         """
-        owner = _owner(delivery.organization_id, delivery.agent_id or "")
+        owner = api_owner(delivery.organization_id, delivery.agent_id or "")
         return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
 
     async def count_test(self, organization_id: str, limit: int) -> int:
@@ -111,10 +111,6 @@ class CallStore:
     async def prune_rates(self, limit: int) -> int:
         """Forget agents that have not called for a while; give how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_rates.c.updated_at, IDLE_MS, limit)
-
-
-def _owner(organization_id: str, agent_id: str) -> KeyOwner:
-    return KeyOwner(organization_id, api_caller(agent_id))
 
 
 def _times(text: str) -> Sequence[int]:

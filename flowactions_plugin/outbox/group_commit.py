@@ -86,6 +86,7 @@ class GroupCommit(Generic[T]):
         size_of: the bytes of an item.
         is_interruptible: whether a transaction that has begun ends when its task is cancelled. Where it does not, a
             cancelled caller waits until it has ended, so that its item's fate is decided then.
+        rows: how many items a group has at the most.
         wait_seconds: until a caller's deadline; ``None``: as long as for SQLite's lock.
     """
 
@@ -94,11 +95,14 @@ class GroupCommit(Generic[T]):
         write: Callable[[Group[T]], Awaitable[object]],
         size_of: Callable[[T], int],
         is_interruptible: Callable[[], bool],
+        *,
+        rows: int = GROUP_ROWS,
         wait_seconds: float | None = None,
     ) -> None:
         self._write_group = write
         self._size_of = size_of
         self._is_interruptible = is_interruptible
+        self._rows = rows
         self._wait_seconds = wait_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reset()
@@ -174,7 +178,7 @@ class GroupCommit(Generic[T]):
     def _take(self) -> list[_Entry[T]]:
         entries: list[_Entry[T]] = []
         size = 0
-        while self._waiting and len(entries) < GROUP_ROWS:
+        while self._waiting and len(entries) < self._rows:
             size += self._waiting[0].size
             if entries and size > GROUP_BYTES:
                 break

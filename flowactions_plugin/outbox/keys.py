@@ -124,3 +124,8 @@ class IdempotencyKeys:
 def api_caller(agent_id: str) -> str:
     """Returns the caller that the keys of the logic-webhook endpoint belong to (§4.2)."""
     return f"api:{agent_id}"
+
+
+def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
+    """Returns the owner of the keys of the logic-webhook endpoint."""
+    return KeyOwner(organization_id, api_caller(agent_id))

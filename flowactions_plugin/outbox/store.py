@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -30,6 +30,8 @@ from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, NO_AGENT, attempts, outbox
 from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
+T = TypeVar("T")
+
 FULL_SCAN_INTERVAL: Final = 1.0
 """Seconds between claims that search the whole index of rows that are due."""
 
@@ -41,6 +43,36 @@ them."""
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
+
+
+GROUP_WORKS: Final = 32
+"""Callers with keys that share a transaction at the most. Each has statements of its own, during which it holds locks."""
+
+GROUP_LOCK_MS: Final = 100
+"""How long a transaction of several callers waits for a lock on PostgreSQL. It is less than the server takes to find a
+deadlock, so that it is this transaction that gives way."""
+
+
+class _Work(Generic[T]):
+    """What a caller writes with its row.
+
+    Attributes:
+        order: what is locked first.
+        size: the bytes of the row.
+        run: executes the statements.
+        result: what ``run`` returned last.
+    """
+
+    __slots__ = ("order", "result", "run", "size")
+
+    result: T
+
+    def __init__(
+        self, order: tuple[str, ...], size: int, run: Callable[[AsyncConnection], Awaitable[T]]
+    ) -> None:
+        self.order = order
+        self.size = size
+        self.run = run
 
 
 class OutboxStore:
@@ -61,6 +93,12 @@ class OutboxStore:
         self._groups = GroupCommit(
             self._enqueue_group, _row_bytes, is_interruptible=lambda: database.dialect != "sqlite"
         )
+        self._works = GroupCommit(
+            self._run_group,
+            lambda work: work.size,
+            is_interruptible=lambda: database.dialect != "sqlite",
+            rows=GROUP_WORKS,
+        )
         self._claiming: dict[tuple[str, int, int | None], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
@@ -80,6 +118,36 @@ class OutboxStore:
         else:
             async with self._database.write(connection) as joined:
                 await joined.execute(self._database.built(_enqueuing), row)
+
+    async def together(
+        self, order: tuple[str, ...], size: int, run: Callable[[AsyncConnection], Awaitable[T]]
+    ) -> T:
+        """Run what a caller writes with its row in a transaction of the plugin's own, which other callers may share.
+
+        Args:
+            order: what is locked first; callers that share a transaction lock in this order.
+            size: the bytes of the row.
+            run: executes the statements. It may be run again, after a rollback.
+
+        Returns:
+            What ``run`` returned, when the transaction has committed.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+            Exception: what ``run`` raised; nothing was written.
+        """
+        work = _Work(order, size, run)
+        await self._works.write(work)
+        return work.result
+
+    async def _run_group(self, group: Group[_Work[Any]]) -> None:
+        async with self._database.write(deadline=group.deadline) as connection:
+            works = sorted(group.begin(), key=lambda work: work.order)
+            if len(works) > 1:
+                # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
+                await self._database.limit_lock_waits(connection, GROUP_LOCK_MS)
+            for work in works:
+                work.result = await work.run(connection)
 
     async def _enqueue_group(self, group: Group[dict[str, Any]]) -> None:
         """Write the rows of several callers in one transaction: PostgreSQL gets them as one."""

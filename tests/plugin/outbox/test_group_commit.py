@@ -22,7 +22,7 @@ class Transactions:
         self.committed: list[Sequence[str]] = []
         self.cancelled = 0
         self.failing: Callable[[Sequence[str]], Exception | None] = lambda items: None
-        self.groups = GroupCommit(self.write, len, lambda: is_interruptible, wait_seconds)
+        self.groups = GroupCommit(self.write, len, lambda: is_interruptible, wait_seconds=wait_seconds)
 
     async def write(self, group: Group[str]) -> None:
         try:
