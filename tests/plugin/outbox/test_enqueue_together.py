@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from typing import Any, TypeVar
@@ -15,10 +16,14 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import FlowActions, Node, Receipt
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.outbox.notifier import CHANNEL
+from flowactions_plugin.outbox.prepared import KeyUse, PreparedDelivery
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import sqlite
@@ -264,3 +269,69 @@ async def test_a_group_is_one_notification(postgres_url: str) -> None:
         assert len(heard) <= 3
     finally:
         await listener.close()
+
+
+class Keyed:
+    """Callers that enqueue with idempotency keys at the same time."""
+
+    def __init__(self, database: Database) -> None:
+        self._outbox = Outbox(
+            OutboxStore(database), EgressGuard(development=True, resolve=None), database.clock
+        )
+        self._keys = IdempotencyKeys(database, 3_600_000)
+
+    async def enqueue(self, key: str, **changes: Any) -> Receipt:
+        use = KeyUse(self._keys, KeyOwner("acme", "host"), key)
+        delivery = a_delivery(id=new_id(1_700_000_000), idempotency_key=key, **changes)
+        return await PreparedDelivery(self._outbox, delivery, use).enqueue(None)
+
+    def start(self, keys: Sequence[str], **changes: Any) -> list[asyncio.Task[Receipt]]:
+        return [asyncio.create_task(self.enqueue(key, **changes)) for key in keys]
+
+
+async def test_racing_keys_are_used_once(database_url: str) -> None:
+    """Of the callers with one key one enqueues, and the others learn which, also where they share a transaction."""
+    async with a_database(database_url) as database, a_database(database_url) as elsewhere:
+        async with nothing_can_be_written(database_url):
+            names = [f"key-{number % 8}" for number in range(64)]
+            calls = Keyed(database).start(names) + Keyed(elsewhere).start(names[::-1])
+            await asyncio.sleep(0.3)
+            assert not any(call.done() for call in calls)
+        receipts = await asyncio.gather(*calls)
+        found = list(zip(names + names[::-1], receipts, strict=True))
+        first = {key: receipt.delivery_id for key, receipt in found if receipt.status == "queued"}
+        assert Counter(receipt.status for receipt in receipts) == {"queued": 8, "duplicate": 120}
+        assert all(receipt.delivery_id == first[key] for key, receipt in found)
+        assert await written(database) == sorted(map(str, first.values()))
+
+
+async def test_a_key_goes_with_its_row(database_url: str) -> None:
+    """A row that cannot be written leaves its key unused, and the others' rows are there."""
+    async with a_database(database_url) as database:
+        keyed = Keyed(database)
+        async with nothing_can_be_written(database_url):
+            calls = [*keyed.start(["a", "b"]), *keyed.start(["bad"], event_type=None), *keyed.start(["c"])]
+            await asyncio.sleep(0.3)
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(found.pop(2), IntegrityError)
+        assert [receipt.status for receipt in found if isinstance(receipt, Receipt)] == ["queued"] * 3
+        assert (await keyed.enqueue("bad")).status == "queued"
+        assert len(await written(database)) == 4
+
+
+async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str) -> None:
+    """A host's open transaction has used one key: callers with other keys do not wait for it."""
+    engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
+    async with a_database(postgres_url, engine=engine) as database:
+        keyed = Keyed(database)
+        async with engine.connect() as connection:
+            await connection.begin()
+            keys = IdempotencyKeys(database, 3_600_000)
+            async with database.write(connection) as joined:
+                await keys.use(KeyOwner("acme", "host"), "held", "first", "evt_1", joined)
+            calls = keyed.start([*"abc", "held", *"def"])
+            await asyncio.gather(*calls[:3], *calls[4:])
+            assert not calls[3].done()
+            await connection.commit()
+        assert (await calls[3]).delivery_id == "first"
+    await engine.dispose()
