@@ -145,13 +145,10 @@ class GroupCommit(Generic[T]):
             raise
 
     async def _leave(self, entry: _Entry[T]) -> None:
+        """Wait for what has begun where it cannot be interrupted; a group leaves out who has left before."""
         group = entry.group
-        if group is None:
-            with suppress(ValueError):
-                self._waiting.remove(entry)
-            return
-        task = group.task
-        if task is None or task.done():
+        task = None if group is None else group.task
+        if group is None or task is None or task.done():
             return
         if self._is_interruptible():
             if all(each.left for each in group.entries):
