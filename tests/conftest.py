@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.outages import Outage
 from tests.queueing import Queue
 
 
@@ -194,3 +195,12 @@ async def queue(database_url: str) -> AsyncIterator[Queue]:
     """An outbox in a new database, on each of the two engines."""
     async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
         yield Queue(database)
+
+
+@pytest.fixture(params=["disk full", "read-only file", "locked", "refused", "read-only server"])
+def outage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outage:
+    """A way of taking a new database away and giving it back."""
+    if request.param in {"refused", "read-only server"}:
+        return Outage(request.getfixturevalue("postgres_url"), request.param)
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0.1)
+    return Outage(f"sqlite:///{tmp_path / 'f.db'}", request.param)

@@ -12,8 +12,9 @@ from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.keys import api_owner
 from flowactions_plugin.outbox.rules import NewDelivery
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import Database, Transaction
 
 
 class Enqueued(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,7 +47,7 @@ class Enqueuer:
     """Takes logic-webhook calls.
 
     Args:
-        database: where key, delivery and rate are written in one transaction.
+        database: whose clock says when a call came.
         calls: the keys and rates.
         dispatcher: resolves actions.
         outbox: takes deliveries in.
@@ -88,11 +89,17 @@ class Enqueuer:
         return await self._write(delivery, key)
 
     async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:
-        async with self._database.write() as connection:
+        agent_id = delivery.agent_id or ""
+
+        async def write(connection: Transaction) -> Enqueued | None:
             if not await self._calls.use_key(delivery, key, connection):
                 return None
-            wait_ms = await self._calls.count(delivery.organization_id, delivery.agent_id or "", connection)
+            wait_ms = await self._calls.count(delivery.organization_id, agent_id, connection)
             if wait_ms:
                 raise RateExceeded(wait_ms)
             await self._outbox.write(delivery, connection)
-        return Enqueued(id=delivery.id, event_id=delivery.event_id)
+            return Enqueued(id=delivery.id, event_id=delivery.event_id)
+
+        return await self._outbox.together(
+            delivery, (*api_owner(delivery.organization_id, agent_id), key), write
+        )

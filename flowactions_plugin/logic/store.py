@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from sqlalchemy import select, update
+from sqlalchemy import Executable, bindparam, select, update
 
 from flowactions_plugin.logic.rate import LIMIT, admit
-from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner, api_caller
+from flowactions_plugin.outbox.keys import IdempotencyKeys, api_owner
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
 
 IDLE_MS: Final = 3600 * 1000
@@ -50,7 +51,7 @@ class CallStore:
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
-            first = await self._keys.find(_owner(organization_id, agent_id), key, connection)
+            first = await self._keys.find(api_owner(organization_id, agent_id), key, connection)
             row = (await connection.execute(rate)).first()
         return CallState(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
 
@@ -61,7 +62,7 @@ class CallStore:
             Whether it was free; of any number of racing callers, one is told so. Those behind wait for the
             first one's transaction.
         """
-        owner = _owner(delivery.organization_id, delivery.agent_id or "")
+        owner = api_owner(delivery.organization_id, delivery.agent_id or "")
         return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
 
     async def count_test(self, organization_id: str, limit: int) -> int:
@@ -87,25 +88,15 @@ class CallStore:
         Returns:
             0 when it is within the rate; otherwise nothing is counted, and it is how many milliseconds to wait.
         """
-        values = {
-            "organization_id": organization_id,
-            "agent_id": agent_id,
-            "times": "[]",
-            "updated_at": self._database.now(),
-        }
-        locked = self._database.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(
-            enqueue_rates.c.times
-        )
-        times = _times((await connection.execute(locked)).scalar_one())
+        given = {"for_organization": organization_id, "for_agent": agent_id}
+        database = self._database
+        times = _times((await connection.execute(database.built(_locking), given)).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
-        now = (await connection.execute(select(self._database.now()))).scalar_one()
+        now = (await connection.execute(database.built(_time))).scalar_one()
         verdict = admit(times, now, limit)
         if verdict.wait_ms == 0:
-            await connection.execute(
-                update(enqueue_rates)
-                .where(enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id)
-                .values(times=msgspec.json.encode(verdict.times).decode(), updated_at=now)
-            )
+            counted = {"new_times": msgspec.json.encode(verdict.times).decode(), "counted_at": now}
+            await connection.execute(database.built(_counting), {**given, **counted})
         return verdict.wait_ms
 
     async def prune_rates(self, limit: int) -> int:
@@ -113,12 +104,33 @@ class CallStore:
         return await self._database.prune(enqueue_rates.c.updated_at, IDLE_MS, limit)
 
 
-def _owner(organization_id: str, agent_id: str) -> KeyOwner:
-    return KeyOwner(organization_id, api_caller(agent_id))
-
-
 def _times(text: str) -> Sequence[int]:
     try:
         return msgspec.json.decode(text, type=list[int])
     except msgspec.DecodeError:
         return []  # somebody has spoilt it: counting begins anew
+
+
+def _locking(database: Dialect) -> Executable:
+    values = {
+        "organization_id": bindparam("for_organization"),
+        "agent_id": bindparam("for_agent"),
+        "times": "[]",
+        "updated_at": database.now(),
+    }
+    return database.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(enqueue_rates.c.times)
+
+
+def _time(database: Dialect) -> Executable:
+    return select(database.now())
+
+
+def _counting(_database: Dialect) -> Executable:
+    return (
+        update(enqueue_rates)
+        .where(
+            enqueue_rates.c.organization_id == bindparam("for_organization"),
+            enqueue_rates.c.agent_id == bindparam("for_agent"),
+        )
+        .values(times=bindparam("new_times"), updated_at=bindparam("counted_at"))
+    )

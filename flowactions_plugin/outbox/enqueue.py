@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions.outbox")
+
+T = TypeVar("T")
 
 DROPPED_LOGGED: Final = 10
 
@@ -177,9 +179,31 @@ class Outbox:
         else:
             self._store.after_commit(connection, self._on_commit)
 
-    def transaction(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction for `write` and what belongs to it, or join the caller's."""
-        return self._store.transaction(connection)
+    async def together(
+        self,
+        delivery: NewDelivery,
+        order: tuple[str, ...],
+        run: Callable[[Transaction], Awaitable[T]],
+        connection: Transaction | None = None,
+    ) -> T:
+        """Run `write` and what belongs to it, in one transaction.
+
+        Args:
+            delivery: what is written.
+            order: what is locked first, where callers share a transaction.
+            run: writes it, and what belongs to it. It may be run again, after a rollback.
+            connection: the caller's transaction; ``None``: one of the plugin's own, which other callers may share.
+
+        Returns:
+            What ``run`` returned; where the transaction is the plugin's own, when that has committed.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        if connection is None:
+            return await self._store.together(order, len(delivery.body or b""), run)
+        async with self._store.transaction(connection) as joined:
+            return await run(joined)
 
     def reading(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
         """Open a connection for reading, or read in the caller's transaction."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Executable, bindparam, select
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_keys
 
 KEY_SECONDS: Final = 10.0
@@ -86,26 +87,16 @@ class IdempotencyKeys:
         Raises:
             StorageUnavailable: another transaction that has used it did not end in time.
         """
-        now = self._database.now()
-        values = {
-            "organization_id": owner.organization_id,
-            "caller": owner.caller,
-            "idempotency_key": key,
-            "delivery_id": delivery_id,
-            "event_id": event_id,
-            "created_at": now,
+        given = {
+            "for_organization": owner.organization_id,
+            "for_caller": owner.caller,
+            "for_key": key,
+            "for_delivery": delivery_id,
+            "for_event": event_id,
         }
-        used = self._database.insert_or_replace(
-            enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms
-        )
-        first = select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
-            enqueue_keys.c.organization_id == owner.organization_id,
-            enqueue_keys.c.caller == owner.caller,
-            enqueue_keys.c.idempotency_key == key,
-        )
         try:
             async with asyncio.timeout(KEY_SECONDS):
-                taken = await connection.execute(used.returning(enqueue_keys.c.delivery_id))
+                taken = await connection.execute(self._database.built(self._using), given)
         except TimeoutError:
             raise StorageUnavailable(
                 f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
@@ -113,14 +104,43 @@ class IdempotencyKeys:
         if taken.first() is not None:
             return None
         # The statement above has locked the row, so it is there.
-        row = (await connection.execute(first)).one()
+        row = (await connection.execute(self._database.built(_first_use), given)).one()
         return None if row.delivery_id == delivery_id else FirstUse(*row)
+
+    def _using(self, database: Dialect) -> Executable:
+        """Builds the statement that uses a key, which is built once: building costs more than running it."""
+        now = database.now()
+        values = {
+            "organization_id": bindparam("for_organization"),
+            "caller": bindparam("for_caller"),
+            "idempotency_key": bindparam("for_key"),
+            "delivery_id": bindparam("for_delivery"),
+            "event_id": bindparam("for_event"),
+            "created_at": now,
+        }
+        used = database.insert_or_replace(
+            enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms
+        )
+        return used.returning(enqueue_keys.c.delivery_id)
 
     async def prune(self, limit: int) -> int:
         """Deletes keys that are out of the window; returns how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
 
 
+def _first_use(_database: Dialect) -> Executable:
+    return select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
+        enqueue_keys.c.organization_id == bindparam("for_organization"),
+        enqueue_keys.c.caller == bindparam("for_caller"),
+        enqueue_keys.c.idempotency_key == bindparam("for_key"),
+    )
+
+
 def api_caller(agent_id: str) -> str:
     """Returns the caller that the keys of the logic-webhook endpoint belong to (§4.2)."""
     return f"api:{agent_id}"
+
+
+def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
+    """Returns the owner of the keys of the logic-webhook endpoint."""
+    return KeyOwner(organization_id, api_caller(agent_id))

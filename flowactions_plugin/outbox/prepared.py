@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flowactions_hookspecs import NodeResult, Receipt
 from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.outbox.keys import IdempotencyKeys, KeyOwner
+from flowactions_plugin.outbox.keys import FirstUse, IdempotencyKeys, KeyOwner
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
 
@@ -79,16 +79,27 @@ class PreparedDelivery:
         delivery = self._delivery
         if delivery is None or self._refused is not None:
             return await self._skip(transaction)
+        first = None
         if self._use is None:
             await self._outbox.write(delivery, transaction)
         else:
-            keys, owner, key = self._use
-            async with self._outbox.transaction(transaction) as connection:
-                first = await keys.use(owner, key, delivery.id, delivery.event_id, connection)
-                if first is not None:
-                    return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)
-                await self._outbox.write(delivery, connection)
+            first = await self._write_once(delivery, self._use, transaction)
+        if first is not None:
+            return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
+
+    async def _write_once(
+        self, delivery: NewDelivery, use: KeyUse, transaction: Transaction | None
+    ) -> FirstUse | None:
+        keys, owner, key = use
+
+        async def write(connection: Transaction) -> FirstUse | None:
+            first = await keys.use(owner, key, delivery.id, delivery.event_id, connection)
+            if first is None:
+                await self._outbox.write(delivery, connection)
+            return first
+
+        return await self._outbox.together(delivery, (*owner, key), write, transaction)
 
     async def _skip(self, transaction: Transaction | None) -> Receipt:
         """Returns why it is skipped, or the first delivery of its key, which passed the rules as they were then."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -23,11 +23,14 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import claims, outcomes
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return, read_row
+from flowactions_plugin.outbox.group_commit import Group, GroupCommit
 from flowactions_plugin.outbox.rules import CLAIM_SECONDS, LONGEST_WAIT_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, NO_AGENT, attempts, outbox
 from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
+
+T = TypeVar("T")
 
 FULL_SCAN_INTERVAL: Final = 1.0
 """Seconds between claims that search the whole index of rows that are due."""
@@ -40,6 +43,36 @@ them."""
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
+
+
+GROUP_WORKS: Final = 32
+"""Callers with keys that share a transaction at the most. Each has statements of its own, during which it holds locks."""
+
+GROUP_LOCK_MS: Final = 100
+"""How long a transaction of several callers waits for a lock on PostgreSQL. It is less than the server takes to find a
+deadlock, so that it is this transaction that gives way."""
+
+
+class _Work(Generic[T]):
+    """What a caller writes with its row.
+
+    Attributes:
+        order: what is locked first.
+        size: the bytes of the row.
+        run: executes the statements.
+        result: what ``run`` returned last.
+    """
+
+    __slots__ = ("order", "result", "run", "size")
+
+    result: T
+
+    def __init__(
+        self, order: tuple[str, ...], size: int, run: Callable[[AsyncConnection], Awaitable[T]]
+    ) -> None:
+        self.order = order
+        self.size = size
+        self.run = run
 
 
 class OutboxStore:
@@ -57,20 +90,75 @@ class OutboxStore:
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
+        self._groups = GroupCommit(
+            self._enqueue_group, _row_bytes, is_interruptible=lambda: database.dialect != "sqlite"
+        )
+        self._works = GroupCommit(
+            self._run_group,
+            lambda work: work.size,
+            is_interruptible=lambda: database.dialect != "sqlite",
+            rows=GROUP_WORKS,
+        )
         self._claiming: dict[tuple[str, int, int | None], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
-        """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
+        """Write a row that is due now (§3.1), within the caller's transaction.
+
+        Args:
+            delivery: the row.
+            connection: the transaction's; ``None``: one of the plugin's own, which rows of other callers may share.
+                This returns when it has committed.
+        """
         row = msgspec.structs.asdict(delivery)
         row["agent_id"] = delivery.agent_id or NO_AGENT
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
-        statement = self._database.built(_enqueuing)
         if connection is None:
-            await self._database.in_transaction(lambda own: own.execute(statement, row))
+            await self._groups.write(row)
         else:
             async with self._database.write(connection) as joined:
-                await joined.execute(statement, row)
+                await joined.execute(self._database.built(_enqueuing), row)
+
+    async def together(
+        self, order: tuple[str, ...], size: int, run: Callable[[AsyncConnection], Awaitable[T]]
+    ) -> T:
+        """Run what a caller writes with its row in a transaction of the plugin's own, which other callers may share.
+
+        Args:
+            order: what is locked first; callers that share a transaction lock in this order.
+            size: the bytes of the row.
+            run: executes the statements. It may be run again, after a rollback.
+
+        Returns:
+            What ``run`` returned, when the transaction has committed.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+            Exception: what ``run`` raised; nothing was written.
+        """
+        work = _Work(order, size, run)
+        await self._works.write(work)
+        return work.result
+
+    async def _run_group(self, group: Group[_Work[Any]]) -> None:
+        async with self._database.write(deadline=group.deadline) as connection:
+            works = sorted(group.begin(), key=lambda work: work.order)
+            if len(works) > 1:
+                # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
+                await self._database.limit_lock_waits(connection, GROUP_LOCK_MS)
+            for work in works:
+                work.result = await work.run(connection)
+
+    async def _enqueue_group(self, group: Group[dict[str, Any]]) -> None:
+        """Write the rows of several callers in one transaction: PostgreSQL gets them as one."""
+        statement = self._database.built(_enqueuing)
+
+        def write(connection: Connection) -> None:
+            rows = group.begin()
+            if rows:
+                connection.execute(statement, rows if len(rows) > 1 else rows[0])
+
+        await self._database.in_transaction(write, group.deadline)
 
     def transaction(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
         """Open a transaction, or join the caller's."""
@@ -316,6 +404,10 @@ class OutboxStore:
             return connection.execute(ended).rowcount == 1 or connection.execute(written).first() is not None
 
         return await self._database.in_transaction(write)
+
+
+def _row_bytes(row: Mapping[str, Any]) -> int:
+    return len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
 
 
 def _enqueuing(database: Dialect) -> Executable:

@@ -235,12 +235,16 @@ class Database(Dialect):
                 yield connection
 
     @asynccontextmanager
-    async def write(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
+    async def write(
+        self, transaction: AsyncConnection | None = None, deadline: Deadline | None = None
+    ) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that commits when the block ends and rolls back when it raises.
 
         Args:
             transaction: one that `write` gave, or the host's. The block then joins it, a host's in a SAVEPOINT, and
                 whoever began it commits it.
+            deadline: until when SQLite's lock is waited for by a transaction of its own; ``None``: `WAIT_SECONDS` from
+                now.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -251,7 +255,7 @@ class Database(Dialect):
                 async with self._joined(transaction) as joined:
                     yield joined
                 return
-            deadline = Deadline()
+            deadline = deadline or Deadline()
             await self._prepare(deadline)
             async with self._own.begin(deadline) as opened:
                 yield opened
@@ -274,19 +278,21 @@ class Database(Dialect):
         """Give a transaction of `write` to another plugin, which cannot end it; see `GuardedTransactions.guarded`."""
         return self._guards.guarded(transaction)
 
-    async def in_transaction(self, work: Callable[[SyncConnection], T]) -> T:
+    async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
-        On PostgreSQL the work may execute one statement only, because each would be its own transaction.
+        On PostgreSQL the work may execute one statement only, because each would be its own transaction. Several rows
+        that are given to one ``execute`` are one statement.
 
         Args:
             work: executes statements; called in another thread on SQLite.
+            deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
 
         Raises:
             StorageUnavailable: the database failed.
         """
         with self._outages.translated():
-            deadline = Deadline()
+            deadline = deadline or Deadline()
             await self._prepare(deadline)
             thread = self._engines.thread
             if thread is not None:
@@ -298,6 +304,15 @@ class Database(Dialect):
             async with self._engines.connect() as connection:
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
                 return await connection.run_sync(work)
+
+    async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
+        """Have statements of a transaction of `write` fail that wait longer for a lock; SQLite has no such locks.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        if self.dialect == "postgresql":
+            await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
 
     async def notify(self, channel: str) -> None:
         """Notify the listeners of a channel of PostgreSQL.

@@ -32,10 +32,14 @@ BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 
 
 class Deadline:
-    """The time until which one caller waits: `WAIT_SECONDS` from now."""
+    """The time until which one caller waits.
 
-    def __init__(self) -> None:
-        self._at = time.monotonic() + WAIT_SECONDS
+    Args:
+        seconds: from now; ``None``: `WAIT_SECONDS`.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._at = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
 
     @property
     def left(self) -> float:

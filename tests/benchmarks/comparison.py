@@ -196,7 +196,7 @@ async def _drain(
         if tree.loop == "uvloop" and not has_loaded(processes[0].pid, "/uvloop/"):
             raise RuntimeError("the worker does not use uvloop")
         with _stopped(processes, url) as resume:
-            await asyncio.to_thread(tree.fill, url, load.rows, receivers)
+            tree.fill(url, load.rows, receivers)
             await database.analyze()
 
             def processor_times() -> tuple[float, float | None, float]:
@@ -305,8 +305,7 @@ async def _arrivals_ms(
     tree: Tree, settings: Mapping[str, str], rate: float, seconds: float, *, apart: bool
 ) -> list[float]:
     async with sink() as (receiver, arrivals):
-        reached = await asyncio.to_thread(
-            tree.steady,
+        reached = await tree.steady(
             {**settings, "FLOWACTIONS_HOST_WORKER": "off" if apart else "on"},
             *("--url", receiver, "--rate", str(rate), "--seconds", str(seconds)),
         )

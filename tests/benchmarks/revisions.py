@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -44,25 +45,32 @@ class Tree(NamedTuple):
     def fill(self, url: str, rows: int, receivers: Sequence[str]) -> None:
         """Make the tables where they are missing, and enqueue so many webhooks."""
         arguments = [json.dumps(each) for each in (url, rows, list(receivers))]
-        self._run("tests.benchmarks.field:fill", *arguments, settings={})
-
-    def steady(self, settings: Mapping[str, str], *arguments: str) -> dict[str, float]:
-        """Run the host that enqueues at a steady rate; returns when it reached which path, Unix seconds."""
-        reached: dict[str, float] = json.loads(
-            self._run("tests.benchmarks.steady", *arguments, settings=settings)
-        )
-        return reached
-
-    def _run(self, *arguments: str, settings: Mapping[str, str]) -> bytes:
-        done = subprocess.run(
-            self._command(*arguments),
+        subprocess.run(
+            self._command("tests.benchmarks.field:fill", *arguments),
             cwd=self.folder,
-            env={**os.environ, **self._environment(settings)},
-            stdout=subprocess.PIPE,
+            env=self._environment({}),
             check=True,
             timeout=1800,
         )
-        return done.stdout
+
+    async def steady(self, settings: Mapping[str, str], *arguments: str) -> dict[str, float]:
+        """Run the host that enqueues at a steady rate; returns when it reached which path, Unix seconds."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command("tests.benchmarks.steady", *arguments),
+            cwd=self.folder,
+            env=self._environment(settings),
+            stdout=subprocess.PIPE,
+        )
+        try:
+            printed, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            raise RuntimeError(f"the host at a steady rate ended with {process.returncode}")
+        reached: dict[str, float] = json.loads(printed)
+        return reached
 
     def _command(self, *arguments: str, hidden: Sequence[str] = ()) -> list[str]:
         return [sys.executable, str(_LAUNCHER), *hidden, str(self.folder), *arguments]
@@ -70,6 +78,7 @@ class Tree(NamedTuple):
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         folders = [self.folder, self.folder / "hookspecs", self.folder / "conformance"]
         return {
+            **os.environ,
             **settings,
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
             # TLS to a database on the same machine costs both revisions what neither is asked about.

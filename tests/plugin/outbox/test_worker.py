@@ -2,21 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
-from typing import Any
 
-import asyncpg
 import httpx
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.outbox.worker import outage_delay
+from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
@@ -115,76 +107,6 @@ async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> 
     assert row.status == "dead"
     assert row.last_error.startswith("bad   header ?xxx")
     assert len(row.last_error) <= 1000
-
-
-class Outage:
-    """Something that takes a database away and gives it back."""
-
-    def __init__(self, url: str, kind: str) -> None:
-        self.url = url
-        self.kind = kind
-        self.path = url.removeprefix("sqlite:///")
-        self.broken = False
-
-    def engine(self) -> AsyncEngine | None:
-        """Give the engine to share with the plugin, where the outage is one of the connection."""
-        if self.kind not in {"disk full", "read-only file"}:
-            return None
-        engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}")
-
-        def as_it_is_now(connection: Any, *_: object) -> None:
-            cursor = connection.cursor()
-            if self.kind == "disk full":
-                # No page more than there is.
-                cursor.execute(f"PRAGMA max_page_count = {1 if self.broken else 10**6}")
-            else:
-                cursor.execute(f"PRAGMA query_only = {int(self.broken)}")
-            cursor.close()
-
-        event.listen(engine.sync_engine, "checkout", as_it_is_now)
-        return engine
-
-    @asynccontextmanager
-    async def lasting(self) -> AsyncIterator[None]:
-        self.broken = True
-        if self.kind == "locked":
-            with closing(sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)) as other:
-                # Beside the event loop, which has to go on for whoever holds the lock now.
-                await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
-                yield
-        elif self.kind in {"refused", "read-only server"}:
-            name = make_url(self.url).database
-            begin, end = {
-                "refused": (f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false', "true"),
-                "read-only server": (f'ALTER DATABASE "{name}" SET default_transaction_read_only = on', "off"),
-            }[self.kind]
-            await self._administer(begin)
-            yield
-            await self._administer(begin.rsplit(" ", 1)[0] + f" {end}")
-        else:
-            yield
-        self.broken = False
-
-    async def _administer(self, statement: str) -> None:
-        """Change something about the database, and cut everybody's connections to it."""
-        url = make_url(self.url)
-        other = url.set(drivername="postgresql", database="postgres")
-        connection = await asyncpg.connect(other.render_as_string(hide_password=False))
-        try:
-            await connection.execute(statement)
-            await connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", url.database
-            )
-        finally:
-            await connection.close()
-
-
-@pytest.fixture(params=["disk full", "read-only file", "locked", "refused", "read-only server"])
-def outage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outage:
-    if request.param in {"refused", "read-only server"}:
-        return Outage(request.getfixturevalue("postgres_url"), request.param)
-    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0.1)
-    return Outage(f"sqlite:///{tmp_path / 'f.db'}", request.param)
 
 
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
