@@ -4,6 +4,9 @@ The lease contract: a claim gives each row to one worker, with a token and for t
 present token can write its outcome. An expired lease is reclaimed by the next claim under a new token, so a worker that
 resumes too late changes nothing. A reclaim uses up no attempt, but is counted: a row that was reclaimed
 `QUARANTINE_AFTER` times is claimed for quarantine only.
+
+A claim writes no column that is indexed, and leaves the due time as it is: rows that are held stay at the head of the
+index of rows that are due, where the next claims pass over them. They are as many as are in flight.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from sqlalchemy import (
     Select,
     String,
     Text,
+    Update,
     bindparam,
     func,
     literal,
@@ -32,6 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.claimed import COLUMNS
+from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, QUARANTINE_AFTER, QUARANTINED, outbox
 from flowactions_plugin.storage.text import stored
@@ -41,6 +46,10 @@ DESTINATIONS_A_CLAIM: Final = 50
 
 CLAIM_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of bodies and headers that a claim returns, but always one row."""
+
+
+RESCUED_CLAIMS: Final = 10_000
+"""Among how many of the oldest rows leases are searched for that end too far ahead."""
 
 
 def inline(value: Any) -> ColumnElement[Any]:
@@ -93,11 +102,16 @@ def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[A
     """Select and lock the oldest rows that are due."""
     return (
         select(outbox.c.id, outbox.c.destination, outbox.c.next_attempt_at, _size(database))
-        .where(LIVE, outbox.c.takeovers < inline(QUARANTINE_AFTER), outbox.c.next_attempt_at <= now)
+        .where(LIVE, outbox.c.takeovers < inline(QUARANTINE_AFTER), outbox.c.next_attempt_at <= now, free(now))
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(inline(limit))
         .with_for_update(skip_locked=True)
     )
+
+
+def free(now: ColumnElement[int]) -> ColumnElement[bool]:
+    """Return the condition that no claim holds a row: there is none, or its lease has expired."""
+    return outbox.c.claimed_until.is_(None) | (outbox.c.claimed_until <= now)
 
 
 def _size(database: Dialect) -> ColumnElement[int]:
@@ -135,15 +149,52 @@ def quarantined(database: Dialect) -> Any:
         # Without the hint, SQLite searches the index of all rows that are due.
         chosen = text(
             f"SELECT id, next_attempt_at FROM {outbox.name} INDEXED BY ix_flowactions_outbox_quarantined"  # noqa: S608  names of ours only
-            f" WHERE {QUARANTINED.text} AND next_attempt_at <= :now ORDER BY next_attempt_at, id LIMIT 1"
+            f" WHERE {QUARANTINED.text} AND next_attempt_at <= :now"
+            " AND (claimed_until IS NULL OR claimed_until <= :now) ORDER BY next_attempt_at, id LIMIT 1"
         )
-        now: Any = database.now()
-        return chosen.bindparams(now).columns(outbox.c.id, outbox.c.next_attempt_at)
+        at: Any = database.now()
+        return chosen.bindparams(at).columns(outbox.c.id, outbox.c.next_attempt_at)
+    now = database.now()
     return (
         select(outbox.c.id, outbox.c.next_attempt_at)
-        .where(QUARANTINED, outbox.c.next_attempt_at <= database.now())
+        .where(QUARANTINED, outbox.c.next_attempt_at <= now, free(now))
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(inline(1))
+    )
+
+
+def rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:
+    """Write the statements that find and mend rows that wait, or are held, longer than any rule lets them.
+
+    Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
+    were due, so they are searched for among the oldest `RESCUED_CLAIMS`.
+    """
+    now = database.now()
+    longest = now + inline(int(LONGEST_WAIT_SECONDS * 1000))
+    again = now + bindparam("lease_ms", type_=BigInteger)
+    waits = (LIVE, outbox.c.next_attempt_at > longest)
+    oldest = (
+        select(outbox.c.id, outbox.c.claimed_until)
+        .where(LIVE)
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(inline(RESCUED_CLAIMS))
+        .subquery("oldest")
+    )
+    held = select(oldest.c.id).where(oldest.c.claimed_until > longest)
+    return (
+        (
+            select(outbox.c.id).where(*waits).limit(inline(1)),
+            update(outbox)
+            .where(*waits)
+            # What may still be held is due when that has expired.
+            .values(next_attempt_at=again, claimed_until=null(), updated_at=now),
+        ),
+        (
+            held.limit(inline(1)),
+            update(outbox)
+            .where(outbox.c.id.in_(held), outbox.c.claimed_until > longest)
+            .values(claimed_until=again, updated_at=now),
+        ),
     )
 
 
@@ -165,15 +216,14 @@ def claiming(
     returned: list[ColumnElement[Any]] = [
         type_coerce(outbox.c[name], NullType()).label(name) for name in COLUMNS
     ]
-    # SQLite cannot return the values that an UPDATE has replaced.
-    returned.append(chosen.c.next_attempt_at.label("due_at") if database.dialect == "postgresql" else null())
+    returned.append(type_coerce(outbox.c.next_attempt_at, NullType()).label("due_at"))
     claimed = update(outbox).where(outbox.c.id == chosen.c.id)
     if count_reclaims:
-        expired = outbox.c.claim_token.is_not(None).cast(outbox.c.takeovers.type)
+        expired = outbox.c.claimed_by.is_not(None).cast(outbox.c.takeovers.type)
         claimed = claimed.values(takeovers=outbox.c.takeovers + expired)
     return claimed.values(
-        claim_token=bindparam("token", type_=String),
-        next_attempt_at=now + int(lease_seconds * 1000),
+        claimed_by=bindparam("token", type_=String),
+        claimed_until=now + int(lease_seconds * 1000),
         updated_at=now,
     ).returning(*returned)
 

@@ -23,10 +23,10 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import claims, outcomes
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return, read_row
-from flowactions_plugin.outbox.rules import CLAIM_SECONDS, LONGEST_WAIT_SECONDS, NewDelivery
+from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import LIVE, NO_AGENT, attempts, outbox
+from flowactions_plugin.storage.schema import NO_AGENT, attempts, outbox
 from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
 FULL_SCAN_INTERVAL: Final = 1.0
@@ -63,6 +63,7 @@ class OutboxStore:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
         row = msgspec.structs.asdict(delivery)
         row["agent_id"] = delivery.agent_id or NO_AGENT
+        row["flow_id"], row["node_id"] = delivery.place
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
         statement = self._database.built(_enqueuing)
@@ -209,7 +210,7 @@ class OutboxStore:
         """
         begun = (
             update(outbox)
-            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .where(outbox.c.id == delivery.id, outbox.c.claimed_by == delivery.token)
             # From the value that was claimed: a repeated write counts once.
             .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self._database.now())
             .returning(outbox.c.id)
@@ -217,23 +218,22 @@ class OutboxStore:
         return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).all()))
 
     async def rescue(self) -> int:
-        """Make rows due that wait longer than any rule lets them: the clock was set back after they were scheduled.
+        """Make rows due that wait longer, or are held longer, than any rule lets them.
+
+        The clock was set back after they were scheduled or claimed.
 
         Returns:
             How many there were; they are due when a claim that may still hold has expired.
         """
-        now = self._database.now()
-        lost = (LIVE, outbox.c.next_attempt_at > now + int(LONGEST_WAIT_SECONDS * 1000))
-        async with self._database.read() as connection:
-            if (await connection.execute(select(outbox.c.id).where(*lost).limit(1))).first() is None:
-                return 0
-        rescued = (
-            update(outbox)
-            .where(*lost)
-            .values(next_attempt_at=now + int(self._lease_seconds * 1000), updated_at=now)
-        )
-        async with self._database.write() as connection:
-            return (await connection.execute(rescued)).rowcount
+        rescued = 0
+        for lost, rescuing in self._database.built(claims.rescuing):
+            async with self._database.read() as connection:
+                if (await connection.execute(lost)).first() is None:
+                    continue
+            parameters = {"lease_ms": int(self._lease_seconds * 1000)}
+            async with self._database.write() as connection:
+                rescued += (await connection.execute(rescuing, parameters)).rowcount
+        return rescued
 
     async def complete(self, completions: Sequence[Completion]) -> set[str]:
         """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
@@ -251,17 +251,16 @@ class OutboxStore:
         named = [each for each in completions if is_text(each.delivery.id)]
         if not named:
             return held
-        completing = self._database.built(outcomes.completing)
-        given = {"done": self._database.json_rows([outcomes.completion_values(each) for each in named])}
+        dialect = self._database.dialect
+        logs = any(outcomes.is_logged(each) for each in named)
+        completing = self._database.built(outcomes.completing if logs else outcomes.completing_unlogged)
+        values = [outcomes.completion_values(each, dialect) for each in named]
+        given = {"done": self._database.json_rows(values)}
 
         def write(connection: Connection) -> set[str]:
             updated = set(connection.execute(completing, given).scalars())
-            if self._database.dialect == "sqlite":
-                made = [each for each in named if each.attempted and each.delivery.id in updated]
-                if made:
-                    # A log that holds this number already must not keep the outcome from being written.
-                    insertion = self._database.insert_unless_there(attempts)
-                    connection.execute(insertion, [outcomes.attempt_values(each) for each in made])
+            if dialect == "sqlite":
+                self._log(connection, [each for each in named if each.delivery.id in updated])
             return updated
 
         try:
@@ -273,6 +272,20 @@ class OutboxStore:
         if len(held) < len(completions):
             held |= {row.id for row in await self._settled([each.delivery for each in named])}
         return held
+
+    def _log(self, connection: Connection, written: Sequence[Completion]) -> None:
+        """Write on SQLite what its one statement for outcomes cannot."""
+        made = [outcomes.attempt_values(each) for each in written if outcomes.is_logged(each)]
+        if made:
+            # A log that holds this number already must not keep the outcome from being written.
+            connection.execute(self._database.insert_unless_there(attempts), made)
+        kept = [
+            {"row": each.delivery.id, "by": each.delivery.token, "kept": each.outcome.response}
+            for each in written
+            if each.change.status == "delivered" and outcomes.response_text(each.outcome.response) is None
+        ]
+        if kept:
+            connection.execute(outcomes.keeping_response(), kept)
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, str]:
         """Give claims back without an attempt, of each row whose claim still holds.

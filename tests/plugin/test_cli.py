@@ -449,7 +449,7 @@ async def stored(database_url: str) -> list[tuple[str, int, str | None]]:
     try:
         async with engine.connect() as connection:
             rows = await connection.execute(
-                text("SELECT status, attempts, claim_token FROM flowactions_outbox")
+                text("SELECT status, attempts, claimed_by FROM flowactions_outbox")
             )
             return [(row[0], row[1], row[2]) for row in rows]
     finally:

@@ -412,7 +412,7 @@ class Outbox(RuleBasedStateMachine):
                 max_attempts=row.max_attempts,
                 due=row.next_attempt_at if row.finished_at is None else -1,
                 attempts=row.attempts,
-                claim=row.claim_token,
+                claim=row.claimed_by,
                 takeovers=row.takeovers,
                 rounds=row.quarantine_rounds,
                 waiting=row.waiting_since,
