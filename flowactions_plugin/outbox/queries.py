@@ -89,7 +89,11 @@ class OutboxQueries:
             conditions += _in_state(status)
         if before is not None:
             conditions.append(outbox.c.id < before)
-        columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin", "delivered_response"}]
+        columns = [
+            column
+            for column in outbox.c
+            if column.name not in {"body", "headers", "origin", "delivered_response"}
+        ]
         query = select(*_raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
         async with self._database.read() as connection:
             return await connection.run_sync(read_all, query)

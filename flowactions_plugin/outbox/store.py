@@ -38,6 +38,12 @@ SCAN_MARGIN: Final = 1000
 PostgreSQL keeps the index entries of claimed rows until it vacuums. Claims that began at the oldest entry would read all of
 them."""
 
+LEAST_WINDOW: Final = 32
+"""How many due rows a claim examines at least."""
+
+ELSEWHERE_SECONDS: Final = 0.1
+"""Seconds without a look behind the destinations that hold the head of the queue, after a look that has found nothing."""
+
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
 
@@ -54,6 +60,7 @@ class OutboxStore:
         self._database = database
         self._lease_seconds = lease_seconds
         self._last_destination = ""
+        self._elsewhere_at = 0.0
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
@@ -90,7 +97,12 @@ class OutboxStore:
         self._database.after_commit(connection, call)
 
     async def claim(
-        self, limit: int, *, per_destination: int | None = None, in_flight: Mapping[str, int] | None = None
+        self,
+        limit: int,
+        *,
+        per_destination: int | None = None,
+        in_flight: Mapping[str, int] | None = None,
+        look_elsewhere: bool = False,
     ) -> list[ClaimedDelivery]:
         """Claim up to ``limit`` rows that are due, oldest first (§8).
 
@@ -99,7 +111,11 @@ class OutboxStore:
             per_destination: how many to one destination at the most, counted with those that are in flight.
                 Rows to other destinations are then found behind any backlog, at a cost that does not grow with it.
             in_flight: how many are in flight to each destination.
+            look_elsewhere: whether something was enqueued since the claim before: then rows behind a backlog are looked
+                for, although the last look has found none.
         """
+        if look_elsewhere:
+            self._elsewhere_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
         token = uuid4().hex
@@ -118,14 +134,14 @@ class OutboxStore:
         behind them are claimed too.
         """
         # A power of two, so that few statements differ, and the database has planned them before.
-        window = 1 << (2 * limit - 1).bit_length()
+        window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
         held = [{"destination": place, "number": number} for place, number in in_flight.items()]
         given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
         rows = await self._claim((window, per_destination), given)
         used = Counter(in_flight)
         used.update(row.destination for row in rows)
         at_limit = any(count >= per_destination for count in used.values())
-        if len(rows) <= limit // 2 and at_limit:
+        if len(rows) <= limit // 2 and at_limit and time.monotonic() >= self._elsewhere_at:
             room = claims.CLAIM_BYTES - sum(claims.size_of(row) for row in rows)
             if room > 0:
                 rows += await self._claim_elsewhere(limit - len(rows), per_destination, used, token, room)
@@ -157,7 +173,8 @@ class OutboxStore:
         now = self._database.now()
         async with self._database.write() as connection:
             found: list[Row[Any]] = []
-            for place in await self._next_destinations(connection):
+            places = await self._next_destinations(connection)
+            for place in places:
                 free = per_destination - used.get(place, 0)
                 if free > 0:
                     due = claims.due_rows(self._database, now, free)
@@ -171,6 +188,9 @@ class OutboxStore:
                     break
                 ids.append(stored(row.id))
             if not ids:
+                if len(places) < claims.DESTINATIONS_A_CLAIM:
+                    # All of them: without an enqueue there is nothing for a while, retries apart.
+                    self._elsewhere_at = time.monotonic() + ELSEWHERE_SECONDS
                 return []
             chosen = select(outbox.c.id, outbox.c.next_attempt_at).where(outbox.c.id.in_(ids))
             statement = claims.claiming(self._database, chosen, self._lease_seconds)

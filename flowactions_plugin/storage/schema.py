@@ -130,6 +130,41 @@ Index(
     sqlite_where=UNDELIVERED,
     postgresql_where=UNDELIVERED,
 )
+FAILED: Final = text("error_class IS NOT NULL")
+"""Rows whose last attempt has failed."""
+Index(
+    "ix_flowactions_outbox_failed",
+    outbox.c.organization_id,
+    outbox.c.error_class,
+    outbox.c.id,
+    sqlite_where=FAILED,
+    postgresql_where=FAILED,
+)
+Index("ix_flowactions_outbox_failed_event", outbox.c.event_id, sqlite_where=FAILED, postgresql_where=FAILED)
+Index(
+    "ix_flowactions_outbox_failed_destination",
+    outbox.c.destination,
+    outbox.c.id,
+    sqlite_where=FAILED,
+    postgresql_where=FAILED,
+)
+Index(
+    "ix_flowactions_outbox_failed_node",
+    outbox.c.organization_id,
+    outbox.c.flow_id,
+    outbox.c.node_id,
+    outbox.c.id,
+    sqlite_where=FAILED,
+    postgresql_where=FAILED,
+)
+KEYED: Final = text("idempotency_key IS NOT NULL")
+Index(
+    "ix_flowactions_outbox_key",
+    outbox.c.idempotency_key,
+    outbox.c.id,
+    sqlite_where=KEYED,
+    postgresql_where=KEYED,
+)
 FINISHED: Final = text("finished_at IS NOT NULL")
 Index(
     "ix_flowactions_outbox_finished",

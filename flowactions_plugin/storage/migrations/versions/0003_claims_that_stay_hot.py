@@ -19,6 +19,7 @@ depends_on = None
 
 LIVE = "status IN ('pending', 'retrying')"
 UNDELIVERED = "status <> 'delivered'"
+KEYED = "idempotency_key IS NOT NULL"
 FAILED = "error_class IS NOT NULL"
 
 OUTBOX = "flowactions_outbox"
@@ -58,6 +59,11 @@ def _indexes() -> None:
     for name, columns, rows in (
         ("organization_due", ["organization_id", "next_attempt_at", "id"], LIVE),
         ("undelivered", ["organization_id", "status", "id"], UNDELIVERED),
+        ("failed", ["organization_id", "error_class", "id"], FAILED),
+        ("failed_event", ["event_id"], FAILED),
+        ("failed_destination", ["destination", "id"], FAILED),
+        ("failed_node", ["organization_id", "flow_id", "node_id", "id"], FAILED),
+        ("key", ["idempotency_key", "id"], KEYED),
     ):
         where = sa.text(rows)
         op.create_index(
