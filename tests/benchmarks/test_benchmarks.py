@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.benchmarks.processor import parent_of, tree_seconds
+from tests.waiting import SAFETY_SECONDS
+
 ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "flowactions_plugin": ".",
+    "flowactions_hookspecs": "hookspecs",
+    "flowactions_conformance": "conformance",
+}
+
+
+def wait_until(holds: Callable[[], Any]) -> None:
+    """Wait until ``holds`` gives something true."""
+    for _ in range(round(SAFETY_SECONDS / 0.01)):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"not true within {SAFETY_SECONDS} s")
+
+
+def children_of(pid: int) -> list[int]:
+    """Give the ids of a process's children."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if parent_of(int(entry.name)) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def worktrees(folder: Path) -> bool:
+    """Whether this clone has a worktree in a folder."""
+    command = ["git", "worktree", "list", "--porcelain"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return f"worktree {folder}/" in listed
 
 
 def printed(module: str, *arguments: str) -> dict[str, Any]:
@@ -39,6 +78,118 @@ def test_deliver(database: str) -> None:
         "peak_rss_mib",
     }
     assert ("apart_p99_ms" in found) == (database == "postgres")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_deliver_against(database: str) -> None:
+    """Both trees deliver every row once, retried ones included, and the ratios of their costs are printed."""
+    small = ("--rows", "400", "--destinations", "3", "--rounds", "1", "--seconds", "0.5", "--retries", "0.7")
+    found = printed("deliver", "--against", "HEAD", "--database", database, "--loop", "asyncio", *small)
+    of_postgresql = {"database_us", "database_ratio", "wal_bytes", "wal_ratio", "apart_p99_ratio"}
+    of_both = {"worker_us", "receiver_us", "deliveries_per_s", "peak_rss_mib", "p99_ms"}
+    ratios = {"worker_ratio", "rate_ratio", "memory_ratio", "p99_ratio"}
+    assert all(found[name] is not None for name in of_both | ratios)
+    assert all(found[f"other_{name}"] is not None for name in of_both)
+    assert all((found.get(name) is not None) == (database == "postgres") for name in of_postgresql)
+    assert all(found[f"{name}_spread"][0] <= found[name] <= found[f"{name}_spread"][1] for name in ratios)
+
+
+def test_against_an_unknown_revision(tmp_path: Path) -> None:
+    """A revision that Git does not know ends the command with Git's reason, and leaves no worktree."""
+    command = [sys.executable, "-m", "tests.benchmarks.deliver", "--against", "no-such-revision"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 1
+    assert "no-such-revision cannot be checked out" in done.stderr
+    assert not worktrees(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison(number: signal.Signals, tmp_path: Path) -> None:
+    """A comparison that is interrupted removes the revision's worktree, and its workers end."""
+    # A shell lets what it runs in the background ignore SIGINT.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += (
+        "import sys; from tests.benchmarks.deliver import main; sys.argv[1:] = ['--against', 'HEAD']; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        # Its receiver, and a worker or what fills the queue.
+        wait_until(lambda: len(children_of(process.pid)) > 1 or process.poll() is not None)
+        children = children_of(process.pid)
+        assert worktrees(tmp_path)
+        process.send_signal(number)
+        assert process.wait(120) != 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not worktrees(tmp_path)
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+class TestProcessorTime:
+    def test_of_children_that_have_ended(self) -> None:
+        """The time of children that have ended counts, at every depth."""
+        spin = "import time\nwhile time.process_time() < 0.4: pass"
+        parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}]); input()"
+        with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE) as process:
+            try:
+                wait_until(lambda: tree_seconds(process.pid) >= 0.3 and not children_of(process.pid))
+            finally:
+                process.kill()
+
+    def test_without_a_child(self) -> None:
+        """A descendant can be left out."""
+        spin = "import time\nwhile time.process_time() < 0.4: pass\ninput()"
+        with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE) as process:
+            try:
+                wait_until(lambda: tree_seconds(process.pid) >= 0.3)
+                here = os.getpid()
+                with_it, without_it = tree_seconds(here), tree_seconds(here, without=[process.pid])
+                assert with_it - without_it >= 0.3
+            finally:
+                process.kill()
+
+
+class TestFromTree:
+    LAUNCHER = Path(__file__).with_name("from_tree.py")
+
+    def run(self, tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(self.LAUNCHER), *arguments[:-1], str(tree), arguments[-1]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    def test_another_trees_packages(self, tmp_path: Path) -> None:
+        """A tree's own packages are imported, not those that are installed here."""
+        for name, folder in PACKAGES.items():
+            (tmp_path / folder / name).mkdir(parents=True)
+            (tmp_path / folder / name / "__init__.py").write_text("")
+        (tmp_path / "tests").mkdir()
+        (tmp_path / "tests" / "support.py").write_text("")
+        shown = "import flowactions_plugin, flowactions_hookspecs, flowactions_conformance, tests.support\n"
+        shown += "print(flowactions_plugin.__file__, flowactions_hookspecs.__file__)"
+        (tmp_path / "shown.py").write_text(shown)
+        done = self.run(tmp_path, "shown")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(str(tmp_path)) == 2
+
+    def test_a_missing_package(self, tmp_path: Path) -> None:
+        """A package that the tree does not have is not taken from elsewhere."""
+        done = self.run(tmp_path, "platform")
+        assert done.returncode == 1
+        assert f"not from {tmp_path}" in done.stderr
+
+    def test_a_hidden_library(self) -> None:
+        """A library can be hidden, and is then as if it were not installed."""
+        done = self.run(ROOT, "--without", "msgspec", "msgspec")
+        assert done.returncode == 1
+        assert "msgspec" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,365 @@
+"""Two revisions drain queues in turns, and what each costs is compared.
+
+On a machine that does other things too, microseconds and rates are as noisy as the machine; what disturbs one drain
+disturbs the next one of the other revision as well, so the median of the ratios of such pairs holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import asyncpg
+
+from tests.benchmarks.field import a_database, a_receiver_process, percentile, settings_of
+from tests.benchmarks.processor import has_loaded, memory_mib, parent_of, tree_seconds
+from tests.benchmarks.revisions import Tree
+from tests.benchmarks.sink import is_retried, sink
+from tests.waiting import until
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.2
+SAFETY_SECONDS = 1800
+
+RATIOS = {
+    "worker_ratio": "worker_us",
+    "database_ratio": "database_us",
+    "receiver_ratio": "receiver_us",
+    "rate_ratio": "deliveries_per_s",
+    "wal_ratio": "wal_bytes",
+    "memory_ratio": "peak_rss_mib",
+}
+"""What is compared, and the figure of `Cost` that it is the ratio of."""
+
+LIVE_SQL = "SELECT count(*) FROM (SELECT 1 FROM flowactions_outbox WHERE status NOT IN ('delivered', 'dead') LIMIT 1) AS live"
+ENDED_SQL = (
+    "SELECT count(*), sum(attempts), max(finished_at) FROM flowactions_outbox WHERE status = 'delivered'"
+)
+
+
+class Load(NamedTuple):
+    """What is drained.
+
+    Attributes:
+        database: ``sqlite`` or ``postgres``.
+        rows: how many.
+        destinations: receivers that take them in turn.
+        workers: processes that deliver.
+        retries: the share of rows that are answered with 503 once.
+        settings: further settings of the workers.
+    """
+
+    database: str
+    rows: int
+    destinations: int
+    workers: int
+    retries: float
+    settings: Mapping[str, str]
+
+
+class Cost(NamedTuple):
+    """What a drain took, processor times in microseconds a delivery.
+
+    Attributes:
+        worker_us: of the workers.
+        database_us: of PostgreSQL; SQLite's is the worker's.
+        receiver_us: of the receivers.
+        deliveries_per_s: from the workers' release to the last outcome.
+        wal_bytes: PostgreSQL's write-ahead log, bytes a delivery.
+        peak_rss_mib: the highest resident memory of any worker.
+    """
+
+    worker_us: float
+    database_us: float | None
+    receiver_us: float
+    deliveries_per_s: float
+    wal_bytes: float | None
+    peak_rss_mib: float
+
+
+class _Watched(Protocol):
+    """A database that is read from outside, without the plugin."""
+
+    async def row(self, statement: str) -> Sequence[Any]:
+        """Returns the first row."""
+
+    def seconds(self) -> float | None:
+        """Returns the processor time of the server so far."""
+
+    async def wal(self) -> int | None:
+        """Returns the position in the write-ahead log, bytes."""
+
+    async def analyze(self) -> None:
+        """Give the planner what autovacuum would soon."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+class _SQLite:
+    def __init__(self, path: str) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+
+    async def row(self, statement: str) -> Sequence[Any]:
+        found: Sequence[Any] = self._connection.execute(statement).fetchone()
+        return found
+
+    def seconds(self) -> None:
+        return None
+
+    async def wal(self) -> None:
+        return None
+
+    async def analyze(self) -> None:
+        # SQLite gathers no statistics unless it is told to, and the plugin does not tell it.
+        pass
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+class _PostgreSQL:
+    def __init__(self, connection: Any, own_pid: int) -> None:
+        self._connection = connection
+        self._own_pid = own_pid
+        self._server = parent_of(own_pid)
+
+    @classmethod
+    async def open(cls, url: str) -> _PostgreSQL:
+        connection = await asyncpg.connect(url, ssl=False)
+        return cls(connection, await connection.fetchval("SELECT pg_backend_pid()"))
+
+    async def row(self, statement: str) -> Sequence[Any]:
+        found: Sequence[Any] = await self._connection.fetchrow(statement)
+        return found
+
+    def seconds(self) -> float:
+        return tree_seconds(self._server, without=[self._own_pid])
+
+    async def wal(self) -> int:
+        written: int = await self._connection.fetchval("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
+        return int(written)
+
+    async def analyze(self) -> None:
+        await self._connection.execute("ANALYZE")
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def _watched(url: str) -> _Watched:
+    if url.startswith("sqlite"):
+        return _SQLite(url.removeprefix("sqlite:///"))
+    return await _PostgreSQL.open(url)
+
+
+def drain(tree: Tree, load: Load) -> Cost:
+    """Fill a new database with a tree's own code, and have its workers empty it.
+
+    The workers have delivered to each destination before, so that neither start nor first connections count. While the
+    queue is filled they are stopped.
+
+    Raises:
+        RuntimeError: not every row was delivered, or one was attempted more often than it had to be.
+    """
+    with ExitStack() as stack:
+        receiver, receivers = stack.enter_context(a_receiver_process(load.destinations, load.retries))
+        url = stack.enter_context(a_database(load.database))
+        tree.fill(url, load.destinations, receivers)
+        settings = {**settings_of(url), **load.settings}
+        processes = [stack.enter_context(tree.worker(settings)) for _ in range(load.workers)]
+        return asyncio.run(_drain(tree, load, url, receivers, receiver, processes))
+
+
+async def _drain(
+    tree: Tree,
+    load: Load,
+    url: str,
+    receivers: Sequence[str],
+    receiver: int,
+    processes: Sequence[subprocess.Popen[bytes]],
+) -> Cost:
+    database = await _watched(url)
+    try:
+        await _until_drained(database, processes)
+        # The other workers, which may have had none of the first rows, are up too.
+        await asyncio.sleep(1)
+        warm, warm_attempts, _ = await database.row(ENDED_SQL)
+        if tree.loop == "uvloop" and not has_loaded(processes[0].pid, "/uvloop/"):
+            raise RuntimeError("the worker does not use uvloop")
+        with _stopped(processes, url) as resume:
+            tree.fill(url, load.rows, receivers)
+            await database.analyze()
+
+            def processor_times() -> tuple[float, float | None, float]:
+                worker = sum(tree_seconds(process.pid) for process in processes)
+                return worker, database.seconds(), tree_seconds(receiver)
+
+            log = await database.wal()
+            before = processor_times()
+            started = time.time()
+            resume()
+            await _until_drained(database, processes)
+            after = processor_times()
+            log_end = await database.wal()
+        delivered, attempts, ended = await database.row(ENDED_SQL)
+        peak = max(memory_mib(process.pid, "VmHWM") for process in processes)
+    finally:
+        await database.close()
+    expected = load.rows + sum(is_retried(number, load.retries) for number in range(load.rows))
+    if (delivered - warm, attempts - warm_attempts) != (load.rows, expected):
+        raise RuntimeError(
+            f"{load.rows} rows, {delivered - warm} delivered, {attempts - warm_attempts} attempts"
+        )
+
+    def each(end: float | None, start: float | None) -> float | None:
+        return None if end is None or start is None else (end - start) / load.rows
+
+    worker, server, receiving = (each(end, start) for end, start in zip(after, before, strict=True))
+    return Cost(
+        worker_us=(worker or 0) * 1e6,
+        database_us=None if server is None else server * 1e6,
+        receiver_us=(receiving or 0) * 1e6,
+        deliveries_per_s=load.rows / (ended / 1000 - started),
+        wal_bytes=each(log_end, log),
+        peak_rss_mib=peak,
+    )
+
+
+@contextmanager
+def _stopped(processes: Sequence[subprocess.Popen[bytes]], url: str) -> Iterator[Callable[[], None]]:
+    """Stop processes, at a moment when none holds SQLite's lock; gives what lets them go on."""
+
+    def send(number: signal.Signals) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    try:
+        send(signal.SIGSTOP)
+        while not _writable(url):
+            send(signal.SIGCONT)
+            time.sleep(0.01)
+            send(signal.SIGSTOP)
+        yield lambda: send(signal.SIGCONT)
+    finally:
+        # A stopped process does not end when it is asked to.
+        send(signal.SIGCONT)
+
+
+def _writable(url: str) -> bool:
+    if not url.startswith("sqlite"):
+        return True
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=0.1)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+async def _until_drained(database: _Watched, processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    async def drained() -> bool:
+        if any(process.poll() is not None for process in processes):
+            raise RuntimeError("a worker has ended")
+        return not (await database.row(LIVE_SQL))[0]
+
+    deadline = time.monotonic() + SAFETY_SECONDS
+    while not await drained():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not drained within {SAFETY_SECONDS} s")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def arrivals_ms(tree: Tree, kind: str, rate: float, seconds: float, *, apart: bool) -> list[float]:
+    """Returns the milliseconds from reaching the node to the request's arrival, at a steady rate.
+
+    Args:
+        tree: whose host and, ``apart``, whose worker.
+        kind: of database.
+        rate: webhooks a second.
+        seconds: how long.
+        apart: whether a worker process delivers, instead of the host's own.
+    """
+    with ExitStack() as stack:
+        settings = settings_of(stack.enter_context(a_database(kind)))
+        if apart:
+            # The tables first, then the worker that uses them.
+            tree.fill(settings["FLOWACTIONS_DATABASE_URL"], 0, [])
+            stack.enter_context(tree.worker(settings))
+            time.sleep(2)
+        return asyncio.run(_arrivals_ms(tree, settings, rate, seconds, apart=apart))
+
+
+async def _arrivals_ms(
+    tree: Tree, settings: Mapping[str, str], rate: float, seconds: float, *, apart: bool
+) -> list[float]:
+    async with sink() as (receiver, arrivals):
+        reached = await tree.steady(
+            {**settings, "FLOWACTIONS_HOST_WORKER": "off" if apart else "on"},
+            *("--url", receiver, "--rate", str(rate), "--seconds", str(seconds)),
+        )
+        await until(lambda: reached.keys() <= arrivals.keys(), seconds=300)
+    return [(arrivals[path] - at) * 1000 for path, at in reached.items()]
+
+
+def compare(this: Tree, other: Tree, load: Load, rounds: int) -> dict[str, Any]:
+    """Drain with both, so many times in turns, and give the costs and their ratios, this tree's to the other's."""
+    costs: dict[Tree, list[Cost]] = {this: [], other: []}
+    for tree in _turns(this, other, rounds):
+        costs[tree].append(drain(tree, load))
+    found: dict[str, Any] = {}
+    for prefix, tree in (("", this), ("other_", other)):
+        for name in Cost._fields:
+            found[prefix + name] = _median([getattr(cost, name) for cost in costs[tree]])
+    for ratio, name in RATIOS.items():
+        mine, theirs = ([getattr(cost, name) for cost in costs[tree]] for tree in (this, other))
+        found |= _ratios(ratio, mine, theirs)
+    return found
+
+
+def compare_arrivals(
+    this: Tree, other: Tree, kind: str, rate: float, seconds: float, rounds: int, *, apart: bool
+) -> dict[str, Any]:
+    """Measure the time to arrival with both, so many times in turns; the figures of all rounds, the ratios of each."""
+    took: dict[Tree, list[list[float]]] = {this: [], other: []}
+    for tree in _turns(this, other, rounds):
+        took[tree].append(arrivals_ms(tree, kind, rate, seconds, apart=apart))
+    place = "apart_" if apart else ""
+    found: dict[str, Any] = {}
+    for share in (50, 95, 99):
+        for prefix, tree in (("", this), ("other_", other)):
+            everything = [each for one_round in took[tree] for each in one_round]
+            found[f"{prefix}{place}p{share}_ms"] = percentile(everything, share / 100)
+        mine, theirs = ([percentile(each, share / 100) for each in took[tree]] for tree in (this, other))
+        found |= _ratios(f"{place}p{share}_ratio", mine, theirs)
+    return found
+
+
+def _turns(this: T, other: T, rounds: int) -> Iterator[T]:
+    """Yields each of the two once a round; who comes first changes."""
+    for number in range(rounds):
+        yield from (this, other) if number % 2 == 0 else (other, this)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None
+
+
+def _ratios(name: str, mine: Sequence[float | None], theirs: Sequence[float | None]) -> dict[str, Any]:
+    """Returns the median of the rounds' ratios, and the lowest and the highest of them."""
+    found = [a / b for a, b in zip(mine, theirs, strict=True) if a is not None and b]
+    if not found:
+        return {name: None, f"{name}_spread": None}
+    return {name: statistics.median(found), f"{name}_spread": [min(found), max(found)]}
