@@ -232,11 +232,14 @@ class OutboxQueries:
         if not found:
             return 0
         # A row that was retried meanwhile stays.
-        gone = delete(outbox).where(*old, outbox.c.finished_at <= found[-1]).returning(outbox.c.id)
+        gone = delete(outbox).where(*old, outbox.c.finished_at <= found[-1])
+        kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
+        gone = gone.returning(outbox.c.id, *_raw(kept))
         async with self._database.write() as connection:
-            removed = [row.id for row in await connection.run_sync(read_all, gone)]
-            named = [row_id for row_id in removed if is_text(row_id)]
-            await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(named)))
+            removed = await connection.run_sync(read_all, gone)
+            logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
+            if logged:
+                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
         return len(removed)
 
 
@@ -265,6 +268,11 @@ def _delivering(row: Row[Any]) -> _Delivering | None:
         row.last_error,
         row.delivered_response,
     )
+
+
+def _is_logged(row: Row[Any]) -> bool:
+    """Return whether the attempts log may hold attempts of a row: not of one that its first attempt has delivered."""
+    return row.delivered_started_at is None or (row.attempts, row.earlier_attempts) != (1, 0)
 
 
 def _in_state(status: str) -> list[ColumnElement[bool]]:
