@@ -25,12 +25,16 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
+    case,
     func,
     literal,
     null,
     select,
     text,
+    true,
     type_coerce,
+    union,
+    union_all,
     update,
 )
 from sqlalchemy.types import NullType
@@ -43,6 +47,14 @@ from flowactions_plugin.storage.text import stored
 
 DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
+
+ORGANIZATIONS_A_CLAIM: Final = 16
+"""How many organizations have their turn in a claim."""
+
+TURN_ROWS: Final = 4
+"""How many rows of an organization come before older rows of others."""
+
+DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
 
 CLAIM_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of bodies and headers that a claim returns, but always one row."""
@@ -57,7 +69,9 @@ def inline(value: Any) -> ColumnElement[Any]:
     return literal(value, literal_execute=True)
 
 
-def eligible(database: Dialect, window: int, per_destination: int | None) -> Select[Any]:
+def eligible(
+    database: Dialect, window: int, per_destination: int | None, *, in_turn: bool = False
+) -> Select[Any]:
     """Select the oldest rows that are due, within `CLAIM_BYTES` and the per-destination limit.
 
     Args:
@@ -65,26 +79,36 @@ def eligible(database: Dialect, window: int, per_destination: int | None) -> Sel
         window: how many due rows are examined.
         per_destination: the limit, of which the parameter ``in_flight`` says how much is used; ``None``: no limit,
             and the window is the claim.
+        in_turn: whether the oldest rows of each organization in the parameter ``organizations`` come first, `TURN_ROWS`
+            of each, wherever they stand behind the window.
     """
     due = due_rows(database, database.now(), window)
     if per_destination is None:
         return _within_bytes(due)
     if database.dialect == "postgresql":
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
-    head = due.cte("head")
+    head: Any = due.cte("head")
+    if in_turn:
+        head = union(select(head), _turns(database)).cte("all_heads")
     in_flight = database.values_table("in_flight", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
     place = func.row_number().over(partition_by=head.c.destination, order_by=order)
     used = func.coalesce(in_flight.c.number, 0)
+    turn: ColumnElement[int] = literal(0)
+    if in_turn:
+        own = func.row_number().over(partition_by=head.c.organization_id, order_by=order)
+        turn = case((own <= inline(TURN_ROWS), 0), else_=1)
     ranked = (
-        select(head.c.id, head.c.next_attempt_at, head.c.size, (place + used).label("place"))
+        select(
+            head.c.id, head.c.next_attempt_at, head.c.size, turn.label("turn"), (place + used).label("place")
+        )
         .join_from(head, in_flight, in_flight.c.destination == head.c.destination, isouter=True)
         .cte("ranked")
     )
     return _within_bytes(
-        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size)
+        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.turn)
         .where(ranked.c.place <= per_destination)
-        .order_by(ranked.c.next_attempt_at, ranked.c.id)
+        .order_by(ranked.c.turn, ranked.c.next_attempt_at, ranked.c.id)
         .limit(bindparam("limit", type_=Integer))
     )
 
@@ -92,7 +116,8 @@ def eligible(database: Dialect, window: int, per_destination: int | None) -> Sel
 def _within_bytes(rows: Select[Any]) -> Select[Any]:
     """Select the first rows whose sizes add up to `CLAIM_BYTES` at the most, and the first in any case."""
     each = rows.cte("sized")
-    before = func.sum(each.c.size).over(order_by=(each.c.next_attempt_at, each.c.id), rows=(None, -1))
+    order = [each.c[name] for name in ("turn", "next_attempt_at", "id") if name in each.c]
+    before = func.sum(each.c.size).over(order_by=order, rows=(None, -1))
     total = select(each.c.id, each.c.next_attempt_at, each.c.size, before.label("before")).cte("summed")
     fits = total.c.before + total.c.size <= inline(CLAIM_BYTES)
     return select(total.c.id, total.c.next_attempt_at).where(total.c.before.is_(None) | fits)
@@ -101,7 +126,7 @@ def _within_bytes(rows: Select[Any]) -> Select[Any]:
 def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[Any]:
     """Select and lock the oldest rows that are due."""
     return (
-        select(outbox.c.id, outbox.c.destination, outbox.c.next_attempt_at, _size(database))
+        select(*(outbox.c[name] for name in DUE_COLUMNS), _size(database))
         .where(LIVE, outbox.c.takeovers < inline(QUARANTINE_AFTER), outbox.c.next_attempt_at <= now, free(now))
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(inline(limit))
@@ -119,6 +144,60 @@ def _size(database: Dialect) -> ColumnElement[int]:
     length = func.octet_length if database.dialect == "postgresql" else func.length
     body = length(type_coerce(outbox.c.body, LargeBinary), type_=Integer)
     return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")
+
+
+def _turns(database: Dialect) -> Select[Any]:
+    """Select and lock the oldest rows that are due of each organization in the parameter ``organizations``."""
+    now = database.now()
+    given = database.values_table("organizations", place=Text)
+    mine = due_rows(database, now, TURN_ROWS).where(outbox.c.organization_id == given.c.place)
+    if database.dialect == "postgresql":
+        oldest = mine.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger)).lateral("mine")
+        turn = select(oldest).select_from(given.join(oldest, true())).cte("turn")
+        return select(turn)
+    # SQLite has no LATERAL: one search for each row.
+    ids = union_all(
+        *(
+            select(
+                mine.with_only_columns(outbox.c.id)
+                .limit(inline(1))
+                .offset(inline(number))
+                .correlate(given)
+                .scalar_subquery()
+                .label("id")
+            ).select_from(given)
+            for number in range(TURN_ROWS)
+        )
+    ).subquery("ids")
+    return select(*(outbox.c[name] for name in DUE_COLUMNS), _size(database)).where(
+        outbox.c.id.in_(select(ids.c.id))
+    )
+
+
+def next_organizations(last: Any) -> Select[Any]:
+    """Select a few organizations that have live rows, before ``last``; ``None``: the last ones.
+
+    Each is looked up from its newest row: the index entries of rows that have ended, which PostgreSQL keeps until it
+    vacuums, are those of the oldest.
+    """
+
+    def before(place: Any) -> Any:
+        return (
+            select(outbox.c.organization_id)
+            .where(LIVE, *([] if place is None else [outbox.c.organization_id < place]))
+            .order_by(outbox.c.organization_id.desc(), outbox.c.next_attempt_at.desc(), outbox.c.id.desc())
+            .limit(inline(1))
+            .scalar_subquery()
+        )
+
+    first = select(before(last if last is None else stored(last)).label("place"), literal(1).label("number"))
+    found = first.cte("places", recursive=True)
+    found = found.union_all(
+        select(before(found.c.place), found.c.number + 1).where(
+            found.c.place.is_not(None), found.c.number < inline(ORGANIZATIONS_A_CLAIM)
+        )
+    )
+    return select(found.c.place).where(found.c.place.is_not(None))
 
 
 def next_destinations(last: Any) -> Select[Any]:

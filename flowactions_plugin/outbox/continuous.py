@@ -56,7 +56,9 @@ class ContinuousClaims:
         self._executor = executor
         self._per_destination = per_destination
         self._held_seconds = timing.lease_seconds / 3
-        self._slots: Slots[tuple[ClaimedDelivery, PendingSecrets]] = Slots(slots, per_destination)
+        self._slots: Slots[tuple[ClaimedDelivery, PendingSecrets]] = Slots(
+            slots, per_destination, lambda item: item[0].organization_id
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight_bytes = 0
         self._more = False
@@ -84,7 +86,7 @@ class ContinuousClaims:
         if clock() >= self._overdue_at:
             self._give_back(self._slots.overdue(clock() - self._held_seconds))
             self._overdue_at = clock() + self._held_seconds / 10
-        request = self._slots.demand()
+        request = self._slots.demand(enqueued=self._enqueued)
         if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:
             self._more = True
             return POLL_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
@@ -16,6 +16,34 @@ LEAST_DEMAND: Final = 16
 AHEAD: Final = 8
 """How many times what has finished since the claim before is claimed ahead. A destination at its limit gets no more than
 what it has finished; with so little in each claim, claims would cost more than the requests (decision 34)."""
+
+
+class _Turns(Generic[Item]):
+    """A queue of several owners, who take turns; what belongs to one comes in order."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[str, deque[Item]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Item]:
+        for items in self._by_owner.values():
+            yield from items
+
+    def append(self, owner: str, item: Item) -> None:
+        self._by_owner.setdefault(owner, deque()).append(item)
+        self._length += 1
+
+    def popleft(self) -> Item:
+        owner = next(iter(self._by_owner))
+        items = self._by_owner.pop(owner)
+        item = items.popleft()
+        if items:
+            self._by_owner[owner] = items  # behind the others
+        self._length -= 1
+        return item
 
 
 class ClaimRequest(NamedTuple):
@@ -41,14 +69,18 @@ class Slots(Generic[Item]):
     Args:
         limit: deliveries in flight at once.
         per_destination: of these, how many to one destination.
+        owner: returns the organization of a row. Organizations take turns with the slots.
     """
 
-    def __init__(self, limit: int, per_destination: int) -> None:
+    def __init__(
+        self, limit: int, per_destination: int, owner: Callable[[Item], str] = lambda _item: ""
+    ) -> None:
         self.limit = limit
         self._per_destination = per_destination
         self._in_flight = 0
         self._begun: Counter[str] = Counter()  # in flight or ready
-        self._ready: deque[tuple[str, _Claimed[Item]]] = deque()
+        self._ready: _Turns[tuple[str, _Claimed[Item]]] = _Turns()
+        self._owner = owner
         self._queued: dict[str, deque[_Claimed[Item]]] = {}
         self._queue_length = 0
         self._refill: dict[str, int] = {}  # how few wait when the next claim is due, by destination
@@ -61,16 +93,23 @@ class Slots(Generic[Item]):
         """How many claimed rows have no slot yet."""
         return len(self._ready) + self._queue_length
 
-    def demand(self) -> ClaimRequest:
-        """Return what to claim now; what finishes from now on counts for the next claim."""
+    def demand(self, *, enqueued: bool = False) -> ClaimRequest:
+        """Return what to claim now; what finishes from now on counts for the next claim.
+
+        Args:
+            enqueued: whether something was enqueued since the claim before. It may belong to another organization than
+                what waits, and so have its turn before it.
+        """
         free = self.limit - self._in_flight - len(self._ready)
         ahead = min(AHEAD * self._finished.total(), self.limit)
         # Rows that wait for their destination leave the free slots to others.
         room = max(0, free) + max(0, ahead + min(0, free) - self._queue_length)
         if free <= 0 and room < self.limit // 2 and self.waiting:
-            return ClaimRequest(
-                0, Counter()
-            )  # what waits lasts for a while, and a larger claim costs less a row
+            if not enqueued or self.waiting >= self.limit + LEAST_DEMAND:
+                return ClaimRequest(
+                    0, Counter()
+                )  # what waits lasts for a while; a larger claim costs less a row
+            room = max(room, LEAST_DEMAND)
         finished, self._finished = self._finished, Counter()
         # Where the per-destination limit keeps claims small, each would examine many rows in vain.
         limit = min(max(0, room), max(LEAST_DEMAND, 2 * self._claimed))
@@ -93,7 +132,7 @@ class Slots(Generic[Item]):
             used[destination] += 1
             if self._begun[destination] < self._per_destination:
                 self._begun[destination] += 1
-                self._ready.append((destination, (now, item)))
+                self._ready.append(self._owner(item), (destination, (now, item)))
             else:
                 self._queued.setdefault(destination, deque()).append((now, item))
                 self._queue_length += 1
@@ -125,7 +164,8 @@ class Slots(Generic[Item]):
         """Give the place of a delivery at its destination to the next that waits for it."""
         queued = self._queued.get(destination)
         if queued:
-            self._ready.append((destination, queued.popleft()))
+            first = queued.popleft()
+            self._ready.append(self._owner(first[1]), (destination, first))
             self._queue_length -= 1
             if not queued:
                 del self._queued[destination]
@@ -143,10 +183,10 @@ class Slots(Generic[Item]):
             if not queued:
                 del self._queued[destination]
         self._queue_length -= len(removed)
-        ready, self._ready = self._ready, deque()
+        ready, self._ready = self._ready, _Turns()
         for destination, (claimed_at, item) in ready:
             if claimed_at >= before:
-                self._ready.append((destination, (claimed_at, item)))
+                self._ready.append(self._owner(item), (destination, (claimed_at, item)))
             else:
                 removed.append(item)
                 self._leave(destination)
@@ -157,7 +197,7 @@ class Slots(Generic[Item]):
         waiting = [item for _, (_, item) in self._ready]
         waiting += [item for queued in self._queued.values() for _, item in queued]
         self._begun -= Counter(destination for destination, _ in self._ready)
-        self._ready.clear()
+        self._ready = _Turns()
         self._queued.clear()
         self._queue_length = 0
         return waiting

@@ -61,10 +61,13 @@ class OutboxStore:
         self._lease_seconds = lease_seconds
         self._last_destination = ""
         self._elsewhere_at = 0.0
+        self._organizations_at = 0.0
+        self._last_organization: Any = None
+        self._crowded = True
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
-        self._claiming: dict[tuple[str, int, int | None], Executable] = {}
+        self._claiming: dict[tuple[str, int, int | None, bool], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
@@ -109,18 +112,19 @@ class OutboxStore:
         Args:
             limit: how many at the most.
             per_destination: how many to one destination at the most, counted with those that are in flight.
-                Rows to other destinations are then found behind any backlog, at a cost that does not grow with it.
+                Rows to other destinations are then found behind any backlog, at a cost that does not grow with it, and
+                organizations take turns.
             in_flight: how many are in flight to each destination.
             look_elsewhere: whether something was enqueued since the claim before: then rows behind a backlog are looked
                 for, although the last look has found none.
         """
         if look_elsewhere:
-            self._elsewhere_at = 0.0
+            self._elsewhere_at = self._organizations_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
         token = uuid4().hex
         if per_destination is None:
-            rows = await self._claim((limit, None), {"token": token})
+            rows = await self._claim((limit, None, False), {"token": token})
         else:
             rows = await self._claim_within_limits(limit, per_destination, in_flight or {}, token)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
@@ -137,20 +141,47 @@ class OutboxStore:
         window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
         held = [{"destination": place, "number": number} for place, number in in_flight.items()]
         given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
-        rows = await self._claim((window, per_destination), given)
+        turns = await self._next_organizations() if self._crowded else []
+        if turns:
+            given["organizations"] = self._database.json_rows([{"place": place} for place in turns])
+        rows = await self._claim((window, per_destination, bool(turns)), given)
         used = Counter(in_flight)
         used.update(row.destination for row in rows)
         at_limit = any(count >= per_destination for count in used.values())
+        self._crowded = at_limit or len(rows) >= limit
         if len(rows) <= limit // 2 and at_limit and time.monotonic() >= self._elsewhere_at:
             room = claims.CLAIM_BYTES - sum(claims.size_of(row) for row in rows)
             if room > 0:
                 rows += await self._claim_elsewhere(limit - len(rows), per_destination, used, token, room)
         return rows
 
-    async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
+    async def _next_organizations(self) -> Sequence[str]:
+        """Return the organizations that have their turn in the next claim; none when there are not several.
+
+        Where there are more than have their turn in one claim, the next claims go on behind them.
+        """
+        if time.monotonic() < self._organizations_at:
+            return []
+        query = claims.next_organizations(self._last_organization)
+
+        def read(connection: Connection) -> list[Row[Any]]:
+            return read_all(connection, query)
+
+        async with self._database.read() as connection:
+            places = [row.place for row in await connection.run_sync(read)]
+        whole = self._last_organization is None and len(places) < claims.ORGANIZATIONS_A_CLAIM
+        self._last_organization = places[-1] if len(places) == claims.ORGANIZATIONS_A_CLAIM else None
+        if whole and len(places) < 2:
+            self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
+            return []
+        # Any other text could not be a parameter; such a row waits for its place in the queue.
+        return [place for place in places if is_text(place)]
+
+    async def _claim(self, kind: tuple[int, int | None, bool], given: Mapping[str, Any]) -> list[Row[Any]]:
         name = (self._database.dialect, *kind)
         if name not in self._claiming:
-            eligible = claims.eligible(self._database, *kind)
+            window, per_destination, in_turn = kind
+            eligible = claims.eligible(self._database, window, per_destination, in_turn=in_turn)
             self._claiming[name] = claims.claiming(self._database, eligible, self._lease_seconds)
         now = time.monotonic()
         if now > self._full_scan_at:

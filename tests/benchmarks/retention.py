@@ -22,22 +22,22 @@ from tests.benchmarks.field import a_database, a_receiver, drain, fill, machine,
 from tests.bulk import SERIES
 
 DESTINATIONS = 10
-AGE_MS = 40 * 24 * 3600 * 1000
+AGE_MS = 100 * 24 * 3600 * 1000
 
 
 async def age(url: str, rows: int) -> None:
-    """Write so many rows that were delivered long ago."""
+    """Write so many rows that ended long ago; dead ones, which are kept for 90 days."""
     async with opened(url) as database:
         series, row_id, source = SERIES[database.dialect]
         at = int(time.time() * 1000) - AGE_MS
         statement = f"""
             INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url,
                 destination, method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at,
-                takeovers, created_at, updated_at, finished_at, delivered_started_at, delivered_duration_ms)
+                takeovers, created_at, updated_at, finished_at)
             {series.format(rows=rows)}
             SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
-                'https://example.com:443', 'POST', '[]', NULL, 'delivered', 1, 0, 4, {at} + i, 0, {at} + i, {at} + i,
-                {at} + i, {at} + i, 5
+                'https://example.com:443', 'POST', '[]', NULL, 'dead', 1, 0, 4, {at} + i, 0, {at} + i, {at} + i,
+                {at} + i
             FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
         async with database.write() as connection:
             await connection.execute(text(statement))
@@ -57,7 +57,7 @@ def measure(kind: str, old: int, rows: int, days: int) -> tuple[float, float]:
 
     Args:
         kind: of database.
-        old: rows that were delivered forty days ago.
+        old: rows that ended a hundred days ago.
         rows: what is drained.
         days: how long rows are kept.
     """
