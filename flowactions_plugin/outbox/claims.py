@@ -34,7 +34,6 @@ from sqlalchemy import (
     true,
     type_coerce,
     union,
-    union_all,
     update,
 )
 from sqlalchemy.types import NullType
@@ -51,8 +50,8 @@ DESTINATIONS_A_CLAIM: Final = 50
 ORGANIZATIONS_A_CLAIM: Final = 16
 """How many organizations have their turn in a claim."""
 
-TURN_ROWS: Final = 4
-"""How many rows of an organization come before older rows of others."""
+MOST_TURN_ROWS: Final = 64
+"""How many rows of an organization come before older rows of others at the most."""
 
 DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
 
@@ -69,9 +68,7 @@ def inline(value: Any) -> ColumnElement[Any]:
     return literal(value, literal_execute=True)
 
 
-def eligible(
-    database: Dialect, window: int, per_destination: int | None, *, in_turn: bool = False
-) -> Select[Any]:
+def eligible(database: Dialect, window: int, per_destination: int | None, turn: int = 0) -> Select[Any]:
     """Select the oldest rows that are due, within `CLAIM_BYTES` and the per-destination limit.
 
     Args:
@@ -79,8 +76,8 @@ def eligible(
         window: how many due rows are examined.
         per_destination: the limit, of which the parameter ``in_flight`` says how much is used; ``None``: no limit,
             and the window is the claim.
-        in_turn: whether the oldest rows of each organization in the parameter ``organizations`` come first, `TURN_ROWS`
-            of each, wherever they stand behind the window.
+        turn: how many rows of each organization come first. Those of the parameter ``organizations`` are found
+            wherever they stand behind the window; on SQLite the parameter ``turns`` holds their ids.
     """
     due = due_rows(database, database.now(), window)
     if per_destination is None:
@@ -88,27 +85,31 @@ def eligible(
     if database.dialect == "postgresql":
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
     head: Any = due.cte("head")
-    if in_turn:
-        head = union(select(head), _turns(database)).cte("all_heads")
+    if turn:
+        head = union(select(head), _turns(database, turn)).cte("all_heads")
     in_flight = database.values_table("in_flight", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
     place = func.row_number().over(partition_by=head.c.destination, order_by=order)
     used = func.coalesce(in_flight.c.number, 0)
-    turn: ColumnElement[int] = literal(0)
-    if in_turn:
+    behind: ColumnElement[int] = literal(0)
+    if turn:
         own = func.row_number().over(partition_by=head.c.organization_id, order_by=order)
-        turn = case((own <= inline(TURN_ROWS), 0), else_=1)
+        behind = case((own <= inline(turn), 0), else_=1)
     ranked = (
         select(
-            head.c.id, head.c.next_attempt_at, head.c.size, turn.label("turn"), (place + used).label("place")
+            head.c.id,
+            head.c.next_attempt_at,
+            head.c.size,
+            behind.label("behind"),
+            (place + used).label("place"),
         )
         .join_from(head, in_flight, in_flight.c.destination == head.c.destination, isouter=True)
         .cte("ranked")
     )
     return _within_bytes(
-        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.turn)
+        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.behind)
         .where(ranked.c.place <= per_destination)
-        .order_by(ranked.c.turn, ranked.c.next_attempt_at, ranked.c.id)
+        .order_by(ranked.c.behind, ranked.c.next_attempt_at, ranked.c.id)
         .limit(bindparam("limit", type_=Integer))
     )
 
@@ -116,7 +117,7 @@ def eligible(
 def _within_bytes(rows: Select[Any]) -> Select[Any]:
     """Select the first rows whose sizes add up to `CLAIM_BYTES` at the most, and the first in any case."""
     each = rows.cte("sized")
-    order = [each.c[name] for name in ("turn", "next_attempt_at", "id") if name in each.c]
+    order = [each.c[name] for name in ("behind", "next_attempt_at", "id") if name in each.c]
     before = func.sum(each.c.size).over(order_by=order, rows=(None, -1))
     total = select(each.c.id, each.c.next_attempt_at, each.c.size, before.label("before")).cte("summed")
     fits = total.c.before + total.c.size <= inline(CLAIM_BYTES)
@@ -146,32 +147,32 @@ def _size(database: Dialect) -> ColumnElement[int]:
     return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")
 
 
-def _turns(database: Dialect) -> Select[Any]:
-    """Select and lock the oldest rows that are due of each organization in the parameter ``organizations``."""
-    now = database.now()
-    given = database.values_table("organizations", place=Text)
-    mine = due_rows(database, now, TURN_ROWS).where(outbox.c.organization_id == given.c.place)
-    if database.dialect == "postgresql":
-        oldest = mine.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger)).lateral("mine")
-        turn = select(oldest).select_from(given.join(oldest, true())).cte("turn")
-        return select(turn)
-    # SQLite has no LATERAL: one search for each row.
-    ids = union_all(
-        *(
-            select(
-                mine.with_only_columns(outbox.c.id)
-                .limit(inline(1))
-                .offset(inline(number))
-                .correlate(given)
-                .scalar_subquery()
-                .label("id")
-            ).select_from(given)
-            for number in range(TURN_ROWS)
+def turn_rows(limit: int, organizations: int) -> int:
+    """Return how many rows of each organization come first in a claim of ``limit`` rows: a power of two, within its share."""
+    return 1 << (max(1, min(MOST_TURN_ROWS, limit // organizations)).bit_length() - 1)
+
+
+def _turns(database: Dialect, rows: int) -> Select[Any]:
+    """Select the oldest rows that are due of each organization that has its turn."""
+    if database.dialect != "postgresql":
+        # SQLite has no LATERAL: `turn_of` has found them, in the same transaction.
+        given = database.values_table("turns", id=String)
+        return select(*(outbox.c[name] for name in DUE_COLUMNS), _size(database)).where(
+            outbox.c.id.in_(select(given.c.id))
         )
-    ).subquery("ids")
-    return select(*(outbox.c[name] for name in DUE_COLUMNS), _size(database)).where(
-        outbox.c.id.in_(select(ids.c.id))
+    organizations = database.values_table("organizations", place=Text)
+    mine = due_rows(database, database.now(), rows).where(
+        outbox.c.organization_id == organizations.c.place,
+        outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger),
     )
+    oldest = mine.lateral("mine")
+    return select(select(oldest).select_from(organizations.join(oldest, true())).cte("turn"))
+
+
+def turn_of(database: Dialect, rows: int) -> Select[Any]:
+    """Select the oldest rows that are due of the organization in the parameter ``place``."""
+    own = outbox.c.organization_id == bindparam("place", type_=Text)
+    return due_rows(database, database.now(), rows).with_only_columns(outbox.c.id).where(own)
 
 
 def next_organizations(last: Any) -> Select[Any]:

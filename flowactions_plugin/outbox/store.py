@@ -67,7 +67,7 @@ class OutboxStore:
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
-        self._claiming: dict[tuple[str, int, int | None, bool], Executable] = {}
+        self._claiming: dict[tuple[str, int, int | None, int], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction; ``None``: in one of its own."""
@@ -124,7 +124,7 @@ class OutboxStore:
         lease_end = lease_clock() + self._lease_seconds
         token = uuid4().hex
         if per_destination is None:
-            rows = await self._claim((limit, None, False), {"token": token})
+            rows = await self._claim((limit, None, 0), {"token": token})
         else:
             rows = await self._claim_within_limits(limit, per_destination, in_flight or {}, token)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
@@ -142,9 +142,10 @@ class OutboxStore:
         held = [{"destination": place, "number": number} for place, number in in_flight.items()]
         given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
         turns = await self._next_organizations() if self._crowded else []
-        if turns:
+        turn = claims.turn_rows(limit, len(turns)) if turns else 0
+        if turn and self._database.dialect == "postgresql":
             given["organizations"] = self._database.json_rows([{"place": place} for place in turns])
-        rows = await self._claim((window, per_destination, bool(turns)), given)
+        rows = await self._claim((window, per_destination, turn), given, turns)
         used = Counter(in_flight)
         used.update(row.destination for row in rows)
         at_limit = any(count >= per_destination for count in used.values())
@@ -177,22 +178,38 @@ class OutboxStore:
         # Any other text could not be a parameter; such a row waits for its place in the queue.
         return [place for place in places if is_text(place)]
 
-    async def _claim(self, kind: tuple[int, int | None, bool], given: Mapping[str, Any]) -> list[Row[Any]]:
+    async def _claim(
+        self, kind: tuple[int, int | None, int], given: Mapping[str, Any], turns: Sequence[str] = ()
+    ) -> list[Row[Any]]:
         name = (self._database.dialect, *kind)
         if name not in self._claiming:
-            window, per_destination, in_turn = kind
-            eligible = claims.eligible(self._database, window, per_destination, in_turn=in_turn)
+            eligible = claims.eligible(self._database, *kind)
             self._claiming[name] = claims.claiming(self._database, eligible, self._lease_seconds)
         now = time.monotonic()
         if now > self._full_scan_at:
             self._scan_from, self._full_scan_at = 0, now + FULL_SCAN_INTERVAL
         statement, parameters = self._claiming[name], {**given, "since": self._scan_from}
-        rows = await self._database.in_transaction(
-            lambda connection: read_all(connection, statement, parameters)
-        )
+        turn = kind[2] if self._database.dialect == "sqlite" else 0
+
+        def claim(connection: Connection) -> list[Row[Any]]:
+            if turn:
+                parameters["turns"] = self._turn_ids(connection, turns, turn)
+            return read_all(connection, statement, parameters)
+
+        rows = await self._database.in_transaction(claim)
         if rows and self._database.dialect == "postgresql":
             self._scan_from = min(row.due_at for row in rows) - SCAN_MARGIN
         return rows
+
+    def _turn_ids(self, connection: Connection, turns: Sequence[str], rows: int) -> str:
+        """Return the ids of the oldest rows of some organizations on SQLite, for a claim in the same transaction."""
+        name = ("turn", 0, None, rows)
+        if name not in self._claiming:
+            self._claiming[name] = claims.turn_of(self._database, rows)
+        query = self._claiming[name]
+        found = [row.id for place in turns for row in read_all(connection, query, {"place": place})]
+        # Any other id could not be a parameter; such a row waits for its place in the queue.
+        return self._database.json_rows([{"id": each} for each in found if is_text(each)])
 
     async def _claim_elsewhere(
         self, limit: int, per_destination: int, used: Mapping[Any, int], token: str, room: int

@@ -7,10 +7,12 @@ from typing import Any
 
 import httpx
 
-from flowactions_plugin.outbox.claims import ORGANIZATIONS_A_CLAIM, TURN_ROWS
+from flowactions_plugin.outbox.claims import ORGANIZATIONS_A_CLAIM, turn_rows
 from flowactions_plugin.outbox.slots import Slots
 from tests.bulk import copy
 from tests.queueing import Queue, a_schedule
+
+TURN_ROWS = turn_rows(20, 2)
 
 
 async def a_backlog(queue: Queue, destinations: int = 30, rows: int = 2000) -> None:
@@ -52,7 +54,7 @@ async def test_an_organizations_rows_come_oldest_first(queue: Queue) -> None:
         await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {10**9 + due} WHERE id = '{row_id}'")  # noqa: S608
     claimed: list[Any] = []
     while len(claimed) < len(rows):
-        found = await queue.store.claim(TURN_ROWS + 4, per_destination=1000)
+        found = await queue.store.claim(20, per_destination=1000)
         claimed += [each.id for each in found if each.organization_id == "small"]
     order = {row_id: place for place, row_id in enumerate(reversed(rows))}
     batches = [{order[each] for each in claimed[at : at + TURN_ROWS]} for at in range(0, len(rows), TURN_ROWS)]
@@ -91,6 +93,12 @@ async def test_without_a_limit_the_oldest_come_first(queue: Queue) -> None:
 
     assert await a_schedule(queue, answer, limit=50).tick() == 50
     assert asked == {"r0.example.com": 50}
+
+
+def test_a_turn_is_a_share_of_the_claim() -> None:
+    """A power of two, so that few statements differ; one row at least, and never more than the claim among all."""
+    assert [turn_rows(limit, 2) for limit in (1, 2, 16, 100, 1000)] == [1, 1, 8, 32, 64]
+    assert turn_rows(100, ORGANIZATIONS_A_CLAIM) == 4
 
 
 def test_organizations_take_turns_with_the_slots() -> None:

@@ -134,9 +134,9 @@ async def test_pruning_runs_in_batches() -> None:
 
 
 def test_retention_takes_a_share_of_the_time() -> None:
-    """A twentieth at first, however long a batch takes; a run that lasts takes more, up to half."""
-    assert pause_after(0.1, 0) == pytest.approx(1.9)
-    assert pause_after(1.0, DOUBLING_SECONDS) == pytest.approx(9.0)
+    """A tenth at first, however long a batch takes; a run that lasts takes more, up to half."""
+    assert pause_after(0.1, 0) == pytest.approx(0.9)
+    assert pause_after(1.0, DOUBLING_SECONDS) == pytest.approx(4.0)
     assert pause_after(1.0, 10**6) == pytest.approx(1.0)
     assert pause_after(0.0, 10**6) == LEAST_PAUSE_SECONDS
 
