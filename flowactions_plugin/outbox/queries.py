@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, case, delete, select, type_coerce, update
+from sqlalchemy import ColumnElement, Row, TextClause, case, delete, select, type_coerce, update
 from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.claims import inline
@@ -84,7 +84,10 @@ class OutboxQueries:
             before: only rows older than the one with this id.
             limit: how many at the most.
         """
-        conditions = [outbox.c.organization_id == organization_id, *wanted.conditions()]
+        conditions: list[ColumnElement[bool] | TextClause] = [
+            outbox.c.organization_id == organization_id,
+            *wanted.conditions(),
+        ]
         if status is not None:
             conditions += _in_state(status)
         if before is not None:
@@ -232,9 +235,9 @@ class OutboxQueries:
         if not found:
             return 0
         # A row that was retried meanwhile stays.
-        gone = delete(outbox).where(*old, outbox.c.finished_at <= found[-1])
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
-        gone = gone.returning(outbox.c.id, *_raw(kept))
+        ended = (*old, outbox.c.finished_at <= found[-1])
+        gone = delete(outbox).where(*ended).returning(outbox.c.id, *_raw(kept))
         async with self._database.write() as connection:
             removed = await connection.run_sync(read_all, gone)
             logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
@@ -275,9 +278,9 @@ def _is_logged(row: Row[Any]) -> bool:
     return row.delivered_started_at is None or (row.attempts, row.earlier_attempts) != (1, 0)
 
 
-def _in_state(status: str) -> list[ColumnElement[bool]]:
+def _in_state(status: str) -> list[ColumnElement[bool] | TextClause]:
     """Return the condition on a state, so that SQLite, too, finds those that are few by their index."""
-    state = outbox.c.status == inline(status)
+    state: ColumnElement[bool] = outbox.c.status == inline(status)
     return [state] if status == "delivered" else [state, UNDELIVERED]
 
 

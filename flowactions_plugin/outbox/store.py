@@ -124,7 +124,7 @@ class OutboxStore:
         lease_end = lease_clock() + self._lease_seconds
         token = uuid4().hex
         if per_destination is None:
-            rows = await self._claim((limit, None, 0), {"token": token})
+            rows = await self._claim((limit, None), {"token": token})
         else:
             rows = await self._claim_within_limits(limit, per_destination, in_flight or {}, token)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
@@ -145,7 +145,7 @@ class OutboxStore:
         turn = claims.turn_rows(limit, len(turns)) if turns else 0
         if turn and self._database.dialect == "postgresql":
             given["organizations"] = self._database.json_rows([{"place": place} for place in turns])
-        rows = await self._claim((window, per_destination, turn), given, turns)
+        rows = await self._claim((window, per_destination), given, turns, turn)
         used = Counter(in_flight)
         used.update(row.destination for row in rows)
         at_limit = any(count >= per_destination for count in used.values())
@@ -179,20 +179,23 @@ class OutboxStore:
         return [place for place in places if is_text(place)]
 
     async def _claim(
-        self, kind: tuple[int, int | None, int], given: Mapping[str, Any], turns: Sequence[str] = ()
+        self,
+        kind: tuple[int, int | None],
+        given: Mapping[str, Any],
+        turns: Sequence[str] = (),
+        turn: int = 0,
     ) -> list[Row[Any]]:
-        name = (self._database.dialect, *kind)
+        name = (self._database.dialect, *kind, turn)
         if name not in self._claiming:
-            eligible = claims.eligible(self._database, *kind)
+            eligible = claims.eligible(self._database, *kind, turn)
             self._claiming[name] = claims.claiming(self._database, eligible, self._lease_seconds)
         now = time.monotonic()
         if now > self._full_scan_at:
             self._scan_from, self._full_scan_at = 0, now + FULL_SCAN_INTERVAL
         statement, parameters = self._claiming[name], {**given, "since": self._scan_from}
-        turn = kind[2] if self._database.dialect == "sqlite" else 0
 
         def claim(connection: Connection) -> list[Row[Any]]:
-            if turn:
+            if turn and self._database.dialect == "sqlite":
                 parameters["turns"] = self._turn_ids(connection, turns, turn)
             return read_all(connection, statement, parameters)
 

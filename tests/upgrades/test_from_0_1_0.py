@@ -226,7 +226,14 @@ class TestRows:
             assert len(before[table]) == len(after[table]) > 0
             for was, stands in zip(before[table], after[table], strict=True):
                 assert {name: stands[RENAMED.get(name, name)] for name in was} == was
-        new = ("quarantine_rounds", "settled_token", "waiting_since", "delivered_started_at", "flow_id", "node_id")
+        new = (
+            "quarantine_rounds",
+            "settled_token",
+            "waiting_since",
+            "delivered_started_at",
+            "flow_id",
+            "node_id",
+        )
         assert {tuple(row[name] for name in new) for row in after["flowactions_outbox"]} == {
             (0, None, None, None, None, None)
         }
