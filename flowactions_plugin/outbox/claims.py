@@ -183,9 +183,11 @@ def next_organizations(last: Any) -> Select[Any]:
     """
 
     def before(place: Any) -> Any:
+        # The first condition holds for every text, and has SQLite search the index.
+        each = outbox.c.organization_id
         return (
-            select(outbox.c.organization_id)
-            .where(LIVE, *([] if place is None else [outbox.c.organization_id < place]))
+            select(each)
+            .where(LIVE, each >= "" if place is None else each < place)
             .order_by(outbox.c.organization_id.desc(), outbox.c.next_attempt_at.desc(), outbox.c.id.desc())
             .limit(inline(1))
             .scalar_subquery()

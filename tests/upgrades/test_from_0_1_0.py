@@ -237,7 +237,7 @@ class TestRows:
         assert {tuple(row[name] for name in new) for row in after["flowactions_outbox"]} == {
             (0, None, None, None, None, None)
         }
-        for row in after["flowactions_outbox"]:
+        for row in map(decoded, after["flowactions_outbox"]):
             held = row["claimed_by"] is not None
             assert row["claimed_until"] == (row["next_attempt_at"] if held else None)
             failed = row["status"] != "delivered" and (row["last_status_code"] or row["last_error"])
