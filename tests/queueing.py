@@ -74,7 +74,7 @@ class Queue:
             await connection.execute(text(statement))
 
     async def expire_claims(self) -> None:
-        await self.run("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE claim_token IS NOT NULL")
+        await self.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
 
     async def row(self, row_id: str) -> Any:
         found = await self.queries.detail(row_id, "acme")

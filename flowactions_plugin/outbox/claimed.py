@@ -49,7 +49,7 @@ _TEXTS: Final = (
 _NAMED_TEXTS: Final = ("id", *_TEXTS)
 _COUNTS: Final = ("attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds")
 
-COLUMNS: Final = ("id", "claim_token", *_TEXTS, "body", *_COUNTS, "waiting_since")
+COLUMNS: Final = ("id", "claimed_by", *_TEXTS, "body", *_COUNTS, "waiting_since")
 """What `read_row` needs of a row, in this order."""
 
 
@@ -238,7 +238,7 @@ def _unreadable(values: Sequence[Any], defect: str, lease_end: float) -> Claimed
         **shown,
         **counts,
         id=row["id"],
-        token=row["claim_token"],
+        token=row["claimed_by"],
         origin=None,
         headers=[],
         body=None,

@@ -2,6 +2,8 @@
 
 Every write is guarded by the claim's token and leaves that token in ``settled_token``. So a write whose answer was lost
 can be repeated: a row that was settled under the token was written by the first try.
+
+The attempt that delivers a row is its last, and is kept in the row: most deliveries write nothing to the attempts log.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from sqlalchemy import (
     Executable,
     FromClause,
     Integer,
+    LargeBinary,
     Select,
     String,
     Text,
     Update,
+    bindparam,
     case,
     func,
     literal,
@@ -25,6 +29,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.rules import (
@@ -32,18 +37,48 @@ from flowactions_plugin.outbox.rules import (
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
+    failure_class,
     storable,
 )
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from flowactions_plugin.storage.text import stored
 
+FREED: Final[Mapping[str, Any]] = {"claimed_by": None, "claimed_until": None}
+"""The columns of a claim, as its end leaves them."""
+
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
 
 def completing(database: Dialect) -> Executable:
-    """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids."""
+    """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids.
+
+    On PostgreSQL it logs the attempts that did not deliver, too, which SQLite does not support.
+    """
+    completed, done = _completed(database)
+    if database.dialect != "postgresql":
+        return completed
+    held = completed.cte("completed")
+    log = (
+        select(
+            done.c.id,
+            *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
+            func.decode(done.c.response, "hex"),
+        )
+        .join_from(done, held, held.c.id == done.c.id)
+        .where(done.c.number.is_not(None), done.c.status != "delivered")
+    )
+    logged = database.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
+    return select(held.c.id).add_cte(logged.cte("logged"))
+
+
+def completing_unlogged(database: Dialect) -> Executable:
+    """Write the statement that does the same for outcomes of which none is logged."""
+    return _completed(database)[0]
+
+
+def _completed(database: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
     now = database.now()
     done: FromClause = database.values_table(
         "done",
@@ -54,6 +89,7 @@ def completing(database: Dialect) -> Executable:
         delay_ms=BigInteger,
         status_code=Integer,
         error=Text,
+        error_class=String,
         number=Integer,
         started_at=BigInteger,
         duration_ms=Integer,
@@ -62,40 +98,41 @@ def completing(database: Dialect) -> Executable:
     postgresql = database.dialect == "postgresql"
     if postgresql:
         done = select(done).cte("outcomes")
+    response = func.decode(done.c.response, "hex") if postgresql else done.c.response.cast(LargeBinary)
+    delivered = (done.c.status == "delivered") & done.c.number.is_not(None)
     completed = (
         update(outbox)
-        .where(outbox.c.id == done.c.id, outbox.c.claim_token == done.c.token)
+        .where(outbox.c.id == done.c.id, outbox.c.claimed_by == done.c.token)
         .values(
             **CLEARED,
             status=done.c.status,
             attempts=done.c.attempts,
-            claim_token=None,
+            **FREED,
             settled_token=done.c.token,
             next_attempt_at=now + done.c.delay_ms,
             last_status_code=case(
                 (done.c.number.is_(None), outbox.c.last_status_code), else_=done.c.status_code
             ),
             last_error=done.c.error,
+            error_class=done.c.error_class,
+            delivered_started_at=case((delivered, done.c.started_at), else_=null()),
+            delivered_duration_ms=case((delivered, done.c.duration_ms), else_=null()),
+            delivered_response=case((delivered, response), else_=null()),
             updated_at=now,
             finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=null()),
         )
         .returning(outbox.c.id)
     )
-    if not postgresql:
-        return completed
-    # The same statement logs the attempts, which SQLite does not support.
-    held = completed.cte("completed")
-    log = (
-        select(
-            done.c.id,
-            *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
-            func.decode(done.c.response, "hex"),
-        )
-        .join_from(done, held, held.c.id == done.c.id)
-        .where(done.c.number.is_not(None))
+    return completed, done
+
+
+def keeping_response() -> Update:
+    """Write the statement that keeps the response of a delivered row of SQLite that is not text."""
+    return (
+        update(outbox)
+        .where(outbox.c.id == bindparam("row"), outbox.c.settled_token == bindparam("by"))
+        .values(delivered_response=bindparam("kept", type_=LargeBinary))
     )
-    logged = database.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
-    return select(held.c.id).add_cte(logged.cte("logged"))
 
 
 def giving_back(database: Dialect) -> Executable:
@@ -114,7 +151,7 @@ def giving_back(database: Dialect) -> Executable:
 
     return (
         update(outbox)
-        .where(LIVE, outbox.c.id == given.c.id, outbox.c.claim_token == given.c.token)
+        .where(LIVE, outbox.c.id == given.c.id, outbox.c.claimed_by == given.c.token)
         .values(
             status=case((ends, "dead"), else_=outbox.c.status),
             finished_at=case((ends, now), else_=null()),
@@ -124,7 +161,8 @@ def giving_back(database: Dialect) -> Executable:
                 (ends, null()), (waits, since), (given.c.answered == 1, null()), else_=outbox.c.waiting_since
             ),
             last_error=func.coalesce(given.c.error, outbox.c.last_error),
-            claim_token=None,
+            error_class=case((waits, "waits"), else_=outbox.c.error_class),
+            **FREED,
             settled_token=given.c.token,
             next_attempt_at=now + case((waits, pause), else_=given.c.delay_ms),
             updated_at=now,
@@ -143,13 +181,14 @@ def ending_nameless(database: Dialect, completion: Completion) -> tuple[Update, 
     now = database.now()
     ended = (
         update(outbox)
-        .where(outbox.c.id == stored(delivery.id), outbox.c.claim_token == delivery.token)
+        .where(outbox.c.id == stored(delivery.id), outbox.c.claimed_by == delivery.token)
         .values(
             **CLEARED,
             status="dead",
-            claim_token=None,
+            **FREED,
             settled_token=delivery.token,
             last_error=storable(outcome.error),
+            error_class=error_class(completion),
             updated_at=now,
             finished_at=now,
         )
@@ -160,9 +199,31 @@ def ending_nameless(database: Dialect, completion: Completion) -> tuple[Update, 
     return ended, written
 
 
-def completion_values(completion: Completion) -> dict[str, Any]:
+def is_logged(completion: Completion) -> bool:
+    """Return whether an outcome is one of the attempts log: the attempt that delivers is kept in its row."""
+    return completion.attempted and completion.change.status != "delivered"
+
+
+def error_class(completion: Completion) -> str | None:
+    """Return the kind of failure that an outcome is, as operators search for it; ``None``: none."""
+    _, outcome, change, attempted = completion
+    if change.status == "delivered":
+        return None
+    return failure_class(outcome) if attempted else "not_sent"
+
+
+def response_text(response: bytes) -> str | None:
+    """Return a response as text that stands for the same bytes on SQLite; ``None`` where there is none."""
+    try:
+        return None if b"\0" in response else response.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
     """Return an outcome as a row of the parameter ``done``."""
     delivery, outcome, change, attempted = completion
+    response = outcome.response
     return {
         **attempt_values(completion),
         "id": delivery.id,
@@ -170,7 +231,8 @@ def completion_values(completion: Completion) -> dict[str, Any]:
         "status": change.status,
         "attempts": delivery.attempts + attempted,
         "delay_ms": int(change.delay_seconds * 1000),
-        "response": outcome.response.hex(),
+        "error_class": error_class(completion),
+        "response": response.hex() if dialect == "postgresql" else response_text(response),
         "number": _number(delivery) if attempted else None,
     }
 

@@ -6,10 +6,10 @@ An organization reaches its own rows only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, case, delete, select, type_coerce, update
+from sqlalchemy import ColumnElement, Row, TextClause, case, delete, select, type_coerce, update
 from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.claims import inline
@@ -17,7 +17,7 @@ from flowactions_plugin.outbox.log_lines import log_dead
 from flowactions_plugin.outbox.outcomes import CLEARED
 from flowactions_plugin.outbox.rules import MAX_COUNT, storable
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
 from flowactions_plugin.storage.text import is_text, read_all
 
 
@@ -84,18 +84,27 @@ class OutboxQueries:
             before: only rows older than the one with this id.
             limit: how many at the most.
         """
-        conditions = [outbox.c.organization_id == organization_id, *wanted.conditions()]
+        conditions: list[ColumnElement[bool] | TextClause] = [
+            outbox.c.organization_id == organization_id,
+            *wanted.conditions(),
+        ]
         if status is not None:
-            conditions.append(outbox.c.status == inline(status))
+            conditions += _in_state(status)
         if before is not None:
             conditions.append(outbox.c.id < before)
-        columns = [column for column in outbox.c if column.name not in {"body", "headers", "origin"}]
+        columns = [
+            column
+            for column in outbox.c
+            if column.name not in {"body", "headers", "origin", "delivered_response"}
+        ]
         query = select(*_raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
         async with self._database.read() as connection:
             return await connection.run_sync(read_all, query)
 
-    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Row[Any]]] | None:
+    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Any]] | None:
         """Return a row of this organization with its attempts; ``None`` when there is none.
+
+        The attempt that has delivered it is kept in the row, and is the last of those that are returned.
 
         Values are as they are stored, which on SQLite may be of any type; `views` makes them presentable.
         """
@@ -105,7 +114,10 @@ class OutboxQueries:
             rows = await connection.run_sync(read_all, one)
             if not rows:
                 return None
-            tried = await connection.run_sync(read_all, made)
+            tried: list[Any] = [*await connection.run_sync(read_all, made)]
+        last = _delivering(rows[0])
+        if last is not None and all(each.number != last.number for each in tried):
+            tried.append(last)
         return rows[0], tried
 
     async def retry(self, row_id: str, organization_id: str) -> bool:
@@ -146,7 +158,7 @@ class OutboxQueries:
             select(outbox.c.id)
             .where(
                 outbox.c.organization_id == organization_id,
-                outbox.c.status == inline("dead"),
+                *_in_state("dead"),
                 *wanted.conditions(),
             )
             .order_by(outbox.c.id)
@@ -181,9 +193,16 @@ class OutboxQueries:
                 LIVE,
                 outbox.c.id == row_id,
                 outbox.c.organization_id == organization_id,
-                outbox.c.claim_token.is_(None),
+                outbox.c.claimed_by.is_(None),
             )
-            .values(**CLEARED, status="dead", last_error=storable(reason), updated_at=now, finished_at=now)
+            .values(
+                **CLEARED,
+                status="dead",
+                last_error=storable(reason),
+                error_class="cancelled",
+                updated_at=now,
+                finished_at=now,
+            )
             .returning(outbox.c.destination)
         )
         async with self._database.write() as connection:
@@ -216,12 +235,53 @@ class OutboxQueries:
         if not found:
             return 0
         # A row that was retried meanwhile stays.
-        gone = delete(outbox).where(*old, outbox.c.finished_at <= found[-1]).returning(outbox.c.id)
+        kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
+        ended = (*old, outbox.c.finished_at <= found[-1])
+        gone = delete(outbox).where(*ended).returning(outbox.c.id, *_raw(kept))
         async with self._database.write() as connection:
-            removed = [row.id for row in await connection.run_sync(read_all, gone)]
-            named = [row_id for row_id in removed if is_text(row_id)]
-            await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(named)))
+            removed = await connection.run_sync(read_all, gone)
+            logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
+            if logged:
+                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
         return len(removed)
+
+
+class _Delivering(NamedTuple):
+    """The attempt that has delivered a row, as a row of the attempts log."""
+
+    number: Any
+    started_at: Any
+    duration_ms: Any
+    status_code: Any
+    error: Any
+    response: Any
+
+
+def _delivering(row: Row[Any]) -> _Delivering | None:
+    """Return the attempt that is kept in a row; ``None`` when there is none."""
+    if row.delivered_started_at is None:
+        return None
+    counts = (row.attempts, row.earlier_attempts)
+    number = sum(counts) if all(type(each) is int for each in counts) else None
+    return _Delivering(
+        number,
+        row.delivered_started_at,
+        row.delivered_duration_ms,
+        row.last_status_code,
+        row.last_error,
+        row.delivered_response,
+    )
+
+
+def _is_logged(row: Row[Any]) -> bool:
+    """Return whether the attempts log may hold attempts of a row: not of one that its first attempt has delivered."""
+    return row.delivered_started_at is None or (row.attempts, row.earlier_attempts) != (1, 0)
+
+
+def _in_state(status: str) -> list[ColumnElement[bool] | TextClause]:
+    """Return the condition on a state, so that SQLite, too, finds those that are few by their index."""
+    state: ColumnElement[bool] = outbox.c.status == inline(status)
+    return [state] if status == "delivered" else [state, UNDELIVERED]
 
 
 def _raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:

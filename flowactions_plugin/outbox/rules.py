@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from flowactions_hookspecs import Header, Origin
+from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.errors import HeadersTooLarge
 
@@ -93,6 +93,16 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     idempotency_key: str | None = None
 
+    @property
+    def place(self) -> tuple[str | None, str | None]:
+        """The flow and the node that it comes from, as far as there are any."""
+        origin = self.origin
+        if isinstance(origin, FlowNodeOrigin):
+            return origin.flow_id, origin.node_id
+        if isinstance(origin, LogicActionOrigin):
+            return None, getattr(origin.ref, "node_id", None)
+        return None, None
+
 
 class Timing(NamedTuple):
     """The times of claims and attempts; tests alone set others than the defaults.
@@ -144,6 +154,20 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
 def failure_reason(outcome: Outcome) -> str:
     """Return why an attempt failed, in one phrase."""
     return outcome.error or f"it answered {outcome.status_code}"
+
+
+def failure_class(outcome: Outcome) -> str:
+    """Return the kind of failure of an attempt, as operators search for it.
+
+    Returns:
+        ``http_4xx`` and the like for an answer; ``refused`` for a destination that may not be dialled, ``timeout``,
+        ``network``.
+    """
+    if outcome.status_code is not None:
+        return f"http_{outcome.status_code // 100}xx"
+    if outcome.final:
+        return "refused"
+    return "timeout" if (outcome.error or "").startswith("timed out") else "network"
 
 
 def capped_attempts(wanted: int) -> int:

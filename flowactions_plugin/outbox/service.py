@@ -159,7 +159,11 @@ class OutboxService:
             return
         per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
         claims = ContinuousClaims(
-            self.store, executor, slots=settings.concurrency, per_destination=per_destination
+            self.store,
+            executor,
+            slots=settings.concurrency,
+            per_destination=per_destination,
+            timing=self._timing,
         )
         self.outbox.call_on_commit(claims.wake)
         listening: asyncio.Task[None] | None = None

@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
 
+_Claimed: TypeAlias = tuple[float, Item]
+"""When a row was claimed, and the row."""
+
 LEAST_DEMAND: Final = 16
+
+AHEAD: Final = 8
+"""How many times what has finished since the claim before is claimed ahead. A destination at its limit gets no more than
+what it has finished; with so little in each claim, claims would cost more than the requests (decision 34)."""
+
+
+class _Turns(Generic[Item]):
+    """A queue of several owners, who take turns; what belongs to one comes in order."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[str, deque[Item]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Item]:
+        for items in self._by_owner.values():
+            yield from items
+
+    def append(self, owner: str, item: Item) -> None:
+        self._by_owner.setdefault(owner, deque()).append(item)
+        self._length += 1
+
+    def popleft(self) -> Item:
+        owner = next(iter(self._by_owner))
+        items = self._by_owner.pop(owner)
+        item = items.popleft()
+        if items:
+            self._by_owner[owner] = items  # behind the others
+        self._length -= 1
+        return item
 
 
 class ClaimRequest(NamedTuple):
@@ -26,23 +61,29 @@ class ClaimRequest(NamedTuple):
 class Slots(Generic[Item]):
     """The slots of a worker, the per-destination limit, and the deliveries that wait for a slot.
 
-    While a claim is under way, slots become free. So a claim asks for as many more rows as were finished since the
-    claim before: they wait here until their slot is free. With slow receivers nothing finishes, and nothing is claimed
-    ahead.
+    While a claim is under way, slots become free. So a claim asks for `AHEAD` times as many more rows as were finished
+    since the claim before, up to as many as there are slots: they wait here until their slot is free. With slow
+    receivers nothing finishes, and nothing is claimed ahead. What waits too long, because its destination has begun to
+    hang, is given back (`overdue`).
 
     Args:
         limit: deliveries in flight at once.
         per_destination: of these, how many to one destination.
+        owner: returns the organization of a row. Organizations take turns with the slots.
     """
 
-    def __init__(self, limit: int, per_destination: int) -> None:
+    def __init__(
+        self, limit: int, per_destination: int, owner: Callable[[Item], str] = lambda _item: ""
+    ) -> None:
         self.limit = limit
         self._per_destination = per_destination
         self._in_flight = 0
         self._begun: Counter[str] = Counter()  # in flight or ready
-        self._ready: deque[tuple[str, Item]] = deque()
-        self._queued: dict[str, deque[Item]] = {}
+        self._ready: _Turns[tuple[str, _Claimed[Item]]] = _Turns()
+        self._owner = owner
+        self._queued: dict[str, deque[_Claimed[Item]]] = {}
         self._queue_length = 0
+        self._refill: dict[str, int] = {}  # how few wait when the next claim is due, by destination
         self._finished: Counter[str] = Counter()
         self._claimed = 0
         self._limited: set[str] = set()
@@ -52,49 +93,79 @@ class Slots(Generic[Item]):
         """How many claimed rows have no slot yet."""
         return len(self._ready) + self._queue_length
 
-    def demand(self) -> ClaimRequest:
-        """Return what to claim now; what finishes from now on counts for the next claim."""
+    def demand(self, *, enqueued: bool = False) -> ClaimRequest:
+        """Return what to claim now; what finishes from now on counts for the next claim.
+
+        Args:
+            enqueued: whether something was enqueued since the claim before. It may belong to another organization than
+                what waits, and so have its turn before it.
+        """
+        free = self.limit - self._in_flight - len(self._ready)
+        ahead = min(AHEAD * self._finished.total(), self.limit)
+        # Rows that wait for their destination leave the free slots to others.
+        room = max(0, free) + max(0, ahead + min(0, free) - self._queue_length)
+        if free <= 0 and room < self.limit // 2 and self.waiting:
+            if not enqueued or self.waiting >= self.limit + LEAST_DEMAND:
+                return ClaimRequest(
+                    0, Counter()
+                )  # what waits lasts for a while; a larger claim costs less a row
+            room = max(room, LEAST_DEMAND)
         finished, self._finished = self._finished, Counter()
-        room = self.limit - self._in_flight - self.waiting + min(finished.total(), self.limit)
         # Where the per-destination limit keeps claims small, each would examine many rows in vain.
         limit = min(max(0, room), max(LEAST_DEMAND, 2 * self._claimed))
         in_flight = Counter(self._begun)
         for destination, queued in self._queued.items():
             in_flight[destination] += len(queued)
-        in_flight.subtract(finished)
+        in_flight.subtract({destination: AHEAD * count for destination, count in finished.items()})
         return ClaimRequest(limit, in_flight)
 
-    def add(self, request: ClaimRequest, claimed: Sequence[tuple[str, Item]]) -> None:
-        """Add what a claim returned, by destination."""
+    def add(self, request: ClaimRequest, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
+        """Add what a claim returned, by destination.
+
+        Args:
+            request: what it was asked for.
+            claimed: the destination of each row, and the row.
+            now: when it was claimed, in seconds by any clock.
+        """
         used = request.in_flight
         for destination, item in claimed:
             used[destination] += 1
             if self._begun[destination] < self._per_destination:
                 self._begun[destination] += 1
-                self._ready.append((destination, item))
+                self._ready.append(self._owner(item), (destination, (now, item)))
             else:
-                self._queued.setdefault(destination, deque()).append(item)
+                self._queued.setdefault(destination, deque()).append((now, item))
                 self._queue_length += 1
         self._claimed = len(claimed)
+        self._refill = {destination: len(queued) // 2 for destination, queued in self._queued.items()}
         self._limited = {place for place, count in used.items() if count >= self._per_destination}
 
     def start(self) -> Iterator[Item]:
         """Yield what may start now, the oldest claim first."""
         while self._ready and self._in_flight < self.limit:
             self._in_flight += 1
-            yield self._ready.popleft()[1]
+            yield self._ready.popleft()[1][1]
 
     def finish(self, destination: str) -> bool:
         """Free the slot of a delivery.
 
         Returns:
-            Whether the last claim reached the limit of its destination: more rows may be due for it.
+            Whether the last claim reached the limit of its destination, and half of what waited for it is gone: more
+            rows may be due for it.
         """
         self._in_flight -= 1
         self._finished[destination] += 1
         queued = self._queued.get(destination)
+        remaining = len(queued or ())
+        self._leave(destination)
+        return destination in self._limited and remaining <= self._refill.get(destination, 0)
+
+    def _leave(self, destination: str) -> None:
+        """Give the place of a delivery at its destination to the next that waits for it."""
+        queued = self._queued.get(destination)
         if queued:
-            self._ready.append((destination, queued.popleft()))
+            first = queued.popleft()
+            self._ready.append(self._owner(first[1]), (destination, first))
             self._queue_length -= 1
             if not queued:
                 del self._queued[destination]
@@ -102,14 +173,31 @@ class Slots(Generic[Item]):
             self._begun[destination] -= 1
             if not self._begun[destination]:
                 del self._begun[destination]
-        return destination in self._limited
+
+    def overdue(self, before: float) -> list[Item]:
+        """Remove what was claimed before a time and still waits, and return it."""
+        removed: list[Item] = []
+        for destination, queued in list(self._queued.items()):
+            while queued and queued[0][0] < before:
+                removed.append(queued.popleft()[1])
+            if not queued:
+                del self._queued[destination]
+        self._queue_length -= len(removed)
+        ready, self._ready = self._ready, _Turns()
+        for destination, (claimed_at, item) in ready:
+            if claimed_at >= before:
+                self._ready.append(self._owner(item), (destination, (claimed_at, item)))
+            else:
+                removed.append(item)
+                self._leave(destination)
+        return removed
 
     def clear(self) -> list[Item]:
         """Remove what waits for a slot, and return it."""
-        waiting = [item for _, item in self._ready]
-        waiting += [item for queued in self._queued.values() for item in queued]
+        waiting = [item for _, (_, item) in self._ready]
+        waiting += [item for queued in self._queued.values() for _, item in queued]
         self._begun -= Counter(destination for destination, _ in self._ready)
-        self._ready.clear()
+        self._ready = _Turns()
         self._queued.clear()
         self._queue_length = 0
         return waiting

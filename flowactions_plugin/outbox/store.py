@@ -24,10 +24,10 @@ from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import claims, outcomes
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return, read_row
 from flowactions_plugin.outbox.group_commit import Group, GroupCommit
-from flowactions_plugin.outbox.rules import CLAIM_SECONDS, LONGEST_WAIT_SECONDS, NewDelivery
+from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import LIVE, NO_AGENT, attempts, outbox
+from flowactions_plugin.storage.schema import NO_AGENT, attempts, outbox
 from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
 T = TypeVar("T")
@@ -40,6 +40,12 @@ SCAN_MARGIN: Final = 1000
 
 PostgreSQL keeps the index entries of claimed rows until it vacuums. Claims that began at the oldest entry would read all of
 them."""
+
+LEAST_WINDOW: Final = 32
+"""How many due rows a claim examines at least."""
+
+ELSEWHERE_SECONDS: Final = 0.1
+"""Seconds without a look behind the destinations that hold the head of the queue, after a look that has found nothing."""
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
@@ -87,6 +93,10 @@ class OutboxStore:
         self._database = database
         self._lease_seconds = lease_seconds
         self._last_destination = ""
+        self._elsewhere_at = 0.0
+        self._organizations_at = 0.0
+        self._last_organization: Any = None
+        self._crowded = True
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
@@ -99,7 +109,7 @@ class OutboxStore:
             is_interruptible=lambda: database.dialect != "sqlite",
             rows=GROUP_WORKS,
         )
-        self._claiming: dict[tuple[str, int, int | None], Executable] = {}
+        self._claiming: dict[tuple[str, int, int | None, int], Executable] = {}
 
     async def enqueue(self, delivery: NewDelivery, connection: AsyncConnection | None) -> None:
         """Write a row that is due now (§3.1), within the caller's transaction.
@@ -111,6 +121,7 @@ class OutboxStore:
         """
         row = msgspec.structs.asdict(delivery)
         row["agent_id"] = delivery.agent_id or NO_AGENT
+        row["flow_id"], row["node_id"] = delivery.place
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
         if connection is None:
@@ -177,16 +188,26 @@ class OutboxStore:
         self._database.after_commit(connection, call)
 
     async def claim(
-        self, limit: int, *, per_destination: int | None = None, in_flight: Mapping[str, int] | None = None
+        self,
+        limit: int,
+        *,
+        per_destination: int | None = None,
+        in_flight: Mapping[str, int] | None = None,
+        look_elsewhere: bool = False,
     ) -> list[ClaimedDelivery]:
         """Claim up to ``limit`` rows that are due, oldest first (§8).
 
         Args:
             limit: how many at the most.
             per_destination: how many to one destination at the most, counted with those that are in flight.
-                Rows to other destinations are then found behind any backlog, at a cost that does not grow with it.
+                Rows to other destinations are then found behind any backlog, at a cost that does not grow with it, and
+                organizations take turns.
             in_flight: how many are in flight to each destination.
+            look_elsewhere: whether something was enqueued since the claim before: then rows behind a backlog are looked
+                for, although the last look has found none.
         """
+        if look_elsewhere:
+            self._elsewhere_at = self._organizations_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
         token = uuid4().hex
@@ -205,34 +226,81 @@ class OutboxStore:
         behind them are claimed too.
         """
         # A power of two, so that few statements differ, and the database has planned them before.
-        window = 1 << (2 * limit - 1).bit_length()
+        window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
         held = [{"destination": place, "number": number} for place, number in in_flight.items()]
         given = {"token": token, "limit": limit, "in_flight": self._database.json_rows(held)}
-        rows = await self._claim((window, per_destination), given)
+        turns = await self._next_organizations() if self._crowded else []
+        turn = claims.turn_rows(limit, len(turns)) if turns else 0
+        if turn and self._database.dialect == "postgresql":
+            given["organizations"] = self._database.json_rows([{"place": place} for place in turns])
+        rows = await self._claim((window, per_destination), given, turns, turn)
         used = Counter(in_flight)
         used.update(row.destination for row in rows)
         at_limit = any(count >= per_destination for count in used.values())
-        if len(rows) <= limit // 2 and at_limit:
+        self._crowded = at_limit or len(rows) >= limit
+        if len(rows) <= limit // 2 and at_limit and time.monotonic() >= self._elsewhere_at:
             room = claims.CLAIM_BYTES - sum(claims.size_of(row) for row in rows)
             if room > 0:
                 rows += await self._claim_elsewhere(limit - len(rows), per_destination, used, token, room)
         return rows
 
-    async def _claim(self, kind: tuple[int, int | None], given: Mapping[str, Any]) -> list[Row[Any]]:
-        name = (self._database.dialect, *kind)
+    async def _next_organizations(self) -> Sequence[str]:
+        """Return the organizations that have their turn in the next claim; none when there are not several.
+
+        Where there are more than have their turn in one claim, the next claims go on behind them.
+        """
+        if time.monotonic() < self._organizations_at:
+            return []
+        query = claims.next_organizations(self._last_organization)
+
+        def read(connection: Connection) -> list[Row[Any]]:
+            return read_all(connection, query)
+
+        async with self._database.read() as connection:
+            places = [row.place for row in await connection.run_sync(read)]
+        whole = self._last_organization is None and len(places) < claims.ORGANIZATIONS_A_CLAIM
+        self._last_organization = places[-1] if len(places) == claims.ORGANIZATIONS_A_CLAIM else None
+        if whole and len(places) < 2:
+            self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
+            return []
+        # Any other text could not be a parameter; such a row waits for its place in the queue.
+        return [place for place in places if is_text(place)]
+
+    async def _claim(
+        self,
+        kind: tuple[int, int | None],
+        given: Mapping[str, Any],
+        turns: Sequence[str] = (),
+        turn: int = 0,
+    ) -> list[Row[Any]]:
+        name = (self._database.dialect, *kind, turn)
         if name not in self._claiming:
-            eligible = claims.eligible(self._database, *kind)
+            eligible = claims.eligible(self._database, *kind, turn)
             self._claiming[name] = claims.claiming(self._database, eligible, self._lease_seconds)
         now = time.monotonic()
         if now > self._full_scan_at:
             self._scan_from, self._full_scan_at = 0, now + FULL_SCAN_INTERVAL
         statement, parameters = self._claiming[name], {**given, "since": self._scan_from}
-        rows = await self._database.in_transaction(
-            lambda connection: read_all(connection, statement, parameters)
-        )
+
+        def claim(connection: Connection) -> list[Row[Any]]:
+            if turn and self._database.dialect == "sqlite":
+                parameters["turns"] = self._turn_ids(connection, turns, turn)
+            return read_all(connection, statement, parameters)
+
+        rows = await self._database.in_transaction(claim)
         if rows and self._database.dialect == "postgresql":
             self._scan_from = min(row.due_at for row in rows) - SCAN_MARGIN
         return rows
+
+    def _turn_ids(self, connection: Connection, turns: Sequence[str], rows: int) -> str:
+        """Return the ids of the oldest rows of some organizations on SQLite, for a claim in the same transaction."""
+        name = ("turn", 0, None, rows)
+        if name not in self._claiming:
+            self._claiming[name] = claims.turn_of(self._database, rows)
+        query = self._claiming[name]
+        found = [row.id for place in turns for row in read_all(connection, query, {"place": place})]
+        # Any other id could not be a parameter; such a row waits for its place in the queue.
+        return self._database.json_rows([{"id": each} for each in found if is_text(each)])
 
     async def _claim_elsewhere(
         self, limit: int, per_destination: int, used: Mapping[Any, int], token: str, room: int
@@ -244,7 +312,8 @@ class OutboxStore:
         now = self._database.now()
         async with self._database.write() as connection:
             found: list[Row[Any]] = []
-            for place in await self._next_destinations(connection):
+            places = await self._next_destinations(connection)
+            for place in places:
                 free = per_destination - used.get(place, 0)
                 if free > 0:
                     due = claims.due_rows(self._database, now, free)
@@ -258,6 +327,9 @@ class OutboxStore:
                     break
                 ids.append(stored(row.id))
             if not ids:
+                if len(places) < claims.DESTINATIONS_A_CLAIM:
+                    # All of them: without an enqueue there is nothing for a while, retries apart.
+                    self._elsewhere_at = time.monotonic() + ELSEWHERE_SECONDS
                 return []
             chosen = select(outbox.c.id, outbox.c.next_attempt_at).where(outbox.c.id.in_(ids))
             statement = claims.claiming(self._database, chosen, self._lease_seconds)
@@ -297,7 +369,7 @@ class OutboxStore:
         """
         begun = (
             update(outbox)
-            .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.token)
+            .where(outbox.c.id == delivery.id, outbox.c.claimed_by == delivery.token)
             # From the value that was claimed: a repeated write counts once.
             .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self._database.now())
             .returning(outbox.c.id)
@@ -305,23 +377,22 @@ class OutboxStore:
         return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).all()))
 
     async def rescue(self) -> int:
-        """Make rows due that wait longer than any rule lets them: the clock was set back after they were scheduled.
+        """Make rows due that wait longer, or are held longer, than any rule lets them.
+
+        The clock was set back after they were scheduled or claimed.
 
         Returns:
             How many there were; they are due when a claim that may still hold has expired.
         """
-        now = self._database.now()
-        lost = (LIVE, outbox.c.next_attempt_at > now + int(LONGEST_WAIT_SECONDS * 1000))
-        async with self._database.read() as connection:
-            if (await connection.execute(select(outbox.c.id).where(*lost).limit(1))).first() is None:
-                return 0
-        rescued = (
-            update(outbox)
-            .where(*lost)
-            .values(next_attempt_at=now + int(self._lease_seconds * 1000), updated_at=now)
-        )
-        async with self._database.write() as connection:
-            return (await connection.execute(rescued)).rowcount
+        rescued = 0
+        for lost, rescuing in self._database.built(claims.rescuing):
+            async with self._database.read() as connection:
+                if (await connection.execute(lost)).first() is None:
+                    continue
+            parameters = {"lease_ms": int(self._lease_seconds * 1000)}
+            async with self._database.write() as connection:
+                rescued += (await connection.execute(rescuing, parameters)).rowcount
+        return rescued
 
     async def complete(self, completions: Sequence[Completion]) -> set[str]:
         """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
@@ -339,17 +410,16 @@ class OutboxStore:
         named = [each for each in completions if is_text(each.delivery.id)]
         if not named:
             return held
-        completing = self._database.built(outcomes.completing)
-        given = {"done": self._database.json_rows([outcomes.completion_values(each) for each in named])}
+        dialect = self._database.dialect
+        logs = any(outcomes.is_logged(each) for each in named)
+        completing = self._database.built(outcomes.completing if logs else outcomes.completing_unlogged)
+        values = [outcomes.completion_values(each, dialect) for each in named]
+        given = {"done": self._database.json_rows(values)}
 
         def write(connection: Connection) -> set[str]:
             updated = set(connection.execute(completing, given).scalars())
-            if self._database.dialect == "sqlite":
-                made = [each for each in named if each.attempted and each.delivery.id in updated]
-                if made:
-                    # A log that holds this number already must not keep the outcome from being written.
-                    insertion = self._database.insert_unless_there(attempts)
-                    connection.execute(insertion, [outcomes.attempt_values(each) for each in made])
+            if dialect == "sqlite":
+                self._log(connection, [each for each in named if each.delivery.id in updated])
             return updated
 
         try:
@@ -361,6 +431,20 @@ class OutboxStore:
         if len(held) < len(completions):
             held |= {row.id for row in await self._settled([each.delivery for each in named])}
         return held
+
+    def _log(self, connection: Connection, written: Sequence[Completion]) -> None:
+        """Write on SQLite what its one statement for outcomes cannot."""
+        made = [outcomes.attempt_values(each) for each in written if outcomes.is_logged(each)]
+        if made:
+            # A log that holds this number already must not keep the outcome from being written.
+            connection.execute(self._database.insert_unless_there(attempts), made)
+        kept = [
+            {"row": each.delivery.id, "by": each.delivery.token, "kept": each.outcome.response}
+            for each in written
+            if each.change.status == "delivered" and outcomes.response_text(each.outcome.response) is None
+        ]
+        if kept:
+            connection.execute(outcomes.keeping_response(), kept)
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, str]:
         """Give claims back without an attempt, of each row whose claim still holds.

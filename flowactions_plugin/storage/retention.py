@@ -1,9 +1,15 @@
-"""Retention: finished and abandoned rows are deleted in small batches, by an index."""
+"""Retention: finished and abandoned rows are deleted in small batches, by an index, in a share of the time.
+
+A batch takes longer while the database delivers, and the pause after it is a multiple of what it took: the busier the
+database is, the slower retention goes. So that it comes to an end under a load that does not, its share grows while a run
+lasts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -11,10 +17,18 @@ from flowactions_plugin.errors import StorageUnavailable
 
 log = logging.getLogger("flowactions.retention")
 
-BATCH: Final = 500
+BATCH: Final = 200
 PERIOD_SECONDS: Final = 3600.0
-PAUSE_SECONDS: Final = 0.1
+
+LEAST_PAUSE_SECONDS: Final = 0.02
 """Between two batches, so that other writers can proceed."""
+
+SHARE: Final = 0.1
+"""The part of the time that batches take at first: deliveries beside them keep nine tenths of their rate."""
+
+MOST_SHARE: Final = 0.5
+DOUBLING_SECONDS: Final = 300.0
+"""After so long a run, and each time again, its share is doubled."""
 
 DEAD_DAYS: Final = 90
 """Dead rows are kept at least this long, for replay."""
@@ -25,6 +39,17 @@ Prune: TypeAlias = Callable[[int], Awaitable[int]]
 """Deletes up to so many rows; returns their number."""
 
 
+def pause_after(batch_seconds: float, run_seconds: float) -> float:
+    """Return how long to pause after a batch.
+
+    Args:
+        batch_seconds: how long the batch took.
+        run_seconds: how long the run has lasted.
+    """
+    share = min(MOST_SHARE, SHARE * 2 ** min(run_seconds / DOUBLING_SECONDS, 10))
+    return max(LEAST_PAUSE_SECONDS, batch_seconds * (1 - share) / share)
+
+
 async def prune_all(prunes: Sequence[Prune]) -> int:
     """Delete all rows that are old enough; returns their number.
 
@@ -32,13 +57,16 @@ async def prune_all(prunes: Sequence[Prune]) -> int:
         StorageUnavailable: the database failed; rows that were deleted before stay deleted.
     """
     total = 0
+    begun = time.monotonic()
     for prune in prunes:
         while True:
+            started = time.monotonic()
             removed = await prune(BATCH)
             total += removed
             if removed < BATCH:
                 break
-            await asyncio.sleep(PAUSE_SECONDS)
+            ended = time.monotonic()
+            await asyncio.sleep(pause_after(ended - started, ended - begun))
     return total
 
 

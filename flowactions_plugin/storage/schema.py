@@ -31,6 +31,9 @@ metadata: Final = MetaData(
 LIVE: Final = text("status IN ('pending', 'retrying')")
 """Rows that a worker may claim. With a partial index on them, the cost of a claim does not grow with the table."""
 
+UNDELIVERED: Final = text("status <> 'delivered'")
+"""Rows that wait, or have failed: few, so an index on them costs a delivery nothing when it ends as it should."""
+
 NO_AGENT: Final = ""
 """The agent of a delivery that belongs to none: no id is empty, and tables that are filled need not be copied."""
 
@@ -54,9 +57,9 @@ outbox: Final = Table(
     # Attempts before a replay that reset the counter. The numbers of the attempts log continue from them.
     Column("earlier_attempts", Integer, nullable=False),
     Column("max_attempts", Integer, nullable=False),
-    # A claim sets it to the expiry of the lease, so that an abandoned row becomes due again.
     Column("next_attempt_at", BigInteger, nullable=False),
-    Column("claim_token", String(32)),
+    # The token of the claim that holds the row.
+    Column("claimed_by", String(32)),
     Column("takeovers", Integer, nullable=False),
     Column("last_status_code", Integer),
     Column("last_error", Text),
@@ -70,7 +73,20 @@ outbox: Final = Table(
     # The time since which the row waits, without an attempt, for a cause on this side: a host method that fails, an
     # origin that no process here can read. NULL when it does not wait.
     Column("waiting_since", BigInteger),
+    # The end of a claim's lease. Not indexed, so that on PostgreSQL a claim writes no index entry (decision 33).
+    Column("claimed_until", BigInteger),
+    # The attempt that has delivered the row, which is not in the attempts log: its number is the count of attempts, its
+    # status code `last_status_code`.
+    Column("delivered_started_at", BigInteger),
+    Column("delivered_duration_ms", Integer),
+    Column("delivered_response", LargeBinary),
+    # What operators search by: where the row comes from, and the kind of its last failure. NULL: none.
+    Column("flow_id", Text),
+    Column("node_id", Text),
+    Column("error_class", String(16)),
     CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
+    # Room on each page for the versions that a claim and an outcome write.
+    postgresql_with={"fillfactor": 50},
 )
 QUARANTINE_AFTER: Final = 5
 """Expired leases after which a row is sent in quarantine."""
@@ -94,9 +110,61 @@ Index(
     sqlite_where=LIVE,
     postgresql_where=LIVE,
 )
+# Claims take turns among the organizations.
+Index(
+    "ix_flowactions_outbox_organization_due",
+    outbox.c.organization_id,
+    outbox.c.next_attempt_at,
+    outbox.c.id,
+    sqlite_where=LIVE,
+    postgresql_where=LIVE,
+)
+# What operators search by; which index serves which search is in decision 33.
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
 Index("ix_flowactions_outbox_organization_agent", outbox.c.organization_id, outbox.c.agent_id, outbox.c.id)
-Index("ix_flowactions_outbox_organization_status", outbox.c.organization_id, outbox.c.status, outbox.c.id)
+Index(
+    "ix_flowactions_outbox_undelivered",
+    outbox.c.organization_id,
+    outbox.c.status,
+    outbox.c.id,
+    sqlite_where=UNDELIVERED,
+    postgresql_where=UNDELIVERED,
+)
+FAILED: Final = text("error_class IS NOT NULL")
+"""Rows whose last attempt has failed."""
+Index(
+    "ix_flowactions_outbox_failed",
+    outbox.c.organization_id,
+    outbox.c.error_class,
+    outbox.c.id,
+    sqlite_where=FAILED,
+    postgresql_where=FAILED,
+)
+Index("ix_flowactions_outbox_failed_event", outbox.c.event_id, sqlite_where=FAILED, postgresql_where=FAILED)
+Index(
+    "ix_flowactions_outbox_failed_destination",
+    outbox.c.destination,
+    outbox.c.id,
+    sqlite_where=FAILED,
+    postgresql_where=FAILED,
+)
+Index(
+    "ix_flowactions_outbox_failed_node",
+    outbox.c.organization_id,
+    outbox.c.flow_id,
+    outbox.c.node_id,
+    outbox.c.id,
+    sqlite_where=FAILED,
+    postgresql_where=FAILED,
+)
+KEYED: Final = text("idempotency_key IS NOT NULL")
+Index(
+    "ix_flowactions_outbox_key",
+    outbox.c.idempotency_key,
+    outbox.c.id,
+    sqlite_where=KEYED,
+    postgresql_where=KEYED,
+)
 FINISHED: Final = text("finished_at IS NOT NULL")
 Index(
     "ix_flowactions_outbox_finished",

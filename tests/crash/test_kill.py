@@ -104,7 +104,7 @@ async def test_a_worker_that_wakes_too_late_changes_nothing(field: Field) -> Non
     late = await field.start()
     await until(lambda: stopped)
     assert len(await field.in_flight()) == 5
-    await field.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
+    await field.run("UPDATE flowactions_outbox SET claimed_until = 0")
     await field.start()
     await until(field.drained)
     before = await field.query("SELECT * FROM flowactions_outbox ORDER BY id")

@@ -95,7 +95,7 @@ class Field:
         """Give the event ids of all rows that are claimed just now."""
         return [
             row[0]
-            for row in await self.query("SELECT event_id FROM flowactions_outbox WHERE claim_token IS NOT NULL")
+            for row in await self.query("SELECT event_id FROM flowactions_outbox WHERE claimed_by IS NOT NULL")
         ]
 
     async def drained(self) -> bool:

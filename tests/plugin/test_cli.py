@@ -448,9 +448,7 @@ async def stored(database_url: str) -> list[tuple[str, int, str | None]]:
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
     try:
         async with engine.connect() as connection:
-            rows = await connection.execute(
-                text("SELECT status, attempts, claim_token FROM flowactions_outbox")
-            )
+            rows = await connection.execute(text("SELECT status, attempts, claimed_by FROM flowactions_outbox"))
             return [(row[0], row[1], row[2]) for row in rows]
     finally:
         await engine.dispose()

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import svix.webhooks
+from sqlalchemy.exc import DBAPIError
 
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
@@ -56,7 +57,11 @@ NOT_DUE = (
     "UPDATE flowactions_outbox SET next_attempt_at = {} WHERE claim_token IS NOT NULL OR status = 'retrying'"
 )
 HELD = "UPDATE flowactions_deferred SET held_until = {} WHERE held_until IS NOT NULL"
-DUE = "UPDATE flowactions_outbox SET next_attempt_at = 0"
+DUE = "UPDATE flowactions_outbox SET next_attempt_at = 0, claimed_until = NULL"
+CLAIM_OF_BEFORE = """UPDATE flowactions_outbox SET claim_token = 'token', next_attempt_at = 9000000000000,
+    takeovers = takeovers + CASE WHEN claim_token IS NULL THEN 0 ELSE 1 END
+    WHERE status IN ('pending', 'retrying') AND next_attempt_at <= 8000000000000"""
+RENAMED = {"claim_token": "claimed_by"}
 SPOILT = "UPDATE flowactions_deferred SET walk = CAST(X'7bff' AS TEXT), node = CAST(X'7bff' AS TEXT) WHERE node_id = 'odd-2'"
 
 
@@ -220,11 +225,23 @@ class TestRows:
         for table in CARRIED_ON:
             assert len(before[table]) == len(after[table]) > 0
             for was, stands in zip(before[table], after[table], strict=True):
-                assert {name: stands[name] for name in was} == was
-        assert {
-            (row["quarantine_rounds"], row["settled_token"], row["waiting_since"])
-            for row in after["flowactions_outbox"]
-        } == {(0, None, None)}
+                assert {name: stands[RENAMED.get(name, name)] for name in was} == was
+        new = (
+            "quarantine_rounds",
+            "settled_token",
+            "waiting_since",
+            "delivered_started_at",
+            "flow_id",
+            "node_id",
+        )
+        assert {tuple(row[name] for name in new) for row in after["flowactions_outbox"]} == {
+            (0, None, None, None, None, None)
+        }
+        for row in map(decoded, after["flowactions_outbox"]):
+            held = row["claimed_by"] is not None
+            assert row["claimed_until"] == (row["next_attempt_at"] if held else None)
+            failed = row["status"] != "delivered" and (row["last_status_code"] or row["last_error"])
+            assert (row["error_class"] is not None) == bool(failed)
         for row in map(decoded, after["flowactions_deferred"]):
             named = row["node_id"] not in UNREADABLE | NO_FLOW
             assert row["flow_id"] == ("flow-1" if named else "")
@@ -236,6 +253,14 @@ class TestRows:
             for row in after["flowactions_chat_connections"]
             for name in ("install_id", "missing_scopes")
         } == {""}
+
+    async def test_a_worker_of_before_claims_nothing(self, old: str) -> None:
+        """Its claim does not know the leases of this release, and must fail rather than take what others hold."""
+        await upgrade(old)
+        before = await every_row(old)
+        with pytest.raises(DBAPIError, match="claim_token"):
+            await run(old, CLAIM_OF_BEFORE)
+        assert await every_row(old) == before
 
     async def test_a_key_belongs_to_the_organization_of_its_delivery(self, old: str) -> None:
         """Equal agent ids are told apart; where the delivery is gone, organization and event id are open."""
@@ -305,7 +330,7 @@ class TestDelivering:
         after = {row["id"]: row for row in await rows_of(old, "flowactions_outbox")}
         assert {row["status"] for row in before} == {"delivered", "dead"}
         for row in before:
-            assert {name: after[row["id"]][name] for name in row} == row
+            assert {name: after[row["id"]][RENAMED.get(name, name)] for name in row} == row
         logged = await rows_of(old, "flowactions_attempts")
         assert [row for row in log if row not in logged] == []
 

@@ -113,7 +113,7 @@ async def test_a_counter_out_of_bounds_ends_its_row_only(queue: Queue, column: s
     broken = await queue.put()
     others = [await queue.put() for _ in range(3)]
     await queue.run(
-        f"UPDATE flowactions_outbox SET claim_token = 'x', {column} = {value} WHERE id = '{broken}'"  # noqa: S608
+        f"UPDATE flowactions_outbox SET claimed_by = 'x', {column} = {value} WHERE id = '{broken}'"  # noqa: S608
     )
     claims = a_schedule(queue, ok)
     await claims.tick()
@@ -185,7 +185,7 @@ async def test_an_origin_of_another_release_waits(
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
     for row_id in ids:
         row = await queue.row(row_id)
-        assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+        assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
         assert "which this process cannot read" in row.last_error
         assert row.waiting_since is not None
     assert caplog.text.count("which this process cannot read") == 1
@@ -304,5 +304,5 @@ async def test_a_dead_row_has_no_counters_of_faults_here(queue: Queue) -> None:
 
 
 async def _cancelled(queue: Queue, row_id: str) -> bool:
-    await queue.run(f"UPDATE flowactions_outbox SET claim_token = NULL WHERE id = '{row_id}'")  # noqa: S608
+    await queue.run(f"UPDATE flowactions_outbox SET claimed_by = NULL WHERE id = '{row_id}'")  # noqa: S608
     return await queue.queries.cancel(row_id, "acme", "by Ada")

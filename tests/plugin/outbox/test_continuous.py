@@ -296,7 +296,7 @@ async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue
         asyncio.get_running_loop().call_later(0.1, hold.set)
     statuses = Counter[tuple[str, bool, int]]()
     async with queue.database.read() as connection:
-        query = "SELECT status, claim_token, takeovers FROM flowactions_outbox"
+        query = "SELECT status, claimed_by, takeovers FROM flowactions_outbox"
         for row in await connection.exec_driver_sql(query):
-            statuses[row.status, row.claim_token is None, row.takeovers] += 1
+            statuses[row.status, row.claimed_by is None, row.takeovers] += 1
     assert statuses == {("delivered", True, 0): 15, ("pending", True, 0): 15}

@@ -73,7 +73,7 @@ async def test_rows_wait_while_their_signing_secret_fails(
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
     for row_id in ids:
         row = await queue.row(row_id)
-        assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+        assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
         assert row.last_error.startswith(f"Host.signing_secret of ShopHost {said}")
         assert SECRET not in row.last_error
     assert [record.levelname for record in caplog.records].count("ERROR") == 1

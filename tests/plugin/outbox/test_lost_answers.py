@@ -224,7 +224,7 @@ async def test_what_was_given_back_is_not_given_back_twice(cut: Cut, caplog: pyt
     assert told == [ids[0]]
     assert caplog.text.count("is dead") == 1
     rows = [await cut.queue.row(row_id) for row_id in ids]
-    assert {(row.claim_token, row.takeovers) for row in rows} == {(None, 0)}
+    assert {(row.claimed_by, row.takeovers) for row in rows} == {(None, 0)}
 
 
 async def test_a_claim_whose_answer_is_lost_ends_no_delivery(cut: Cut) -> None:

@@ -50,6 +50,8 @@ class Row:
     due: int
     attempts: int = 0
     claim: str | None = None
+    until: int | None = None
+    """When the lease of the claim ends."""
     takeovers: int = 0
     rounds: int = 0
     waiting: int | None = None
@@ -161,6 +163,7 @@ class Outbox(RuleBasedStateMachine):
             self.rows[claim.id] = replace(
                 row,
                 claim=None,
+                until=None,
                 due=self.now + delay * 1000,
                 rounds=claim.quarantine_rounds,
                 settled=claim.token,
@@ -184,6 +187,7 @@ class Outbox(RuleBasedStateMachine):
                 row,
                 status="dead",
                 claim=None,
+                until=None,
                 finished=self.now,
                 due=-1,
                 takeovers=0,
@@ -197,6 +201,7 @@ class Outbox(RuleBasedStateMachine):
             self.rows[claim.id] = replace(
                 row,
                 claim=None,
+                until=None,
                 due=self.now + pause,
                 waiting=since,
                 rounds=claim.quarantine_rounds,
@@ -211,7 +216,7 @@ class Outbox(RuleBasedStateMachine):
         claimed = self.run(self.store.claim_quarantined())
         assert ([] if claimed is None else [claimed.id]) == due
         if claimed is not None:
-            row = replace(self.rows[claimed.id], claim=claimed.token, due=self.now + LEASE_MS)
+            row = replace(self.rows[claimed.id], claim=claimed.token, until=self.now + LEASE_MS)
             if begins:
                 assert self.run(self.store.begin_quarantined(claimed))
                 row = replace(row, rounds=row.rounds + 1)
@@ -241,6 +246,7 @@ class Outbox(RuleBasedStateMachine):
                 self.rows[row_id] = replace(
                     row,
                     claim=None,
+                    until=None,
                     takeovers=self._takeovers(row),
                     due=self.now + SURPLUS_MS,
                     settled=None,
@@ -268,13 +274,18 @@ class Outbox(RuleBasedStateMachine):
     @rule()
     def rescue(self) -> None:
         """What the clock left behind is due after a lease at the latest."""
-        lost = [
-            row_id for row_id, row in self.rows.items() if self._is_live(row) and row.due > self.now + 630_000
-        ]
-        assert self.run(self.store.rescue()) == len(lost)
-        for row_id in lost:
-            self.rows[row_id] = replace(self.rows[row_id], due=self.now + LEASE_MS)
-        assert all(row.due <= self.now + 630_000 for row in self.rows.values() if self._is_live(row))
+        far = self.now + 630_000
+        live = {row_id: row for row_id, row in self.rows.items() if self._is_live(row)}
+        waiting = [row_id for row_id, row in live.items() if row.due > far]
+        held = [row_id for row_id, row in live.items() if row.due <= far and (row.until or 0) > far]
+        assert self.run(self.store.rescue()) == len(waiting) + len(held)
+        for row_id in waiting:
+            self.rows[row_id] = replace(self.rows[row_id], due=self.now + LEASE_MS, until=None)
+        for row_id in held:
+            self.rows[row_id] = replace(self.rows[row_id], until=self.now + LEASE_MS)
+        assert all(
+            max(row.due, row.until or row.due) <= far for row in self.rows.values() if self._is_live(row)
+        )
 
     # Operators
 
@@ -345,7 +356,9 @@ class Outbox(RuleBasedStateMachine):
         due = [
             (row.due, row_id)
             for row_id, row in self.rows.items()
-            if self._is_live(row) and row.due <= self.now and (row.takeovers >= 5) == quarantined
+            if self._is_live(row)
+            and max(row.due, row.until or row.due) <= self.now
+            and (row.takeovers >= 5) == quarantined
         ]
         return [row_id for _, row_id in sorted(due)[:limit]]
 
@@ -367,7 +380,7 @@ class Outbox(RuleBasedStateMachine):
         for row_id in ids:
             row = self.rows[row_id]
             self.rows[row_id] = replace(
-                row, takeovers=self._takeovers(row), claim=tokens[0], due=self.now + LEASE_MS
+                row, takeovers=self._takeovers(row), claim=tokens[0], until=self.now + LEASE_MS
             )
         return ids
 
@@ -378,6 +391,7 @@ class Outbox(RuleBasedStateMachine):
             status=status,
             attempts=row.attempts + 1,
             claim=None,
+            until=None,
             takeovers=0,
             rounds=0,
             waiting=None,
@@ -412,12 +426,17 @@ class Outbox(RuleBasedStateMachine):
                 max_attempts=row.max_attempts,
                 due=row.next_attempt_at if row.finished_at is None else -1,
                 attempts=row.attempts,
-                claim=row.claim_token,
+                claim=row.claimed_by,
+                until=row.claimed_until,
                 takeovers=row.takeovers,
                 rounds=row.quarantine_rounds,
                 waiting=row.waiting_since,
                 finished=row.finished_at,
-                log=tuple(each.number for each in log if each.delivery_id == row.id),
+                # The attempt that delivers a row is kept in the row.
+                log=(
+                    *(each.number for each in log if each.delivery_id == row.id),
+                    *([] if row.delivered_started_at is None else [row.earlier_attempts + row.attempts]),
+                ),
             )
             for row in rows
         }

@@ -109,7 +109,7 @@ class TestLostTime:
                 for _ in range(2):
                     await claims.tick()
                     row = await queue.row(row_id)
-                    assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+                    assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
                     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
         assert caplog.text.count("this process stood still") == 1
 
@@ -154,7 +154,7 @@ class TestLostTime:
         await claims.tick()
         assert sent == []
         rows = [await queue.row(row_id) for row_id in ids]
-        assert {(row.status, row.attempts, row.claim_token, row.takeovers) for row in rows} == {
+        assert {(row.status, row.attempts, row.claimed_by, row.takeovers) for row in rows} == {
             ("pending", 0, None, 0)
         }
         block = False
@@ -234,7 +234,7 @@ class TestShortages:
         await claims.tick()
         for row_id in ids:
             row = await queue.row(row_id)
-            assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+            assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
             assert row.next_attempt_at > row.updated_at + 4000
         lacking = False
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")

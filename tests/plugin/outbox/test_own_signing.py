@@ -145,7 +145,7 @@ async def test_while_a_resolver_fails_its_delivery_waits(
 
         async def waits() -> Any:
             (row,) = [row for row in (await keys_and_rows(host))[1] if row.id == receipt.delivery_id]
-            return row if row.waiting_since is not None and row.claim_token is None else None
+            return row if row.waiting_since is not None and row.claimed_by is None else None
 
         row = await until(waits)
         assert (row.status, row.attempts) == ("pending", 0)
@@ -191,7 +191,7 @@ async def test_a_delivery_waits_for_a_process_that_has_its_plugin(
         async def wait() -> Any:
             rows = (await keys_and_rows(host))[1]
             return (
-                rows if all(row.waiting_since is not None and row.claim_token is None for row in rows) else None
+                rows if all(row.waiting_since is not None and row.claimed_by is None for row in rows) else None
             )
 
         rows = await until(wait)
@@ -225,7 +225,7 @@ async def test_a_kind_of_origin_of_later_contracts_waits(
         async def wait() -> Any:
             rows = (await keys_and_rows(host))[1]
             return (
-                rows if all(row.waiting_since is not None and row.claim_token is None for row in rows) else None
+                rows if all(row.waiting_since is not None and row.claimed_by is None for row in rows) else None
             )
 
         rows = await until(wait)

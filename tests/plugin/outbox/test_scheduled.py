@@ -76,4 +76,4 @@ class TestWorker:
         await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=secret).tick()
         assert (await queue.row(healthy)).status == "delivered"
         row = await queue.row(waiting)
-        assert (row.status, row.attempts, row.claim_token) == ("pending", 0, None)
+        assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)

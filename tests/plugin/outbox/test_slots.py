@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.outbox.slots import LEAST_DEMAND, Slots
+from flowactions_plugin.outbox.slots import AHEAD, LEAST_DEMAND, ClaimRequest, Slots
 
 PLACES = ["a", "b", "c"]
 
@@ -32,14 +32,14 @@ def test_rows_beyond_the_limit_of_their_destination_wait() -> None:
 
 
 def test_what_finished_since_the_last_claim_is_claimed_ahead() -> None:
-    """Ten were over while the last claim was under way: the next brings ten for the slots and ten more."""
+    """Ten were over since the last claim: the next brings ten for the slots and ten more, as there are ten slots."""
     slots: Slots[str] = Slots(10, 10)
     slots.add(slots.demand(), claimed(*"a" * 10))
     assert len(list(slots.start())) == 10
     assert slots.demand().limit == 0  # nothing finished: with slow receivers nothing is claimed ahead
     for _ in range(10):
         slots.finish("a")
-    assert slots.demand() == (20, {"a": -10})
+    assert slots.demand() == (20, {"a": -10 * AHEAD})
     assert slots.demand() == (10, {})  # counted once
 
 
@@ -58,6 +58,51 @@ def test_a_small_claim_makes_the_next_small() -> None:
     assert slots.demand().limit == LEAST_DEMAND
     slots.add(slots.demand(), claimed(*"a" * LEAST_DEMAND))
     assert slots.demand().limit == 2 * LEAST_DEMAND
+
+
+def test_a_destination_at_its_limit_is_claimed_ahead_for_several_times_what_it_has_finished() -> None:
+    """With ten in flight to it, a claim of what those ten leave free would cost more than their requests."""
+    slots: Slots[str] = Slots(100, 10)
+    slots.add(slots.demand(), claimed(*"a" * 10))
+    assert len(list(slots.start())) == 10
+    for _ in range(10):
+        slots.finish("a")
+    limit, in_flight = slots.demand()
+    assert min(limit, 10 - in_flight["a"]) == 2 * LEAST_DEMAND - 12
+    slots.add(ClaimRequest(limit, in_flight), claimed(*"a" * limit))
+    assert len(list(slots.start())) == 10
+    assert slots.waiting == limit - 10
+
+
+def test_rows_that_wait_for_their_destination_leave_the_slots_to_others() -> None:
+    """A destination that has begun to hang, with rows that wait for it, keeps no other from being claimed."""
+    slots: Slots[str] = Slots(20, 2)
+    slots.add(slots.demand(), claimed(*"a" * 16))
+    assert len(list(slots.start())) == 2
+    assert slots.waiting == 14
+    assert slots.demand() == (18, {"a": 16})
+
+
+def test_a_claim_waits_until_half_of_what_was_claimed_ahead_is_gone() -> None:
+    """A claim for each request that ends would be small, and cost more a row."""
+    slots: Slots[str] = Slots(20, 2)
+    slots.add(slots.demand(), claimed(*"a" * 10))
+    list(slots.start())
+    assert [slots.finish("a") for _ in range(6)] == [False] * 4 + [True] * 2
+
+
+def test_what_waits_too_long_is_given_back() -> None:
+    """Claimed before a time and not begun, for want of a slot or for its destination; the rest goes on."""
+    slots: Slots[str] = Slots(3, 2)
+    slots.add(slots.demand(), [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1")], 1.0)
+    assert list(slots.start()) == ["a1", "a2", "b1"]
+    slots.add(slots.demand(), [("a", "a4"), ("d", "d1")], 5.0)
+    assert sorted(slots.overdue(5.0)) == ["a3", "c1"]
+    assert slots.overdue(5.0) == []
+    assert slots.waiting == 2
+    slots.finish("a")
+    slots.finish("b")
+    assert sorted(slots.start()) == ["a4", "d1"]
 
 
 def test_what_waits_can_be_given_back() -> None:

@@ -49,7 +49,7 @@ class TestClaims:
         assert (await queue.row(row_id)).status == "pending"
         assert await queue.complete(second, FAILED, Transition("retrying", 5))
         row = await queue.row(row_id)
-        assert (row.status, row.attempts, row.takeovers, row.claim_token) == ("retrying", 1, 0, None)
+        assert (row.status, row.attempts, row.takeovers, row.claimed_by) == ("retrying", 1, 0, None)
 
     async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
         """Delivered and dead rows are done."""

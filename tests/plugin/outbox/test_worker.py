@@ -71,7 +71,7 @@ async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
     answer.set()
     await asyncio.wait({running})
     row = await queue.row(row_id)
-    assert (row.status, row.attempts, row.claim_token, sent) == ("pending", 0, None, [])
+    assert (row.status, row.attempts, row.claimed_by, sent) == ("pending", 0, None, [])
     assert [claimed.id for claimed in await queue.store.claim(1)] == [row_id]
 
 

@@ -12,7 +12,15 @@ from sqlalchemy import text
 from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
-from flowactions_plugin.storage.retention import BATCH, DAY_MS, keep_pruning, prune_all
+from flowactions_plugin.storage.retention import (
+    BATCH,
+    DAY_MS,
+    DOUBLING_SECONDS,
+    LEAST_PAUSE_SECONDS,
+    keep_pruning,
+    pause_after,
+    prune_all,
+)
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -123,6 +131,32 @@ async def test_pruning_runs_in_batches() -> None:
 
     assert await prune_all([prune]) == 2 * BATCH + 7
     assert asked == [BATCH] * 3
+
+
+def test_retention_takes_a_share_of_the_time() -> None:
+    """A tenth at first, however long a batch takes; a run that lasts takes more, up to half."""
+    assert pause_after(0.1, 0) == pytest.approx(0.9)
+    assert pause_after(1.0, DOUBLING_SECONDS) == pytest.approx(4.0)
+    assert pause_after(1.0, 10**6) == pytest.approx(1.0)
+    assert pause_after(0.0, 10**6) == LEAST_PAUSE_SECONDS
+
+
+async def test_the_pause_after_a_batch_is_by_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that the database takes long for is followed by a long pause."""
+    pauses: list[float] = []
+    monkeypatch.setattr("flowactions_plugin.storage.retention.time.monotonic", iter(range(100)).__next__)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("flowactions_plugin.storage.retention.asyncio.sleep", sleep)
+    left = [BATCH, 0]
+
+    async def prune(limit: int) -> int:
+        return left.pop(0)
+
+    assert await prune_all([prune]) == BATCH
+    assert pauses == [pytest.approx(pause_after(1, 2))]
 
 
 async def test_pruning_continues_after_an_outage(
