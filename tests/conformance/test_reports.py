@@ -17,6 +17,8 @@ from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import headline, profiles
 from flowactions_conformance.kit.report.terminal import Paint, report_text
 from flowactions_conformance.kit.report.written import COMMAND, SCHEMA, schema, write_report
+from flowactions_conformance.kit.runner import run_checks
+from tests.conformance.mutants.walks import previous_step
 
 HOSTILE = "</pre></style><script>alert(1)</script><img src=x onerror=alert(2)>&lt; \x1b[2J\r\udce9"
 
@@ -255,3 +257,14 @@ class _Tags(HTMLParser):
 def test_the_profiles_of_a_report_are_all_there_are() -> None:
     """Also those of which nothing was run."""
     assert [each.name for each in profiles(a_report())] == list(PROFILES)
+
+
+async def test_a_timeline_tells_what_the_host_sent() -> None:
+    """Requests that arrived and messages that were posted are in it, each at its time among what else happened."""
+    report = await run_checks(previous_step.factory, ["PACING-10", "EAGER-9"])  # type: ignore[attr-defined]
+    timelines = {each.id: each.timeline for each in report.results}
+    assert {moment.source for moment in timelines["PACING-10"]} == {"kit", "host", "probe", "receiver"}
+    assert any("/order, signed, event evt_" in moment.text for moment in timelines["PACING-10"])
+    assert any(moment.source == "provider" for moment in timelines["EAGER-9"])
+    for timeline in timelines.values():
+        assert [moment.at for moment in timeline] == sorted(moment.at for moment in timeline)

@@ -38,7 +38,7 @@ class Trial(Parts):
         self.check = check
         self.timeline: list[Moment] = []
         self._host = host
-        self._began = time.monotonic()
+        self._began, self._began_at = time.monotonic(), time.time()
         self._stop_listening = session.control.listen(self._reported)
 
     @property
@@ -53,8 +53,23 @@ class Trial(Parts):
         self._host = host
 
     def end(self) -> None:
-        """Has the timeline end; the check is over."""
+        """Has the timeline end; the check is over. What arrived meanwhile is added to it, each at its time."""
         self._stop_listening()
+        self.timeline += [
+            Moment(at=max(0.0, arrival.at - self._began_at), source="receiver", text=str(arrival)[:500])
+            for arrival in self.arrivals()
+        ]
+        self.timeline += [
+            Moment(
+                at=max(0.0, float(message.ts) - self._began_at),
+                source="provider",
+                text=f"post to {message.channel}: {message.text}"[:500],
+            )
+            for message in self.session.provider.messages
+            if self.token in message.text
+        ]
+        self.timeline.sort(key=lambda moment: moment.at)
+        del self.timeline[MAX_MOMENTS:]
 
     # What a check says
 

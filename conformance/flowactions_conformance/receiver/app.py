@@ -53,6 +53,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seen: int
     answer: int
 
+    def __repr__(self) -> str:
+        signed = "unsigned" if self.signature == "unsigned" else "signed"
+        return f"{self.method} {self.path}, {signed}, event {self.event_id or 'without an id'} → {self.answer}"
+
 
 class Receiver:
     """Records requests.

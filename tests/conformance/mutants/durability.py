@@ -168,6 +168,7 @@ MUTANTS = [
         "A plugin's failure is taken for one of the host.",
         changed(_rolls_back_for_a_plugin),
         kills="DURABILITY-4",
+        costly="HALT-1",
         spares="DURABILITY-3 EAGER-1 EAGER-2",
         message="rolls back or answers an error",
     ),

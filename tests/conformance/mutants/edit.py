@@ -88,6 +88,7 @@ MUTANTS = [
         "What is not available is left out, so that its author never learns why.",
         changed(_only_available),
         kills="EDIT-3",
+        costly="TASK-4",
         spares="LOAD-2 EDIT-1 EDIT-2 EDIT-4",
         message="the palette does not offer 'probe_unavailable'",
     ),

@@ -84,7 +84,7 @@ MUTANTS = [
         "Each process has a database of its own, and only the first runs tasks.",
         tasks_in_the_first,
         kills="TASK-3 SCALE-1",
-        costly="DURABILITY-1 DURABILITY-2 SCALE-2 SCALE-3 SCALE-4",
+        costly="DURABILITY-1 DURABILITY-2 EAGER-8 SCALE-2 SCALE-3 SCALE-4",
         spares="LOAD-1 TASK-1",
         message="not all of 200 webhooks that were queued in two processes have arrived",
     ),
