@@ -257,7 +257,7 @@ def rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Selec
     waits = (LIVE, outbox.c.next_attempt_at > longest)
     oldest = (
         select(outbox.c.id, outbox.c.claimed_until)
-        .where(LIVE)
+        .where(LIVE, outbox.c.next_attempt_at <= longest)
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(inline(RESCUED_CLAIMS))
         .subquery("oldest")

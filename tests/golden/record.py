@@ -291,7 +291,7 @@ def _cell(column: str, value: Any) -> Any:
         return f"<{column}>"
     if column == "id" and isinstance(value, str) and not re.fullmatch(r"[0-9a-f-]{36}", value):
         return "<id>"
-    if column == "duration_ms":
+    if column.endswith("duration_ms"):
         return "<ms>"
     return value.decode() if isinstance(value, bytes) else value
 
