@@ -22,6 +22,11 @@ NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """``verify=`` of clients that only talk to loopback: loading certificates takes 25 ms of processor time each time."""
 
 
+KEEP_ALIVE_SECONDS: Final = 3600
+"""How long an idle connection is kept. The server's own five seconds would end some connections just as a client sends its
+next request, on a machine that is slow enough: that request would fail, and the host be blamed."""
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,7 +70,13 @@ async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterato
     """
     listener = listener or listen()
     config = uvicorn.Config(
-        app, interface="asgi3", lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=5
+        app,
+        interface="asgi3",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=5,
     )
     server = _Server(config)
     running = asyncio.create_task(_run(server, listener))

@@ -24,6 +24,19 @@ async def test_an_app_is_served_with_its_lifespan_until_the_block_ends() -> None
             await client.get(url)
 
 
+async def test_an_idle_connection_is_kept() -> None:
+    """A client that pauses for longer than servers usually wait finds its connection as it was."""
+    ports = set[int]()
+    limits = httpx.Limits(keepalive_expiry=None)
+    async with serve(Litestar()) as url, httpx.AsyncClient(timeout=60, limits=limits) as client:
+        for pause in (6, 0):
+            answer = await client.get(url)
+            assert answer.status_code == 404
+            ports.add(answer.extensions["network_stream"].get_extra_info("client_addr")[1])
+            await asyncio.sleep(pause)
+    assert len(ports) == 1
+
+
 async def test_an_app_that_cannot_start_is_an_error() -> None:
     """A failing start is not silence."""
 
