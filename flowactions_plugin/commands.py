@@ -72,7 +72,8 @@ def _loop_factory(command: str) -> Callable[[], asyncio.AbstractEventLoop] | Non
         import uvloop  # noqa: PLC0415  optional
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def _status(exc: FlowActionsError) -> int:

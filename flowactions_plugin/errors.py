@@ -15,6 +15,10 @@ FlowActionsError (of the contract)
 ├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
 ├── EgressRefused          a rule forbids sending to this URL or address
 ├── SendFailed             a receiver gave no answer; the message says why
+│   ├── Unread             it can have read nothing of the request; of egress.connection
+│   ├── NotHttp            what it answered is not HTTP; of egress.response_reader
+│   ├── Unresolved         its name has no address; of egress.dialer
+│   └── TunnelRefused      the egress proxy opened no tunnel to it; of egress.tunnel
 ├── BodyInvalid            a webhook body is not JSON
 ├── TooLarge               a webhook is larger than allowed; the message says which part
 │   ├── BodyTooLarge       its body

@@ -81,11 +81,11 @@ class StallMonitor:
         waiting = self._alarms.get(number)
         if waiting is None:
             waiting = self._alarms[number] = set()
-            loop.call_at(number * ALARM_SECONDS, self._ring, number)
+            loop.call_at(number * ALARM_SECONDS, self._check_due, number)
         waiting.add(deadline)
         return waiting
 
-    def _ring(self, number: int) -> None:
+    def _check_due(self, number: int) -> None:
         for deadline in self._alarms.pop(number):
             deadline.check()
 

@@ -14,12 +14,13 @@ from flowactions_plugin.egress.attempt import Progress
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.resources import SHORTAGES
+from flowactions_plugin.errors import SendFailed
 
 ATTEMPT_DELAY_SECONDS: Final = 0.25
 """After this time without a connection the next address is dialled, too (RFC 8305 §5)."""
 
 
-class Unresolved(Exception):
+class Unresolved(SendFailed):
     """A name has no address; the cause says why."""
 
     def __init__(self, cause: OSError) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import httptools
 
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES
+from flowactions_plugin.errors import SendFailed
 
 MAX_LINE_BYTES: Final = 8190
 """One header line, or the status line."""
@@ -24,7 +25,7 @@ _START: Final = b"HTTP/"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
-class NotHttp(Exception):
+class NotHttp(SendFailed):
     """The bytes are not an HTTP response, or one beyond the limits; the message says what is wrong."""
 
 

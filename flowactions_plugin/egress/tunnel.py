@@ -6,9 +6,10 @@ import asyncio
 from typing import cast
 
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
+from flowactions_plugin.errors import SendFailed
 
 
-class TunnelRefused(Exception):
+class TunnelRefused(SendFailed):
     """The proxy did not open the tunnel; the message says why, for the log."""
 
 

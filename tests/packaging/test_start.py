@@ -26,20 +26,7 @@ OWN = {"flowactions_hookspecs", "flowactions_plugin", "flowactions_conformance"}
 CONTRACT = {"msgspec", "pluggy", "typing_extensions"}
 """What the contract may import."""
 
-TRANSPORT = {
-    *(
-        "aiohappyeyeballs",
-        "aiohttp",
-        "aiosignal",
-        "attr",
-        "attrs",
-        "frozenlist",
-        "multidict",
-        "propcache",
-        "yarl",
-    ),
-    *("httptools", "uvloop"),
-}
+TRANSPORT = {"httptools", "uvloop"}
 """What sends requests."""
 
 WORKER = {*CONTRACT, *TRANSPORT, "greenlet", "idna", "sqlalchemy"}
@@ -48,6 +35,8 @@ DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 NEVER = (
     "litestar",
     "alembic",
+    "aiohttp",
+    "yarl",
     "httpx",
     "svix",
     "slack_sdk",
