@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from flowactions_plugin.egress.destination import Destination, parse_destination
@@ -95,6 +96,8 @@ class EgressGuard:
         self._development = development
         self._allow = tuple(allow)
         self._resolve = resolve
+        # The rules do not change, and going through them costs more than the rest of an enqueue's checks.
+        self._verdict = lru_cache(maxsize=4096)(self._judged)
 
     def refusal(self, address: Address) -> str | None:
         """Return the rule that forbids an address; ``None`` when none does."""
@@ -128,17 +131,23 @@ class EgressGuard:
         Raises:
             EgressRefused: a rule forbids it; the message names both.
         """
+        message = self._verdict(text)
+        if message is not None:
+            raise EgressRefused(message)
+
+    def _judged(self, text: str) -> str | None:
+        """Return why an address is refused; ``None`` when it is not."""
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
-            raise EgressRefused(f"{text!r} is not an address.") from None
+            return f"{text!r} is not an address."
         rule = self.refusal(address)
         if rule is None:
-            return
+            return None
         message = f"Requests to {address} are not allowed ({rule})."
         if not self._development and self._rule(address, development=True) is None:
             message += _HOW_TO_ALLOW
-        raise EgressRefused(message)
+        return message
 
     async def validate(self, url: str) -> Destination:
         """Parse a URL for a transport that checks the addresses that it dials.
