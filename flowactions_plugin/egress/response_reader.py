@@ -53,7 +53,7 @@ class Headers(Mapping[str, str]):
     @cached_property
     def _found(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for line in self._head.decode("latin-1").lstrip("\r\n").split("\r\n")[1:]:
+        for line in self._head.decode("latin-1").split("\r\n")[1:]:
             name, colon, value = line.partition(":")
             if colon:
                 found.setdefault(name.strip().lower(), value.strip(" \t"))
@@ -80,6 +80,7 @@ class ResponseReader:
     __slots__ = (
         "_body_bytes",
         "_chunked",
+        "_empty_bytes",
         "_ended",
         "_head",
         "_head_only",
@@ -102,7 +103,7 @@ class ResponseReader:
         self.body = self._head = self._tail = b""
         self.complete = self.clean = False
         self._head_only = head_only
-        self.interim = self._rest_bytes = self._body_bytes = 0
+        self.interim = self._empty_bytes = self._rest_bytes = self._body_bytes = 0
         self._chunked = self._ended = self._keep_alive = self._surplus = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -130,10 +131,13 @@ class ResponseReader:
 
     def _feed_head(self, data: bytes) -> bytes:
         """Take bytes of a head; return those that are after it."""
+        if not self._head:
+            data = self._without_empty_lines(data)
         before, self._head = len(self._head), self._head + data
-        self._check_start()
+        if not self._head.startswith(_START[: len(self._head)]):
+            raise NotHttp("it does not begin with HTTP/")
         # The empty line that ends it may have begun in the bytes before.
-        end = self._head.find(_END_OF_HEAD, max(before - 3, len(self._head) - len(self._head.lstrip(b"\r\n"))))
+        end = self._head.find(_END_OF_HEAD, max(0, before - 3))
         rest = b""
         if end >= 0:
             size = end + len(_END_OF_HEAD)
@@ -164,12 +168,13 @@ class ResponseReader:
             return True
         return b"\r\ncontent-length:" in head and Headers(self._head)["content-length"] != "0"
 
-    def _check_start(self) -> None:
-        """Check that a head is one of HTTP; empty lines before it are passed over, and count as bytes of it."""
-        if not self._head.startswith(_START):
-            start = self._head.lstrip(b"\r\n")[: len(_START)]
-            if not _START.startswith(start):
-                raise NotHttp("it does not begin with HTTP/")
+    def _without_empty_lines(self, data: bytes) -> bytes:
+        """Pass over empty lines before a head, of which there may be as many bytes as of a head."""
+        found = data.lstrip(b"\r\n")
+        self._empty_bytes += len(data) - len(found)
+        if self._empty_bytes > MAX_HEAD_BYTES:
+            raise NotHttp(f"more than {MAX_HEAD_BYTES} bytes of empty lines came before it")
+        return found
 
     def _check_size(self, before: int) -> None:
         """Check the length of the head so far, and of the lines in what was added to it."""

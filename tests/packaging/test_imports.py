@@ -30,7 +30,7 @@ def test_the_plugin_knows_a_host_by_the_contract_only() -> None:
     names = {requirement.partition("[")[0].partition(">")[0] for requirement in wanted}
     others = imported(ROOT / PLUGIN) - set(sys.stdlib_module_names) - {PLUGIN}
     assert CONTRACT in others
-    owners = {name: packages_distributions().get(name, []) for name in others - {CONTRACT}}
+    owners = {name: packages_distributions().get(name, [name]) for name in others - {CONTRACT}}
     strangers = {
         name for name, dists in owners.items() if not {dist.lower().replace("_", "-") for dist in dists} & names
     }
