@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmarks.field import HOST, ROOT, running
+from tests.benchmarks.field import ROOT, running
 
 LOOPS = ("asyncio", "uvloop")
 
@@ -25,7 +26,7 @@ _LAUNCHER = Path(__file__).with_name("from_tree.py")
 class Tree(NamedTuple):
     """A source tree, run by this environment's Python with this environment's libraries.
 
-    Of the tree itself are its packages, its migrations, and of its benchmarks ``field.fill``, ``field.host`` and the
+    Of the tree itself are its packages, its migrations, and of its benchmarks ``field.fill``, ``field.HOST`` and the
     module ``steady``: databases are made and filled by the code that then delivers from them.
 
     Attributes:
@@ -36,10 +37,19 @@ class Tree(NamedTuple):
     folder: Path
     loop: str | None = None
 
+    @property
+    def host(self) -> str:
+        """The host of its workers, which is not the same in all revisions."""
+        source = (self.folder / "tests" / "benchmarks" / "field.py").read_text()
+        found = re.search(r'^HOST = "(.+)"$', source, re.MULTILINE)
+        if found is None:
+            raise RuntimeError(f"the benchmarks of {self.folder} name no host for workers")
+        return found[1]
+
     def worker(self, settings: Mapping[str, str]) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """Run ``flowactions worker``."""
         hidden = ["--without", "uvloop"] if self.loop == "asyncio" else []
-        arguments = ["flowactions_plugin.cli", "--log-level", "error", "worker", "--host", HOST]
+        arguments = ["flowactions_plugin.cli", "--log-level", "error", "worker", "--host", self.host]
         return running(self._command(*arguments, hidden=hidden), self._environment(settings), self.folder)
 
     def fill(self, url: str, rows: int, receivers: Sequence[str]) -> None:

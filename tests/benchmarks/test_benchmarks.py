@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks.field import HOST
 from tests.benchmarks.processor import parent_of, tree_seconds
+from tests.benchmarks.revisions import Tree
 from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +158,15 @@ class TestProcessorTime:
                 assert with_it - without_it >= 0.2  # this process goes on between the two
             finally:
                 process.kill()
+
+
+def test_a_tree_has_its_own_host(tmp_path: Path) -> None:
+    """Workers of another revision run with the host that its benchmarks name."""
+    field = tmp_path / "tests" / "benchmarks" / "field.py"
+    field.parent.mkdir(parents=True)
+    field.write_text('ROOT = 1\nHOST = "shop:host"\n')
+    assert Tree(tmp_path).host == "shop:host"
+    assert Tree(ROOT).host == HOST
 
 
 class TestFromTree:
