@@ -14,7 +14,7 @@ log = logging.getLogger("flowactions.outbox")
 
 CHANNEL: Final = "flowactions_outbox"
 
-DEBOUNCE_SECONDS: Final = 0.02
+DEBOUNCE_SECONDS: Final = 0.005
 """The least time between two notifications: one for each enqueue would limit how many there can be."""
 
 RELISTEN_SECONDS: Final = 5.0
