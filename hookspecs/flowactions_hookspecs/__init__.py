@@ -62,7 +62,14 @@ from flowactions_hookspecs.request import Request, ScopeRequest
 from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.schema import config_schema
 from flowactions_hookspecs.tasks import BackgroundTask
-from flowactions_hookspecs.webhooks import Delivery, Header, OutboundWebhook, PreparedWebhook, Receipt
+from flowactions_hookspecs.webhooks import (
+    Delivery,
+    DeliveryAlert,
+    Header,
+    OutboundWebhook,
+    PreparedWebhook,
+    Receipt,
+)
 
 if typing.TYPE_CHECKING:
     from flowactions_hookspecs.openapi import OPENAPI_COMPONENTS
@@ -91,6 +98,7 @@ __all__ = [
     "DashboardPrincipal",
     "Deferred",
     "Delivery",
+    "DeliveryAlert",
     "Eager",
     "ExperienceTriggerRef",
     "Firing",

@@ -202,7 +202,12 @@ class FlowActions(Editing):
         check_walk(walk)
         check_node(node)
         if node.type not in self.node_types:
-            log.error("no plugin offers node type %r of node %r", node.type, node.id)
+            log.error(
+                "no plugin offers node type %r of node %r",
+                node.type,
+                node.id,
+                extra={"event": "node.unknown_type"},
+            )
             problem = unknown_type(node.type)
             return NodeResult(node_id=node.id, status="failed", reason=problem.code, message=problem.message)
         try:
@@ -210,7 +215,9 @@ class FlowActions(Editing):
         except TransactionInvalid:
             raise
         except Exception:
-            log.exception("node %r of type %r failed in its plugin", node.id, node.type)
+            log.exception(
+                "node %r of type %r failed in its plugin", node.id, node.type, extra={"event": "node.failed"}
+            )
             return plugin_failed(node.id)
 
     async def advance(
@@ -242,7 +249,7 @@ class FlowActions(Editing):
         except TransactionInvalid:
             raise
         except Exception:
-            log.exception("the runtime failed to advance a run")
+            log.exception("the runtime failed to advance a run", extra={"event": "runtime.advance_failed"})
             return Advanced(state="unavailable")
 
     async def dispatch(
@@ -275,7 +282,11 @@ class FlowActions(Editing):
         check_firing(firing)
         kind = self._core.logic_action_types.get(action_type)
         if kind is None:
-            log.error("no plugin offers logic action type %r", action_type)
+            log.error(
+                "no plugin offers logic action type %r",
+                action_type,
+                extra={"event": "logic_action.unknown_type"},
+            )
             message = f"No installed plugin offers the logic action type {action_type!r}."
             return Receipt(status="failed", reason="unknown_action_type", message=message)
         try:
@@ -283,7 +294,11 @@ class FlowActions(Editing):
         except TransactionInvalid:
             raise
         except Exception:
-            log.exception("logic action of type %s failed in its plugin", action_type)
+            log.exception(
+                "logic action of type %s failed in its plugin",
+                action_type,
+                extra={"event": "logic_action.failed"},
+            )
             return Receipt(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
     async def enqueue(self, webhook: OutboundWebhook, transaction: AsyncConnection | None = None) -> Receipt:

@@ -48,7 +48,9 @@ class Editing:
         try:
             return tuple(returned(each, ConfigProblem, "check") for each in await node_type.check(draft))
         except Exception:
-            log.exception("node type %s failed to check a draft", node_type.name)
+            log.exception(
+                "node type %s failed to check a draft", node_type.name, extra={"event": "draft.check_failed"}
+            )
             return (ConfigProblem(code="plugin_error", message=PLUGIN_ERROR_MESSAGE, severity="warning"),)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
@@ -76,7 +78,11 @@ class Editing:
         try:
             return returned(await node_type.preview(_masked(draft, node_type), walk), Preview, "preview")
         except Exception:
-            log.exception("node type %s failed to preview a draft", node_type.name)
+            log.exception(
+                "node type %s failed to preview a draft",
+                node_type.name,
+                extra={"event": "draft.preview_failed"},
+            )
             return Preview(problems=(ConfigProblem(code="plugin_error", message=PLUGIN_ERROR_MESSAGE),))
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
@@ -99,7 +105,11 @@ class Editing:
         try:
             return returned(await self._core.runtime.test(draft, walk), TestOutcome, "the runtime")
         except Exception:
-            log.exception("a test of node type %s failed unexpectedly", draft.node.type)
+            log.exception(
+                "a test of node type %s failed unexpectedly",
+                draft.node.type,
+                extra={"event": "node_test.failed"},
+            )
             return TestOutcome(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
 

@@ -14,7 +14,7 @@ from flowactions_hookspecs.logic import LogicAction
 from flowactions_hookspecs.nodes import Advanced, Node, Walk
 from flowactions_hookspecs.origins import LogicActionRef, Origin
 from flowactions_hookspecs.request import Request
-from flowactions_hookspecs.webhooks import Delivery
+from flowactions_hookspecs.webhooks import Delivery, DeliveryAlert
 
 if TYPE_CHECKING:
     from httpx import AsyncBaseTransport
@@ -174,6 +174,13 @@ class Host(ABC):
 
         Called after the outcome is written, once by the worker that wrote it; a worker that is killed in
         between does not call. What it raises is logged, and it may take five seconds.
+        """
+
+    async def delivery_alert(self, alert: DeliveryAlert) -> None:
+        """Learns that a destination fails, or works again, for example to page somebody. Without it, nobody is told.
+
+        Called once for each, by one of the workers. What it raises is logged, and it may take five seconds; a worker
+        that is killed in between does not call.
         """
 
     async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:

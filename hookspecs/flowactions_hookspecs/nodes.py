@@ -162,7 +162,7 @@ class NodeType(ContractStruct, frozen=True, kw_only=True):
         ui_schema: the uiSchema of react-jsonschema-form that goes with it.
         pickers: field name → path of a route that lists the field's choices as a `PickerPage`.
         template_variables: variable name → what it stands for, for fields that the ``ui_schema`` marks with
-            ``"ui:options": {"templates": true}``.
+            ``"ui:options": {"templates": true}``. Fields that hold JSON are marked with ``"language": "json"``.
         secret_fields: names of config fields that hold secrets: masked in previews, never recorded.
         check: ``await check(draft)`` returns what is wrong with a config while an author edits it.
         preview: ``await preview(draft, walk)`` returns what would leave; nothing is sent or written. Secret fields of

@@ -68,6 +68,7 @@ class Supervisor:
                 "background task %s did not stop within %s s and was left behind",
                 task.name,
                 task.drain_seconds,
+                extra={"event": "task.left_behind"},
             )
 
     async def _keep_running(self, task: BackgroundTask) -> None:
@@ -79,18 +80,26 @@ class Supervisor:
                 await task.run()
                 if is_being_cancelled():
                     return
-                log.error("background task %s returned before it was cancelled", task.name)
+                log.error(
+                    "background task %s returned before it was cancelled",
+                    task.name,
+                    extra={"event": "task.returned"},
+                )
             except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
-                log.exception("background task %s was cancelled from within", task.name)
+                log.exception(
+                    "background task %s was cancelled from within", task.name, extra={"event": "task.cancelled"}
+                )
             except Exception:
-                log.exception("background task %s crashed", task.name)
+                log.exception("background task %s crashed", task.name, extra={"event": "task.crashed"})
                 if is_being_cancelled():
                     return
             crashes = 1 if clock() - started >= SETTLED_SECONDS else crashes + 1
             delay = self._delay(crashes)
-            log.warning("background task %s restarts in %s s", task.name, delay)
+            log.warning(
+                "background task %s restarts in %s s", task.name, delay, extra={"event": "task.restarts"}
+            )
             await asyncio.sleep(delay)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowactions_hookspecs.base import ContractStruct
@@ -119,3 +120,24 @@ class Delivery(ContractStruct, frozen=True, kw_only=True):
     attempts: int
     status_code: int | None = None
     error: str | None = None
+
+
+class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
+    """A destination that fails, or works again.
+
+    Args:
+        organization_id: the tenant whose deliveries it concerns.
+        destination: scheme, host and port.
+        kind: ``failing``: all attempts have failed for an hour, or twenty in a row; ``recovered``: one has succeeded
+            since.
+        failing_since: the first failure since the last success, with time zone; ``None`` for a recovery.
+        failures: how many in a row; 0 for a recovery.
+        last_error: the kind of the last failure, for example ``http_5xx`` or ``timeout``.
+    """
+
+    organization_id: str
+    destination: str
+    kind: Literal["failing", "recovered"]
+    failing_since: datetime | None = None
+    failures: int = 0
+    last_error: str | None = None

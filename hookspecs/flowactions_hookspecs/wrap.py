@@ -98,7 +98,10 @@ class Wrapped:
             if "app" in scope:
                 own[_HOST_APP] = scope["app"]
         except Exception:
-            log.exception("a request could not be routed, and is passed on to the app")
+            log.exception(
+                "a request could not be routed, and is passed on to the app",
+                extra={"event": "wrap.routing_failed"},
+            )
             return None
         return own
 

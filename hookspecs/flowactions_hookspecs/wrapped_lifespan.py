@@ -94,7 +94,11 @@ class WrappedLifespan:
     async def _app_stopped(self, message: Message) -> None:
         if self._start_error is not None:
             if message["type"] == "lifespan.shutdown.failed":
-                log.error("after that, the app could not be stopped: %s", message.get("message", ""))
+                log.error(
+                    "after that, the app could not be stopped: %s",
+                    message.get("message", ""),
+                    extra={"event": "wrap.app_not_stopped"},
+                )
             await self._say_start_failed()
             return
         await self._stop()  # a no-op, unless the app stops of itself
@@ -146,16 +150,18 @@ class WrappedLifespan:
         try:
             await self._plugins.stop()
         except Exception as exc:
-            log.exception("the plugins could not be stopped")
+            log.exception("the plugins could not be stopped", extra={"event": "wrap.plugins_not_stopped"})
             self._stop_failure = f"the plugins could not be stopped: {type(exc).__name__}: {exc}"
 
     def _log_no_lifespan(self, exc: Exception) -> None:
         if self._startup_received:
             log.warning(
-                "the app's lifespan failed without an answer; the app is served without it", exc_info=exc
+                "the app's lifespan failed without an answer; the app is served without it",
+                exc_info=exc,
+                extra={"event": "wrap.app_lifespan_failed"},
             )
         else:
-            log.debug("the app has no lifespan: %r", exc)
+            log.debug("the app has no lifespan: %r", exc, extra={"event": "wrap.no_lifespan"})
 
 
 class _Held:
@@ -208,7 +214,10 @@ class _Held:
             try:
                 await self._stopping.wait()
             except asyncio.CancelledError:
-                log.error("the plugins' lifespan was ended before the server's; it can be entered again")  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "the plugins' lifespan was ended before the server's; it can be entered again",
+                    extra={"event": "wrap.lifespan_ended_early"},
+                )
                 raise
 
 
