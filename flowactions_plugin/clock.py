@@ -26,8 +26,12 @@ _LEASE_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 def to_iso(milliseconds: int) -> str:
     """Returns a stored time (Unix milliseconds) as ISO 8601 in UTC."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_utc(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def to_utc(milliseconds: int) -> datetime:
+    """Returns a stored time (Unix milliseconds) as a time of the calendar, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 ID_PATTERN: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -37,6 +41,11 @@ ID_PATTERN: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 def is_id(text: str) -> bool:
     """Returns whether a text has an id's form."""
     return re.match(ID_PATTERN, text) is not None and len(text) == 36
+
+
+def id_time(text: str) -> int | None:
+    """Returns when an id of `new_id` was made, in Unix milliseconds; ``None`` for any other text."""
+    return int(text[:8] + text[9:13], 16) if is_id(text) and text[14] == "7" else None
 
 
 def new_id(now: float) -> str:
@@ -49,3 +58,20 @@ def new_id(now: float) -> str:
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(UUID(int=value & (1 << 128) - 1))
+
+
+def id_at(milliseconds: int, *, last: bool = False) -> str:
+    """Returns the least id of a time, or the greatest: what was made before it has a smaller one.
+
+    Args:
+        milliseconds: Unix milliseconds; a time that no id can hold becomes the next that one can.
+        last: whether the greatest is wanted.
+    """
+    moment = max(0, min(milliseconds, (1 << 48) - 1))
+    rest = 0x7FFF_BFFF_FFFF_FFFF_FFFF if last else 0x7000_8000_0000_0000_0000
+    return str(UUID(int=moment << 80 | rest))
+
+
+def time_of(row_id: str) -> int:
+    """Returns when an id was made, Unix milliseconds."""
+    return UUID(row_id).int >> 80

@@ -33,8 +33,12 @@ FlowActionsError (of the contract)
 ├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
 ├── EventInvalid           an authentic request does not hold a valid event
 ├── HandlerFailed          the host could not handle an auth event
+├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
+├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
+│   └── SetChanged         its rows are others than those that were shown
 ├── JSONInvalid            a request's body is not JSON that all parsers read alike
 ├── Problem                an answer other than success; of http.problems
+├── SignInNeeded           nobody is signed in who may see an operator page; of operate.pages.guard
 └── CannotRun              the command line cannot be used
 
 A class that needs more than a message is defined in the module named here; all others are defined below.
@@ -159,6 +163,26 @@ class EventInvalid(FlowActionsError):
 
 class HandlerFailed(FlowActionsError):
     """The host could not handle the event; the cause says why."""
+
+
+class FilterInvalid(FlowActionsError):
+    """A field of a search cannot be read.
+
+    Attributes:
+        field: its name, as it was given.
+    """
+
+    def __init__(self, message: str | None = None, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ActionInvalid(FlowActionsError):
+    """A bulk action or a pause cannot be made as it is asked for."""
+
+
+class SetChanged(ActionInvalid):
+    """The rows are others than those that were shown: look at them again."""
 
 
 class JSONInvalid(FlowActionsError):

@@ -66,7 +66,7 @@ def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
 
 
 def _invalid(message: str) -> HostAnswerInvalid:
-    log.error("%s", message)
+    log.error("%s", message, extra={"event": "host.answer_invalid"})
     return HostAnswerInvalid(message)
 
 

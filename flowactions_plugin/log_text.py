@@ -1,4 +1,4 @@
-"""Escapes external text for a line of the log."""
+"""Escapes external text for a line of the log, a terminal or a page."""
 
 from __future__ import annotations
 
@@ -23,12 +23,23 @@ def printable(text: object, *, message: bool = False) -> str:
     shown = str(text)
     if len(shown) > limit:
         shown = f"{shown[:limit]}…"
-    if shown.isprintable():
-        return shown
+    if message and not shown.isprintable():
+        return "".join(character if character.isprintable() else " " for character in shown)
+    return escaped(shown)
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""Return a text with escapes such as ``\x1b`` for all that is not printable, of any length.
+
+    Args:
+        text: from outside.
+        keep: characters that are left as they are.
+    """
+    if text.isprintable():
+        return text
     return "".join(
-        character if character.isprintable() else " " if message else _escaped(character) for character in shown
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
     )
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -9,7 +9,8 @@ _ORIGIN: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?",
     re.ASCII | re.IGNORECASE,
 )
-_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+"""The ports of URLs that name none."""
 
 
 def parse_origin(text: str) -> str | None:
@@ -25,8 +26,8 @@ def parse_origin(text: str) -> str | None:
     scheme, host, port = found["scheme"].lower(), found["host"].lower(), found["port"]
     if port is not None and not 0 < int(port) < 65536:
         return None
-    number = None if port is None else str(int(port))
-    return f"{scheme}://{host}" if number in {None, _DEFAULT_PORTS[scheme]} else f"{scheme}://{host}:{number}"
+    number = None if port is None else int(port)
+    return f"{scheme}://{host}" if number in {None, DEFAULT_PORTS[scheme]} else f"{scheme}://{host}:{number}"
 
 
 def origin_of(url: str) -> str | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from litestar import Router
 
 from flowactions_hookspecs import FlowActions, Host
 from flowactions_plugin.chat.routes import chat_router
-from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.service import Chat, keys_of
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.health.readiness import Health
+from flowactions_plugin.health.routes import health_router
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.inbound.routes import auth_events_router
@@ -18,10 +21,19 @@ from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router
+from flowactions_plugin.operate.actions import Actions
+from flowactions_plugin.operate.pages.parts import Parts
+from flowactions_plugin.operate.pages.rendering import Renderer
+from flowactions_plugin.operate.pages.routes import pages_routers
+from flowactions_plugin.operate.pages.sessions import Sessions
+from flowactions_plugin.operate.pauses import Pauses
+from flowactions_plugin.operate.queries import OperatorQueries
 from flowactions_plugin.origins import origin_of
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.routes import outbox_router
 from flowactions_plugin.settings import Settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 
 class Served(NamedTuple):
@@ -36,6 +48,9 @@ class Served(NamedTuple):
         queries: the outbox, for operators.
         enqueuer: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
+        database: what the operator pages show and change.
+        telemetry: counts inbound requests.
+        health: says whether this process can work.
     """
 
     host: Host
@@ -46,6 +61,9 @@ class Served(NamedTuple):
     queries: OutboxQueries
     enqueuer: Enqueuer
     auth_events: AuthEvents
+    database: Database
+    telemetry: Telemetry
+    health: Health
 
     def __repr__(self) -> str:
         return "Served(…)"
@@ -57,13 +75,36 @@ def build(served: Served) -> Sequence[Router]:
     own = origin_of(settings.public_url or "")
     origins = [*settings.dashboard_origins, *([own] if own else [])]
     guard = RouteGuard(host, origins, served.is_running)
+    database = served.database
+    pages = Parts(
+        OperatorQueries.of(database, settings),
+        Actions(database),
+        Pauses(database),
+        Renderer(),
+        database.clock,
+        settings.undo_seconds,
+    )
     dashboard_url = (settings.public_url or "") + settings.connections_path
+    login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
         outbox_router(guard, served.queries),
         nodes_router(guard, served.actions),
-        chat_router(host, guard, served.chat, dashboard_url),
+        chat_router(host, guard, served.chat, dashboard_url, served.telemetry),
         logic_router(host, guard, served.enqueuer),
         auth_events_router(
-            guard, served.auth_events, Verifier(settings.auth_secrets) if settings.auth_secrets else None
+            guard,
+            served.auth_events,
+            Verifier(settings.auth_secrets) if settings.auth_secrets else None,
+            served.telemetry,
         ),
+        *pages_routers(
+            host,
+            pages,
+            Sessions(partial(keys_of, settings, database), database.clock),
+            served.is_running,
+            origins=[own] if own else [],
+            secure=(settings.public_url or "").startswith("https:"),
+            login_url=login_url,
+        ),
+        health_router(served.health),
     ]

@@ -14,11 +14,13 @@ from flowactions_hookspecs import (
     LogicActionType,
     NodeType,
     Runtime,
+    provides,
 )
-from flowactions_plugin.chat.oauth import CHANNELS_PATH, MEMBERS_PATH
+from flowactions_plugin.chat.paths import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.health.readiness import Health
 from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
@@ -30,6 +32,14 @@ from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
+from flowactions_plugin.operate import fleet
+from flowactions_plugin.operate.engine import keep_acting
+from flowactions_plugin.operate.gauges import Gauges
+from flowactions_plugin.operate.monitor import Monitor
+from flowactions_plugin.operate.pauses import keep_parking
+from flowactions_plugin.operate.queries import OperatorQueries
+from flowactions_plugin.operate.retention_store import prune_actions, prune_audit
+from flowactions_plugin.operate.statistics_store import StatisticsStore
 from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.keys import IdempotencyKeys
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
@@ -38,6 +48,7 @@ from flowactions_plugin.outbox.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from litestar import Router
@@ -63,18 +74,29 @@ class Services:
         self._actions = actions
         # Tests give their hosts other times.
         self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
+        # Tests give their hosts providers of OpenTelemetry's of their own: the global ones are set once in a process.
+        self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
         self._settings = settings_of(host)
         self._database = Database(self._settings.database_url, lambda: host.database)
         self._chat = build_chat(self._settings, self._database, actions.prefix)
-        self._delivery = OutboxService(host, self._settings, self._database, timing, self._secret_source)
+        self._delivery = OutboxService(
+            host,
+            self._settings,
+            self._database,
+            timing,
+            self._secret_source,
+            observer=self._monitor(),
+            telemetry=self._telemetry,
+        )
         self._outbox = self._delivery.outbox
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
+        self._statistics = StatisticsStore(self._database)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         chat_drafts = ChatDrafts(self._chat)
         webhook_drafts = WebhookDrafts(self._outbox, self._delivery.guard)
         self._nodes = (
             chat_message.node_type(
-                chat_message.ChatMessageNode(messenger),
+                chat_message.ChatMessageNode(messenger, self._telemetry),
                 CHAT_PICKERS,
                 self._chat if isinstance(self._chat, NotConfigured) else None,
                 chat_drafts.check,
@@ -84,7 +106,7 @@ class Services:
         )
         # Those of all plugins are known when all are loaded.
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)
-        self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host)
+        self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host, self._telemetry)
         self._calls = CallStore(self._database, self._keys)
         tests = NodeTests(
             self._pacing.reach,
@@ -99,6 +121,10 @@ class Services:
 
     def __repr__(self) -> str:
         return "Services(…)"
+
+    def _monitor(self) -> Monitor:
+        alerted = self._host.delivery_alert if provides(self._host, "delivery_alert") else None
+        return Monitor(self._database, self._settings.delivery, self._settings.slots, alerted)
 
     def _secret_source(self) -> SecretSource:
         secrets = self._actions.signing_secrets
@@ -127,6 +153,9 @@ class Services:
                 queries=self._delivery.queries,
                 enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
+                database=self._database,
+                telemetry=self._telemetry,
+                health=Health(self._database, lambda: self._is_running),
             )
         )
 
@@ -140,15 +169,20 @@ class Services:
         return await self._chat.connections.organization_deleted(organization_id, connection)
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
-        """Returns what runs inside the host: everything, or nothing when ``flowactions worker`` does it."""
-        return self.worker_tasks() if self._settings.host_worker else []
+        """Returns what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
+        return [*(self.worker_tasks() if self._settings.host_worker else []), self._gauges_task()]
 
     def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
         """Returns what `background_tasks` does not hold: ``flowactions worker`` runs it."""
-        return [] if self._settings.host_worker else self.worker_tasks()
+        return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
+
+    def _gauges_task(self) -> BackgroundTask:
+        queries = OperatorQueries.of(self._database, self._settings)
+        gauges = Gauges(self._telemetry.meters, queries, self._delivery.recorded.in_flight)
+        return BackgroundTask(name="flowactions gauges", run=gauges.keep_reading)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Returns the delivery worker, the recovery of deferred nodes whose leases expired, and retention."""
+        """Returns what delivers, recovers deferred nodes whose leases expired, acts, pauses, and removes old rows."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(
@@ -157,6 +191,8 @@ class Services:
                 drain_seconds=self._timing.lease_seconds,
             ),
             BackgroundTask(name="flowactions pacing", run=partial(keep_recovering, self._pacing)),
+            BackgroundTask(name="flowactions actions", run=partial(keep_acting, self._database)),
+            BackgroundTask(name="flowactions pauses", run=partial(keep_parking, self._database)),
             BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
         ]
 
@@ -170,7 +206,12 @@ class Services:
             partial(self._deferred.prune_halted, kept),
             partial(inbound_store.prune, self._database, kept),
             self._keys.prune,
+            self._statistics.prune,
+            partial(self._statistics.prune_destinations, kept),
+            partial(fleet.prune, self._database),
             self._calls.prune_rates,
+            partial(prune_audit, self._database),
+            partial(prune_actions, self._database),
         ]
 
     async def __aenter__(self) -> None:
@@ -178,6 +219,7 @@ class Services:
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
+        self._open.enter_context(self._telemetry)
         self._is_running = True
 
     async def __aexit__(self, *_exc: object) -> None:

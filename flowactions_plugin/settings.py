@@ -35,6 +35,9 @@ TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 
+CONTINUOUS_DESTINATION_LIMIT: Final = 10
+"""Deliveries in flight to one destination in continuous mode, when no limit is set."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The plugin's settings. The repr hides them, because some are secrets.
@@ -62,9 +65,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             the proxy resolves, and only the form of a URL and literal addresses are judged here.
         egress_ca: ``FLOWACTIONS_EGRESS_CA_FILE``; the content of that file: certificates (PEM) of authorities that
             webhook deliveries trust beside the system's.
+        send_traceparent: ``FLOWACTIONS_SEND_TRACEPARENT``; ``on`` or ``off``: whether deliveries carry the W3C
+            ``traceparent`` of what enqueued them.
         max_body_bytes: ``FLOWACTIONS_MAX_BODY_BYTES``; of a webhook's body, as it is stored and as it is sent.
+        standard_webhooks: ``FLOWACTIONS_STANDARD_WEBHOOKS``; ``on`` or ``off``: whether deliveries also carry the
+            headers of Standard Webhooks (§5.3.8).
         encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
         connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
+        login_path: ``FLOWACTIONS_LOGIN_PATH``; where the operator pages send who is not signed in.
         dashboard_origins: ``FLOWACTIONS_DASHBOARD_ORIGINS``; further origins, by commas, whose pages may call the
             dashboard routes that change something.
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
@@ -76,6 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             (§5.4).
         idempotency_hours: ``FLOWACTIONS_IDEMPOTENCY_HOURS``; hours for which a logic-webhook call's key is
             remembered (§8).
+        undo_seconds: ``FLOWACTIONS_UNDO_SECONDS``; seconds in which a bulk action can be undone, before anything of it
+            leaves.
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
     """
@@ -93,9 +103,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     egress_proxy: str | None = None
     egress_resolve: Literal["local", "proxy"] = "local"
     egress_ca: str | None = None
+    send_traceparent: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    standard_webhooks: bool = False
     encryption_keys: tuple[bytes, ...] = ()
     connections_path: str = "/connections"
+    login_path: str | None = None
     dashboard_origins: tuple[str, ...] = ()
     public_url: str | None = None
     chat_client_id: str | None = None
@@ -104,8 +117,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chat_bot_token: str | None = None
     auth_secrets: tuple[str, ...] = ()
     idempotency_hours: int = 24
+    undo_seconds: float = 10.0
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
+
+    @property
+    def per_destination(self) -> int | None:
+        """Deliveries in flight to one destination, in each worker; ``None``: no limit."""
+        if self.delivery == "continuous" and self.destination_limit is None:
+            return CONTINUOUS_DESTINATION_LIMIT
+        return self.destination_limit
+
+    @property
+    def slots(self) -> int:
+        """Attempts that a worker makes at once."""
+        return self.concurrency if self.delivery == "continuous" else self.claim_limit
 
     def __repr__(self) -> str:
         return "Settings(…)"
@@ -125,13 +151,17 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", number(int, 1, 1000)),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
     "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
+    "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", networks),
     "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", proxy_url),
     "FLOWACTIONS_EGRESS_RESOLVE": ("egress_resolve", one_of("local", "proxy")),
     "FLOWACTIONS_EGRESS_CA_FILE": ("egress_ca", authorities),
+    "FLOWACTIONS_SEND_TRACEPARENT": ("send_traceparent", on_or_off),
     "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", number(int, 1 << 10, 16 << 20)),
+    "FLOWACTIONS_STANDARD_WEBHOOKS": ("standard_webhooks", on_or_off),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", encryption_keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", url_path),
+    "FLOWACTIONS_LOGIN_PATH": ("login_path", url_path),
     "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", origins),
     "BACKEND_PUBLIC_URL": ("public_url", base_url),
     "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", signing_secrets),

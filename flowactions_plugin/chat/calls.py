@@ -109,7 +109,12 @@ class ProviderCalls:
             await write
         except Exception as exc:  # noqa: BLE001  it runs in the background
             reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
-            log.warning("the state of team %s could not be stored: %s", printable(stored.team_id), reason)
+            log.warning(
+                "the state of team %s could not be stored: %s",
+                printable(stored.team_id),
+                reason,
+                extra={"event": "chat.state_not_stored"},
+            )
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.create_task(work)

@@ -85,7 +85,12 @@ class Connections:
             missing_scopes=write_scopes(not_granted(granted)),
         )
         before = await self._store.replace(stored)
-        log.info("organization %s has connected team %s", printable(organization_id), stored.team_id)
+        log.info(
+            "organization %s has connected team %s",
+            printable(organization_id),
+            stored.team_id,
+            extra={"event": "chat.connected"},
+        )
         if before is not None and before.team_id != stored.team_id:
             await self._revoker.revoke(before)
         await self._revoker.verify(stored)
@@ -128,7 +133,10 @@ class Connections:
         if stored is None:
             return
         log.info(
-            "organization %s has disconnected team %s", printable(organization_id), printable(stored.team_id)
+            "organization %s has disconnected team %s",
+            printable(organization_id),
+            printable(stored.team_id),
+            extra={"event": "chat.disconnected"},
         )
         await self._revoker.revoke(stored)
 

@@ -20,6 +20,9 @@ log = logging.getLogger("flowactions.chat")
 VERSION: Final = "v0"
 TOLERANCE_SECONDS: Final = 300
 
+REASONS: Final[Mapping[str, str]] = {"app_uninstalled": "app_uninstalled", "tokens_revoked": "token_revoked"}
+"""The events that revoke connections, and the reason that such a connection shows (§6.2)."""
+
 _TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
 _ID = re.compile(r"[!-~]{1,200}", re.ASCII)
 """Ids that are stored in the database or compared with stored ones."""
@@ -79,7 +82,7 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         return None
     kind = event.get("type")
     # An install for a whole enterprise has no team. Such installs are not supported.
-    if kind not in {"app_uninstalled", "tokens_revoked"} or parsed.get("team_id") is None:
+    if not isinstance(kind, str) or kind not in REASONS or parsed.get("team_id") is None:
         return None
     at = parsed.get("event_time")
     return Revocation(
@@ -88,7 +91,7 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         app_id=_text_field(parsed, "api_app_id", _ID) if parsed.get("api_app_id") else "",
         bot_users=_bots(event) if kind == "tokens_revoked" else None,
         at=at if isinstance(at, int) else int(now),
-        reason="token_revoked" if kind == "tokens_revoked" else "app_uninstalled",
+        reason=REASONS[kind],
     )
 
 
@@ -115,6 +118,7 @@ class Events:
                 printable(revocation.team_id),
                 printable(organization_id),
                 revocation.reason,
+                extra={"event": "chat.revoked"},
             )
         return organizations is None
 

@@ -16,6 +16,7 @@ from flowactions_plugin.chat.answers import shown
 from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
+from flowactions_plugin.chat.paths import CALLBACK_PATH
 from flowactions_plugin.chat.provider import ChatProvider, Installation
 from flowactions_plugin.chat.scopes import SCOPES
 from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
@@ -28,10 +29,6 @@ FLOW_SECONDS: Final = 600
 STATIC_CODE: Final = "static-bot-token"
 """The synthetic code that stands for the static bot token (§4.1.2)."""
 
-BASE_PATH: Final = "/integrations/chat"
-CALLBACK_PATH: Final = f"{BASE_PATH}/callback"
-CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
-MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 STATE_PURPOSE: Final = "chat oauth state"
 COOKIE_PREFIX: Final = "flowactions_chat_"
 
@@ -64,7 +61,7 @@ class OAuthInstaller:
         connections: stores the token.
         provider: exchanges the code.
         keys: sign the state.
-        public_url: ``BACKEND_PUBLIC_URL``.
+        public_url: to which the path of a route is added (`flowactions_plugin.chat.paths.routes_url`).
         authorize_url: ``CHAT_AUTHORIZE_URL``.
         client_id: ``CHAT_CLIENT_ID``.
         static_token: ``CHAT_BOT_TOKEN``; used directly, without the provider's consent page.
@@ -162,12 +159,18 @@ class OAuthInstaller:
                 printable(flow.organization_id),
                 code_with_detail(refusal),
                 refusal,
+                extra={"event": "chat.not_connected"},
             )
             raise OAuthFailed(refusal.code) from None
         # The same as on the connection card.
         missing = missing_scopes(stored)
         if missing:
-            log.warning("team %s granted no %s", stored.team_id, ", ".join(missing))
+            log.warning(
+                "team %s granted no %s",
+                stored.team_id,
+                ", ".join(missing),
+                extra={"event": "chat.scope_missing"},
+            )
             raise OAuthFailed("missing_scope")
 
     async def _installation(self, code: str) -> Installation:

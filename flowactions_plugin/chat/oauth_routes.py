@@ -14,6 +14,7 @@ from litestar.response import Redirect
 
 from flowactions_hookspecs import DashboardPrincipal, Host, ScopeRequest
 from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
+from flowactions_plugin.chat.paths import CALLBACK
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import openapi_spec
@@ -67,7 +68,7 @@ async def install(
 
 
 @get(
-    "/callback",
+    CALLBACK,
     summary="Where the provider sends the browser back",
     status_code=303,
     **openapi_spec(

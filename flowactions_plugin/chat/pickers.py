@@ -58,7 +58,7 @@ ListPage: TypeAlias = Callable[[str | None], Awaitable[Page]]
 
 
 async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
-    """Returns choices whose name contains ``text``, from as many pages of the provider as needed.
+    """Returns choices whose name contains ``text``, or whose id it is, from as many pages of the provider as needed.
 
     The provider's pages may be short or empty although there are more. When the provider throttles, the search continues
     after the delay that it asks for, if there is time. At the time limit, the search returns the choices found so far and
@@ -100,7 +100,7 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
 
 
 def _matches(choice: Choice, wanted: str) -> bool:
-    return any(wanted in name.casefold() for name in choice.names)
+    return wanted == choice.id.casefold() or any(wanted in name.casefold() for name in choice.names)
 
 
 class PageCache:

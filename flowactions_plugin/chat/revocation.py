@@ -50,7 +50,9 @@ class Revoker:
             if stored.status != "active" or token == self._static_token:
                 return
             if await self._store.active_of_team(stored.team_id, 1):
-                log.info("team %s stays connected: no token is revoked", team)
+                log.info(
+                    "team %s stays connected: no token is revoked", team, extra={"event": "chat.token_kept"}
+                )
                 return
             try:
                 await self._provider.revoke(token)
@@ -60,11 +62,20 @@ class Revoker:
                     await self._verify(other)
         except ChatRefused as refusal:
             log.warning(
-                "the token of team %s could not be revoked: %s: %s", team, code_with_detail(refusal), refusal
+                "the token of team %s could not be revoked: %s: %s",
+                team,
+                code_with_detail(refusal),
+                refusal,
+                extra={"event": "chat.token_not_revoked"},
             )
         except Exception as exc:  # noqa: BLE001  the connection is removed already
             reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
-            log.warning("the token of team %s could not be revoked: %s", team, reason)
+            log.warning(
+                "the token of team %s could not be revoked: %s",
+                team,
+                reason,
+                extra={"event": "chat.token_not_revoked"},
+            )
 
     async def verify(self, stored: StoredConnection) -> None:
         """Check that the token of a connection that has just been stored works.
@@ -88,4 +99,5 @@ class Revoker:
                 printable(stored.organization_id),
                 printable(stored.team_id),
                 refusal,
+                extra={"event": "chat.connected_meanwhile"},
             )

@@ -14,15 +14,17 @@ from flowactions_hookspecs import DashboardPrincipal, Host
 from flowactions_plugin.chat.connection_routes import choose_channel, disconnect, show
 from flowactions_plugin.chat.event_routes import events
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.oauth import BASE_PATH
 from flowactions_plugin.chat.oauth_routes import callback, install
+from flowactions_plugin.chat.paths import BASE_PATH, EVENTS_PATH
 from flowactions_plugin.chat.picker_routes import channels, members
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnected
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.inbound.counting import counter
 from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 
 class TestMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,7 +79,9 @@ async def send_message(
     return TestAnswer(TestResult(ok=True, ts=ts))
 
 
-def chat_router(host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashboard_url: str) -> Router:
+def chat_router(
+    host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashboard_url: str, telemetry: Telemetry
+) -> Router:
     """Returns the router of the chat connection.
 
     Args:
@@ -85,6 +89,7 @@ def chat_router(host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashb
         guard: checks requests.
         chat: the chat part, or the error because of which every route answers 503.
         dashboard_url: the page to which an install returns.
+        telemetry: counts the provider's events.
     """
 
     async def configured_chat() -> Chat:
@@ -92,7 +97,8 @@ def chat_router(host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashb
             raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
 
-    refusals = RefusalLog("flowactions.chat", f"POST {BASE_PATH}/events")
+    refusals = RefusalLog("flowactions.chat", f"POST {EVENTS_PATH}")
+    count = counter(telemetry, "chat")
 
     return Router(
         BASE_PATH,
@@ -113,6 +119,7 @@ def chat_router(host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashb
             "host": Provide(lambda: host, sync_to_thread=False),
             "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
             "refusals": Provide(lambda: refusals, sync_to_thread=False),
+            "count": Provide(lambda: count, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,

@@ -11,6 +11,7 @@ from flowactions_plugin.chat.directory import Directory
 from flowactions_plugin.chat.events import Events
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
+from flowactions_plugin.chat.paths import routes_url
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
@@ -101,7 +102,7 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
         connections=connections,
         provider=provider,
         keys=keys,
-        public_url=settings.public_url.removesuffix(prefix) + prefix,
+        public_url=routes_url(settings.public_url, prefix),
         authorize_url=settings.chat_authorize_url,
         client_id=settings.chat_client_id,
         static_token=settings.chat_bot_token,

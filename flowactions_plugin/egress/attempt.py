@@ -1,12 +1,31 @@
-"""What an attempt consists of: a request, how far it has got, the response, and the outcome (§4.5, §8)."""
+"""What an attempt consists of: a request, how far it has got, the response, and the outcome (§4.5, §8).
+
+What is made for each of them is a `msgspec.Struct`: a named tuple takes several times as long to make.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final, Literal, NamedTuple, Protocol
 
+import msgspec
+
 from flowactions_plugin.egress.destination import Destination
+
+PHASES: Final[Mapping[str, str]] = {
+    "resolving the name": "resolve",
+    "connecting": "connect",
+    "making the TLS handshake": "tls",
+    "sending the request": "send",
+    "sending the request or waiting for the answer": "wait",
+    "waiting for the answer": "wait",
+    "reading the body": "wait",
+}
+"""What transports call the phases, in their order → their names in what is recorded."""
+
+PHASE_NAMES: Final = tuple(dict.fromkeys(PHASES.values()))
 
 DEADLINE_SECONDS: Final = 10.0
 """The total time of one attempt: resolve, connect, TLS, send, status and the kept part of the body (§8)."""
@@ -40,24 +59,70 @@ class Message(Protocol):
 class Progress:
     """How far an attempt has got, as its transport reports it.
 
+    Args:
+        timer: monotonic seconds.
+
     Attributes:
         phase: what is being done, to follow "while": ``resolving the name``, ``connecting``, …
         refine: returns the phase more exactly, where that costs something.
         response: the status and headers of the response, as soon as they are there.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("_began", "_now", "phase", "refine", "response")
+
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._now = timer
+        self._began: list[tuple[str, float]] = []
         self.phase = "resolving the name"
         self.refine: Callable[[], str] | None = None
         self.response: Response | None = None
+
+    def enter(self, phase: str) -> None:
+        """Take that a phase of `PHASES` begins."""
+        self.refine, self.phase = None, phase
+        self._began.append((phase, self._now()))
+
+    def sending(self, refine: Callable[[], str]) -> None:
+        """Take that the request is handed over from now on.
+
+        Args:
+            refine: returns the phase more exactly, until it is set to ``None``.
+        """
+        self.refine = refine
+        self._began.append(("sending the request", self._now()))
 
     def settle(self) -> None:
         """Find out the exact phase, before the attempt is interrupted and its connection is gone."""
         if self.refine is not None:
             self.phase = self.refine()
 
+    def sent(self) -> None:
+        """Take that the request was handed over."""
+        self._began.append(("waiting for the answer", self._now()))
 
-class Request(NamedTuple):
+    def end(self) -> None:
+        """Take that the attempt has ended."""
+
+    def phases(self) -> dict[str, float]:
+        """Return how long each phase has taken until now, in seconds.
+
+        An attempt over a connection that was open has neither ``resolve`` nor ``connect`` nor ``tls``. ``wait`` is from when
+        the request was handed over until the kept part of the response was read.
+        """
+        taken = self._taken(PHASES, self._now())
+        return {name: taken[name] for name in PHASE_NAMES if name in taken}
+
+    def _taken(self, names: Mapping[str, str], until: float) -> dict[str, float]:
+        """Return how long each phase has taken until a time, in seconds, by these names."""
+        taken: dict[str, float] = {}
+        ends = [at for _, at in self._began[1:]]
+        for (phase, at), end in zip(self._began, [*ends, until], strict=False):  # none began: one more end
+            name = names[phase]
+            taken[name] = taken.get(name, 0.0) + end - at
+        return taken
+
+
+class Request(msgspec.Struct, frozen=True):
     """A request as it is sent, to a destination that was parsed once."""
 
     method: str
@@ -67,7 +132,7 @@ class Request(NamedTuple):
     progress: Progress
 
 
-class Response(NamedTuple):
+class Response(msgspec.Struct, frozen=True):
     """What a receiver answered.
 
     Attributes:
@@ -81,7 +146,7 @@ class Response(NamedTuple):
     body_prefix: bytes
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):
     """The result of one attempt.
 
     Attributes:
@@ -92,6 +157,7 @@ class Outcome(NamedTuple):
         response: the first bytes of the answer's body.
         retry_after: seconds that the destination asked for (429 and 503 only).
         final: whether repeating is pointless, whatever attempts remain.
+        phases: phase → seconds; ``None`` where they are not measured.
     """
 
     started_at: int
@@ -101,6 +167,7 @@ class Outcome(NamedTuple):
     response: bytes = b""
     retry_after: float | None = None
     final: bool = False
+    phases: Mapping[str, float] | None = None
 
 
 class Aborted(NamedTuple):

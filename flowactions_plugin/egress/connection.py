@@ -8,6 +8,7 @@ import socket
 import struct
 from typing import Final, Protocol, cast
 
+from flowactions_plugin.egress.attempt import Progress, Response
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
 from flowactions_plugin.egress.reuse import Reuse
 from flowactions_plugin.egress.transport_errors import (
@@ -75,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket: socket.socket | None = None
         self._poll = select.poll()
         self._reader: ResponseReader | None = None
-        self._response: asyncio.Future[ResponseReader] | None = None
+        self._response: asyncio.Future[Response] | None = None
         self._acknowledged: int | None = None
         self._lost: Exception | None = None
         self._slowed: asyncio.TimerHandle | None = None
@@ -109,16 +110,13 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether nothing waits to be read: neither bytes that nobody asked for nor the end."""
         return not self._poll.poll(0)
 
-    def partial(self) -> ResponseReader | None:
-        """Return what has been read of the final response, if its head was complete."""
-        return None if self._reader is None or self._reader.headers is None else self._reader
-
-    async def request(self, head: bytes, body: bytes, *, head_only: bool) -> ResponseReader:
+    async def request(self, head: bytes, body: bytes, progress: Progress, *, head_only: bool) -> Response:
         """Send a request and read its response, or as much of its body as is kept.
 
         Args:
             head: the request line and the headers.
             body: empty for none.
+            progress: told what the request is waiting for, and what was read of a response that was cut short.
             head_only: whether the response will have no body.
 
         Raises:
@@ -127,26 +125,42 @@ class Connection(asyncio.BufferedProtocol):
         """
         if not self._reuse.may_begin:
             raise self._failure(self._lost)
+        progress.sending(self.phase)
         response = self._begin(head if len(body) > WRITE_BYTES else head + body, head_only=head_only)
         try:
             if len(body) > WRITE_BYTES:
                 await self._write(body, response)
             else:
                 self._reuse.wrote()
+            progress.sent()
             return await response
         except BaseException:
-            self.close()
+            progress.response = self._interrupted(response)
             raise
+        finally:
+            # Otherwise the two refer to each other, and keep the body until the garbage collector runs.
+            progress.refine = None
 
-    def _begin(self, data: bytes, *, head_only: bool) -> asyncio.Future[ResponseReader]:
+    def _begin(self, data: bytes, *, head_only: bool) -> asyncio.Future[Response]:
         """Send the first bytes of a request; return what will be its response."""
         self._reuse.begin()
-        self._reader = ResponseReader(head_only=head_only)
-        if self._reuse.has_rested:
+        if self._reader is None:
+            self._reader = ResponseReader(head_only=head_only)
+        else:
+            self._reader.begin(head_only=head_only)
             self._acknowledged = self._acknowledged_bytes()
         self._response = self._loop.create_future()
         self._put(data)
         return self._response
+
+    def _interrupted(self, response: asyncio.Future[Response]) -> Response | None:
+        """Return what was read of the response to a request that was given up, if its head was complete."""
+        if response.done() and not response.cancelled() and response.exception() is None:
+            return response.result()  # the connection was handed back, and may be another request's by now
+        response.cancel()  # nobody waits for it any more
+        self.close()
+        reader = self._reader
+        return None if reader is None or reader.headers is None else _response(reader)
 
     def _put(self, data: bytes | memoryview) -> None:
         """Hand bytes over, unless the connection is about to be lost, which ends the request."""
@@ -159,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _write(self, body: bytes, response: asyncio.Future[ResponseReader]) -> None:
+    async def _write(self, body: bytes, response: asyncio.Future[Response]) -> None:
         """Write a large body in pieces, as fast as it is taken; stop when the response is there before."""
         view = memoryview(body)
         for start in range(0, len(body), WRITE_BYTES):
@@ -178,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             response.set_exception(error)
         elif self._reader is not None:
-            response.set_result(self._reader)
+            response.set_result(_response(self._reader))
 
     def _failure(self, exc: Exception | None) -> SendFailed:
         """Return why there is no response, now that the connection is lost."""
@@ -237,7 +251,9 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Have the transport close: nothing can follow."""
         reader = self._reader
-        if reader is not None and reader.end():
+        if reader is None or self._response is None:
+            self._reuse.lost()
+        elif reader.end():
             self._finish(reader)
         return False
 
@@ -285,3 +301,8 @@ class Connection(asyncio.BufferedProtocol):
         self._slowed = None
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+
+def _response(reader: ResponseReader) -> Response:
+    assert reader.headers is not None  # noqa: S101  its head was read
+    return Response(reader.status, reader.headers, reader.body)

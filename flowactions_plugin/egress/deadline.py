@@ -54,19 +54,30 @@ class StallMonitor:
         """Return the time by the monitor's clock."""
         return self._clock()
 
-    def lost(self) -> float:
-        """Return the seconds that were lost so far, including those of a stall that has just ended."""
+    def read(self) -> tuple[float, float]:
+        """Return the time by the monitor's clock, and the seconds that were lost so far.
+
+        These include those of a stall that has just ended.
+        """
         now = self._clock()
         if now - self._due >= LEAST_SECONDS:
             self._lost += now - self._due
             self._longest = max(self._longest, now - self._due)
             self._due = self._ended = now
-        return self._lost
+        return now, self._lost
+
+    def lost(self) -> float:
+        """Return the seconds that were lost so far, as `read` does."""
+        return self.read()[1]
+
+    def longest(self) -> float:
+        """Return the seconds of the longest stall since the last `pop_longest`."""
+        self.lost()
+        return self._longest
 
     def pop_longest(self) -> float:
         """Return the seconds of the longest stall since the last call."""
-        self.lost()
-        longest, self._longest = self._longest, 0.0
+        longest, self._longest = self.longest(), 0.0
         return longest
 
     def ended(self) -> float:
@@ -74,14 +85,14 @@ class StallMonitor:
         self.lost()
         return self._ended
 
-    def alarm(self, deadline: Deadline, seconds: float) -> set[Deadline]:
+    def alarm(self, deadline: Deadline, now: float, seconds: float) -> set[Deadline]:
         """Have a deadline checked in so many seconds, or a little later; return the set that it waits in until then."""
-        loop = asyncio.get_running_loop()
-        number = int((loop.time() + seconds) / ALARM_SECONDS) + 1
+        number = int((now + seconds) / ALARM_SECONDS) + 1
         waiting = self._alarms.get(number)
         if waiting is None:
             waiting = self._alarms[number] = set()
-            loop.call_at(number * ALARM_SECONDS, self._check_due, number)
+            after = number * ALARM_SECONDS - now
+            asyncio.get_running_loop().call_later(after, self._check_due, number)
         waiting.add(deadline)
         return waiting
 
@@ -96,7 +107,7 @@ class StallMonitor:
 
 
 class Deadline:
-    """Ends its block with ``TimeoutError`` when the time is up, as `asyncio.timeout` does; lost time is added.
+    """Ends the block that it is entered for with ``TimeoutError`` when the time is up; lost time is added.
 
     Args:
         monitor: measures the time that is lost.
@@ -128,16 +139,15 @@ class Deadline:
         """Seconds since the block began, without those that were lost."""
         return self._monitor.now() - self._started - self.lost
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  a coroutine runs in a task
         self._task, self._cancelling = task, task.cancelling()
-        self._lost_before = self._monitor.lost()
-        self._started = self._monitor.now()
-        self._waiting = self._monitor.alarm(self, self._seconds)
+        self._started, self._lost_before = self._monitor.read()
+        self._waiting = self._monitor.alarm(self, self._started, self._seconds)
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._waiting.discard(self)
@@ -146,12 +156,13 @@ class Deadline:
 
     def check(self) -> None:
         """End the block when its time is up, else wait on; called by the monitor."""
-        left = min(self._started + self._seconds + self.lost, self._latest) - self._monitor.now()
-        if left <= 0 and not self._graced and self._monitor.now() - self._monitor.ended() < GRACE_SECONDS:
+        now, lost = self._monitor.read()
+        left = min(self._started + self._seconds + lost - self._lost_before, self._latest) - now
+        if left <= 0 and not self._graced and now - self._monitor.ended() < GRACE_SECONDS:
             # After a stall, the event loop runs timers before it reads what has arrived meanwhile.
             self._graced, left = True, GRACE_SECONDS
         if left > 0:
-            self._waiting = self._monitor.alarm(self, left)
+            self._waiting = self._monitor.alarm(self, now, left)
             return
         self.expired = True
         self._at_end()

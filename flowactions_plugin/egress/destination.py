@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.hostnames import to_a_labels
+from flowactions_plugin.origins import DEFAULT_PORTS
 
 MAX_URL_LENGTH: Final = 2048
 
@@ -29,6 +30,7 @@ class Destination(NamedTuple):
         target: path and query as they are sent: as authored, except that characters that no URL may hold are
             percent-encoded; without the fragment.
         key: scheme, host and port, the unit of per-destination limits.
+        authority: host and port as ``Host`` has them: without the scheme's own port.
     """
 
     url: str
@@ -37,6 +39,7 @@ class Destination(NamedTuple):
     port: int
     target: str
     key: str
+    authority: str
 
 
 @lru_cache(maxsize=4096)
@@ -65,8 +68,17 @@ def parse_destination(url: str) -> Destination:
     if not authority.isascii():
         url = f"{scheme}://{bracketed}{'' if port is None else f':{port}'}{tail}"
     if port is None:
-        port = 443 if scheme == "https" else 80
-    return Destination(url, scheme, host, port, _target(tail), f"{scheme}://{bracketed}:{port}")
+        port = DEFAULT_PORTS[scheme]
+    with_port = f"{bracketed}:{port}"
+    return Destination(
+        url,
+        scheme,
+        host,
+        port,
+        _target(tail),
+        key=f"{scheme}://{with_port}",
+        authority=bracketed if port == DEFAULT_PORTS[scheme] else with_port,
+    )
 
 
 def _target(text: str) -> str:

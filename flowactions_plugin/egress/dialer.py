@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from flowactions_plugin.egress.attempt import Progress
-from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.guard import EgressGuard, is_address
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.resources import SHORTAGES
 from flowactions_plugin.errors import SendFailed
@@ -76,13 +76,13 @@ class Dialer:
             Unresolved: the name has no address.
             OSError: none of the addresses can be connected to, or TLS failed.
         """
-        progress.phase = "resolving the name"
+        progress.enter("resolving the name")
         addresses = await self._addresses(endpoint)
-        progress.phase = "connecting"
+        progress.enter("connecting")
         connection = await self._first_of(interleaved(addresses), endpoint.port)
         try:
             if endpoint.tls:
-                progress.phase = "making the TLS handshake"
+                progress.enter("making the TLS handshake")
             await asyncio.get_running_loop().create_connection(
                 protocol,
                 sock=connection,
@@ -179,11 +179,6 @@ def interleaved(addresses: Sequence[str]) -> list[str]:
     first = [each for each in addresses if (":" in each) == (":" in addresses[0])]
     second = [each for each in addresses if each not in first]
     return [each for pair in zip_longest(first, second) for each in pair if each is not None]
-
-
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, and not a name."""
-    return ":" in host or host.replace(".", "").isdigit()
 
 
 def server_name(host: str) -> str:

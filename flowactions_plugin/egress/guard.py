@@ -22,9 +22,10 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host name and port; raises ``OSError`` when there are none."""
 
-_HOW_TO_ALLOW: Final = (
+HOW_TO_ALLOW: Final = (
     " They are with FLOWACTIONS_ENVIRONMENT=development, and to the networks in FLOWACTIONS_EGRESS_ALLOW."
 )
+"""The end of a refusal, for operators."""
 
 RESOLVE_SECONDS: Final = 1.0
 """How long an enqueue waits for a lookup. A name without an answer by then is not refused: delivery retries."""
@@ -146,7 +147,7 @@ class EgressGuard:
             return None
         message = f"Requests to {address} are not allowed ({rule})."
         if not self._development and self._rule(address, development=True) is None:
-            message += _HOW_TO_ALLOW
+            message += HOW_TO_ALLOW
         return message
 
     async def validate(self, url: str) -> Destination:
@@ -165,15 +166,28 @@ class EgressGuard:
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
         """
+        destination, _ = await self.look_up(url)
+        return destination
+
+    async def look_up(self, url: str) -> tuple[Destination, bool]:
+        """Do as `check` does; also return whether the host is a name that has no address now.
+
+        That is ``False``, too, where nobody can tell: behind an egress proxy, and when the lookup takes too long.
+
+        Raises:
+            EgressRefused: as there.
+        """
         destination = parse_destination(url)
         if self._literal_or_unresolved(destination.host):
-            return destination
+            return destination, False
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 await self.addresses(destination.host, destination.port)
-        except (OSError, TimeoutError):
-            pass
-        return destination
+        except TimeoutError:
+            return destination, False
+        except OSError:
+            return destination, True
+        return destination, False
 
     async def resolve(self, url: str) -> Destination:
         """Parse a URL at delivery, for a transport that does not check what it dials.
@@ -196,7 +210,7 @@ class EgressGuard:
 
     def _literal_or_unresolved(self, host: str) -> bool:
         """Check a host that is an address; return whether there is nothing else to check."""
-        if not _is_address(host):
+        if not is_address(host):
             return self._resolve is None
         self.check_address(host)
         return True
@@ -221,7 +235,8 @@ class EgressGuard:
         return found
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, without brackets, and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

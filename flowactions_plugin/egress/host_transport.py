@@ -39,7 +39,7 @@ class HostTransport:
         try:
             response = self._checked(await self._transport.handle_async_request(sent))
             request.progress.response = Response(response.status_code, response.headers, b"")
-            request.progress.phase = "reading the body"
+            request.progress.enter("reading the body")
             try:
                 body_prefix = await self._body_prefix(response)
             finally:
@@ -90,17 +90,17 @@ class _Body(httpx.ByteStream):
         self._progress = progress
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self._progress.phase = "sending the request"
+        self._progress.enter("sending the request")
         async for part in super().__aiter__():
             yield part
-        self._progress.phase = "waiting for the answer"
+        self._progress.enter("waiting for the answer")
 
 
 def _translated(request: Request) -> httpx.Request:
     destination = request.destination
     target = destination.target.encode("ascii")
     # Until the transport reads the body, its progress is unknown here.
-    request.progress.phase = "sending the request or waiting for the answer"
+    request.progress.enter("sending the request or waiting for the answer")
     translated = httpx.Request(
         request.method,
         # Built from the parts that were checked, not parsed again by another parser's rules.

@@ -17,22 +17,7 @@ _OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
 _EXPECT_NO_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 """Methods whose requests say nothing of a body when they have none (RFC 9110 §8.6)."""
 
-_NOT_A_NAME: Final = re.compile(r"[^!#$%&'*+\-.^_`|~0-9A-Za-z]|^$")
-
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-
-
-def authority(destination: Destination, *, with_port: bool = False) -> str:
-    """Return host and port as ``Host`` and request lines have them: without the scheme's own port.
-
-    Args:
-        destination: where the request goes.
-        with_port: whether the port is always there, as in CONNECT.
-    """
-    host = f"[{destination.host}]" if ":" in destination.host else destination.host
-    if not with_port and destination.port == _DEFAULT_PORTS[destination.scheme]:
-        return host
-    return f"{host}:{destination.port}"
+_NOT_A_TOKEN: Final = re.compile(r"[^!#$%&'*+\-.^_`|~0-9A-Za-z]|^$")
 
 
 def head_of(request: Request, *, absolute: bool = False, extra: Sequence[tuple[str, str]] = ()) -> bytes:
@@ -47,23 +32,29 @@ def head_of(request: Request, *, absolute: bool = False, extra: Sequence[tuple[s
         SendFailed: HTTP does not allow the method, or a header's name or value.
     """
     destination = request.destination
-    if _NOT_A_NAME.search(request.method):
+    if not _is_token(request.method):
         raise SendFailed("the stored method is not one that HTTP allows")
-    host = authority(destination)
+    host = destination.authority
     target = f"{destination.scheme}://{host}{destination.target}" if absolute else destination.target
     lines = [f"{request.method} {target} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in request.headers if _is_free(name)]
     lines += [f"{name}: {value}" for name, value in extra]
     if request.body or request.method not in _EXPECT_NO_BODY:
         lines.append(f"Content-Length: {len(request.body or b'')}")
+    lines += ["", ""]
     text = "\r\n".join(lines)
     breaks = len(lines) - 1
     if text.count("\r") != breaks or text.count("\n") != breaks or "\0" in text:
         raise SendFailed("the value of a stored header is one that HTTP does not allow")
     try:
-        return f"{text}\r\n\r\n".encode()
+        return text.encode()
     except UnicodeEncodeError:
         raise SendFailed("a stored header holds half of a surrogate pair, which cannot be sent") from None
+
+
+@lru_cache(maxsize=1024)
+def _is_token(text: str) -> bool:
+    return not _NOT_A_TOKEN.search(text)
 
 
 @lru_cache(maxsize=1024)
@@ -73,13 +64,13 @@ def _is_free(name: str) -> bool:
     Raises:
         SendFailed: HTTP does not allow the name.
     """
-    if _NOT_A_NAME.search(name):
+    if not _is_token(name):
         raise SendFailed(f"the stored header {name[:100]!r} is not one that HTTP allows")
     return name.lower() not in _OWN
 
 
 def connect_head(destination: Destination, extra: Sequence[tuple[str, str]]) -> bytes:
     """Return the request for a tunnel to a destination through a proxy."""
-    where = authority(destination, with_port=True)
+    where = destination.key.removeprefix(f"{destination.scheme}://")
     lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}", *(f"{name}: {value}" for name, value in extra)]
     return "\r\n".join([*lines, "\r\n"]).encode()

@@ -23,6 +23,7 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 
 _START: Final = b"HTTP/"
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_BREAKS: Final = b"\r\n"
 
 
 class NotHttp(SendFailed):
@@ -61,12 +62,12 @@ class Headers(Mapping[str, str]):
 
 
 class ResponseReader:
-    """Reads the response to one request.
+    """Reads the responses of one connection, one after the other.
 
     Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over.
 
     Args:
-        head_only: whether the request was one whose response has no body (HEAD, CONNECT).
+        head_only: whether the first request is one whose response has no body (HEAD, CONNECT).
 
     Attributes:
         status: of the final response; 0 until its head has been read.
@@ -98,6 +99,15 @@ class ResponseReader:
     )
 
     def __init__(self, *, head_only: bool = False) -> None:
+        self._parser: httptools.HttpResponseParser | None = None
+        self.begin(head_only=head_only)
+
+    def begin(self, *, head_only: bool) -> None:
+        """Expect the response to the next request. The one before, if there was one, was read and is clean.
+
+        Args:
+            head_only: whether it has no body.
+        """
         self.status = 0
         self.headers: Headers | None = None
         self.body = self._head = self._tail = b""
@@ -105,7 +115,8 @@ class ResponseReader:
         self._head_only = head_only
         self.interim = self._empty_bytes = self._rest_bytes = self._body_bytes = 0
         self._chunked = self._ended = self._keep_alive = self._surplus = False
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection.
@@ -116,7 +127,7 @@ class ResponseReader:
         while data and not self.complete:
             data = self._feed_head(data) if self.headers is None else self._feed_body(data)
         if data:
-            self.clean = False
+            self.clean, self._parser = False, None
 
     def end(self) -> bool:
         """Take the end of the connection; return whether the response is complete.
@@ -126,12 +137,12 @@ class ResponseReader:
         if not self.complete and self.headers is not None and not self._chunked:
             self.complete = not {"content-length", "transfer-encoding"} & self.headers.keys()
         self.clean = False
-        self._parser = None
+        self._parser = None  # it refers to this object
         return self.complete
 
     def _feed_head(self, data: bytes) -> bytes:
         """Take bytes of a head; return those that are after it."""
-        if not self._head:
+        if not self._head and data[0] in _BREAKS:
             data = self._without_empty_lines(data)
         before, self._head = len(self._head), self._head + data
         if not self._head.startswith(_START[: len(self._head)]):
@@ -142,7 +153,8 @@ class ResponseReader:
         if end >= 0:
             size = end + len(_END_OF_HEAD)
             self._head, rest = self._head[:size], self._head[size:]
-        self._check_size(before)
+        if len(self._head) > MAX_LINE_BYTES:
+            self._check_size(before)
         upgraded = self._parse(self._head[before:])
         if end < 0:
             return b""
@@ -170,7 +182,7 @@ class ResponseReader:
 
     def _without_empty_lines(self, data: bytes) -> bytes:
         """Pass over empty lines before a head, of which there may be as many bytes as of a head."""
-        found = data.lstrip(b"\r\n")
+        found = data.lstrip(_BREAKS)
         self._empty_bytes += len(data) - len(found)
         if self._empty_bytes > MAX_HEAD_BYTES:
             raise NotHttp(f"more than {MAX_HEAD_BYTES} bytes of empty lines came before it")
@@ -178,8 +190,6 @@ class ResponseReader:
 
     def _check_size(self, before: int) -> None:
         """Check the length of the head so far, and of the lines in what was added to it."""
-        if len(self._head) <= MAX_LINE_BYTES:
-            return
         if len(self._head) > MAX_HEAD_BYTES:
             raise NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
         start = self._head.rfind(b"\n", 0, before) + 1
@@ -212,7 +222,8 @@ class ResponseReader:
     def _complete(self, *, clean: bool) -> None:
         self.complete = True
         self.clean = clean and self._keep_alive
-        self._parser = None  # it refers to this object
+        if not self.clean:
+            self._parser = None  # it refers to this object
 
     def _parse(self, data: bytes) -> bool:
         """Have llhttp take bytes; return whether they ended HTTP on this connection."""

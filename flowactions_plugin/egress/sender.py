@@ -23,6 +23,8 @@ from flowactions_plugin.egress.deadline import Deadline, StallMonitor
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.resources import shortage
 from flowactions_plugin.egress.signature import attempt_headers, sign
+from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
+from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
 ERROR_LENGTH: Final = 500
@@ -44,6 +46,9 @@ class Sender:
         timer: monotonic seconds, for durations.
         monitor: measures how long this process stood still; ``None``: it never does.
         deadline_seconds: the total time of one attempt.
+        progress: makes what says how far an attempt has got.
+        times_all: whether the outcome of an attempt that delivers has the times of its phases, too.
+        standard_webhooks: whether requests carry the headers of Standard Webhooks, too (§5.3.8).
 
     Attributes:
         monitor: the same, or one that measured nothing.
@@ -57,6 +62,10 @@ class Sender:
         timer: Callable[[], float],
         monitor: StallMonitor | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
+        progress: Callable[[], Progress] = Progress,
+        *,
+        times_all: bool = False,
+        standard_webhooks: bool = False,
     ) -> None:
         self._transport = transport
         self._validate = validate
@@ -64,6 +73,9 @@ class Sender:
         self._timer = timer
         self.monitor = StallMonitor(lease_clock) if monitor is None else monitor
         self._deadline_seconds = deadline_seconds
+        self._progress = progress
+        self._times_all = times_all
+        self._headers = _standard if standard_webhooks else _signed
         self._closed = False
 
     async def send(self, message: Message, secret: str | None, latest: float = math.inf) -> Outcome | Aborted:
@@ -79,35 +91,42 @@ class Sender:
         """
         now = self._clock()
         started = self._timer()
-        progress = Progress()
+        progress = self._progress()
         response: Response | None = None
         failure: Exception | None = None
         deadline = Deadline(self.monitor, self._deadline_seconds, latest, progress.settle)
         try:
-            async with deadline:
+            with deadline:
                 destination = await self._validate(message.url)
-                headers = _signed(message, secret, int(now))
+                headers = self._headers(message, secret, int(now))
                 response = await self._transport.send(
                     Request(message.method, destination, headers, message.body, progress)
                 )
         except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
             failure = exc
+        progress.end()
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         if failure is not None:
             refused = isinstance(failure, EgressRefused)
             aborted = None if refused else self._aborted(failure, deadline)
             if aborted is None:
                 error = self._error_message(failure, deadline, progress)
-                return Outcome(started_at, duration, error=error, final=refused)
+                return Outcome(started_at, duration, error=error, final=refused, phases=progress.phases())
             response = progress.response  # a response that was cut short counts by its status
             if response is None:
                 return aborted
         assert response is not None  # noqa: S101  there was no failure
+        delivers = 200 <= response.status_code < 300
         asked = None
         if response.status_code in RETRY_AFTER_STATUSES:
             asked = retry_after(response.status_code, response.headers.get("retry-after"), now)
         return Outcome(
-            started_at, duration, response.status_code, response=response.body_prefix, retry_after=asked
+            started_at,
+            duration,
+            response.status_code,
+            response=response.body_prefix,
+            retry_after=asked,
+            phases=None if delivers and not self._times_all else progress.phases(),
         )
 
     def _aborted(self, failure: Exception, deadline: Deadline) -> Aborted | None:
@@ -143,3 +162,10 @@ class Sender:
 def _signed(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
     signature = None if secret is None else sign(secret, timestamp, message.body or b"")
     return attempt_headers(message.headers, str(timestamp), signature)
+
+
+def _standard(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
+    signature = None
+    if secret is not None:
+        signature = sign_standard(secret, event_id_of(message.headers), timestamp, message.body or b"")
+    return with_standard_headers(_signed(message, secret, timestamp), str(timestamp), signature)

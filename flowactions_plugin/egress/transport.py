@@ -17,7 +17,6 @@ from flowactions_plugin.egress.dialer import Dialer, Endpoint, Unresolved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.request_head import connect_head, head_of
-from flowactions_plugin.egress.response_reader import ResponseReader
 from flowactions_plugin.egress.transport_errors import (
     PROXY_FAILED,
     PROXY_UNRESOLVED,
@@ -26,6 +25,7 @@ from flowactions_plugin.egress.transport_errors import (
 )
 from flowactions_plugin.egress.tunnel import TunnelRefused, TunnelRequest
 from flowactions_plugin.errors import SendFailed
+from flowactions_plugin.origins import DEFAULT_PORTS
 from flowactions_plugin.settings_urls import parse_url
 
 
@@ -61,33 +61,20 @@ class OutboundTransport:
         forwarded = self._proxy is not None and destination.scheme == "http"
         head = head_of(request, absolute=forwarded, extra=self._authorization if forwarded else ())
         connection = self._pool.take(destination.key) or await self._open(destination, progress)
+        body, head_only = request.body or b"", request.method == "HEAD"
         try:
-            try:
-                reader = await self._exchange(connection, request, head)
-            except Unread:
-                connection = await self._open(destination, progress)
-                reader = await self._exchange(connection, request, head)
-        except BaseException:
-            partial = connection.partial()
-            if partial is not None:
-                progress.response = _response(partial)
-            raise
-        finally:
-            # Otherwise the two refer to each other, and keep the body until the garbage collector runs.
-            progress.refine = None
-        return _response(reader)
+            return await connection.request(head, body, progress, head_only=head_only)
+        except Unread:
+            connection = await self._open(destination, progress)
+            return await connection.request(head, body, progress, head_only=head_only)
 
     async def aclose(self) -> None:
         """Close every connection."""
         self._pool.close()
         await asyncio.sleep(0)  # the event loop tells what was closed in its next round
 
-    async def _exchange(self, connection: Connection, request: Request, head: bytes) -> ResponseReader:
-        request.progress.refine = connection.phase
-        return await connection.request(head, request.body or b"", head_only=request.method == "HEAD")
-
     async def _open(self, destination: Destination, progress: Progress) -> Connection:
-        progress.refine, progress.phase = None, "connecting"
+        progress.enter("connecting")
         await self._pool.reserve()
         try:
             connection = await self._dialled(destination, progress)
@@ -128,17 +115,12 @@ class OutboundTransport:
             transport = await request.ask(connect_head(destination, self._authorization))
         except (OSError, TunnelRefused) as exc:
             raise _ProxyFailed from exc
-        progress.phase = "making the TLS handshake"
+        progress.enter("making the TLS handshake")
         connection.connection_made(await self._dialer.secured(transport, connection, destination.host))
 
 
 class _ProxyFailed(Exception):
     """There is no connection to the proxy, or it opened no tunnel; the cause says why."""
-
-
-def _response(reader: ResponseReader) -> Response:
-    assert reader.headers is not None  # noqa: S101  its head was read
-    return Response(reader.status, reader.headers, reader.body)
 
 
 def _parsed_proxy(proxy: str | None) -> tuple[Endpoint | None, Sequence[tuple[str, str]]]:
@@ -147,7 +129,7 @@ def _parsed_proxy(proxy: str | None) -> tuple[Endpoint | None, Sequence[tuple[st
         return None, ()
     url = parse_url(proxy, with_userinfo=True)
     tls = url.scheme == "https"
-    endpoint = Endpoint(url.host.strip("[]"), url.port or (443 if tls else 80), tls)
+    endpoint = Endpoint(url.host.strip("[]"), url.port or DEFAULT_PORTS[url.scheme], tls)
     if url.credentials is None:
         return endpoint, ()
     said = base64.b64encode(":".join(url.credentials).encode()).decode()

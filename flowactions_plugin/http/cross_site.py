@@ -70,6 +70,22 @@ def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = F
     return fetch.origin is not None and not _is_own(origin, fetch)
 
 
+def is_own_page(fetch: Fetch, own: Collection[str]) -> bool:
+    """Returns whether a browser says that a page of the very origin of the request sends it.
+
+    A form can be sent by any page, without a preflight, so what says nothing is refused. Browsers send ``Sec-Fetch-Site``
+    to https and to loopback, and ``Origin`` with every POST, also on plain http.
+
+    Args:
+        fetch: the request's headers.
+        own: origins at which browsers reach the routes, as `parse_origin` writes them, beside that of ``Host``.
+    """
+    if fetch.site is not None:
+        return fetch.site == "same-origin"
+    origin = None if fetch.origin is None else parse_origin(fetch.origin)
+    return (origin is not None and origin in own) or _is_own(origin, fetch)
+
+
 def _is_own(origin: str | None, fetch: Fetch) -> bool:
     """Returns whether an origin is that of the request's ``Host``."""
     if origin is None or fetch.host is None:

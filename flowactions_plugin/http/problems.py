@@ -120,7 +120,14 @@ def _client_name(key: str) -> str:
 def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
     """Answer an exception of Litestar or of the host's guards: with its status, and the title of its code."""
     if exc.status_code >= 500:
-        log.error("%s %s failed: %s", request.method, request.url.path, exc.detail, exc_info=exc)
+        log.error(
+            "%s %s failed: %s",
+            request.method,
+            request.url.path,
+            exc.detail,
+            exc_info=exc,
+            extra={"event": "http.failed"},
+        )
         return _answer(Problem("internal_error", LOOK_IN_LOG), exc.status_code)
     code = _OF_STATUS.get(exc.status_code, "invalid_request")
     detail = "Send less at once." if code == "too_large" else exc.detail or TITLES[code][1]
@@ -128,7 +135,7 @@ def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[di
 
 
 def _on_storage(_: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[dict[str, Any]]:
-    log.error("%s", exc)
+    log.error("%s", exc, extra={"event": "http.storage_unavailable"})
     return _answer(Problem("storage_unavailable", "Try again in a moment.", headers={"Retry-After": "5"}))
 
 
@@ -142,12 +149,12 @@ def _on_host(_: Request[Any, Any, Any], _exc: HostFailed) -> Response[dict[str, 
 
 
 def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[dict[str, Any]]:
-    log.error("%s", exc)
+    log.error("%s", exc, extra={"event": "http.not_started"})
     return _answer(Problem("not_started", str(exc)))
 
 
 def _on_anything(request: Request[Any, Any, Any], exc: Exception) -> Response[dict[str, Any]]:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=exc)
+    log.error("%s %s failed", request.method, request.url.path, exc_info=exc, extra={"event": "http.failed"})
     return _answer(Problem("internal_error", LOOK_IN_LOG))
 
 

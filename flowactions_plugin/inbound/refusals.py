@@ -38,4 +38,4 @@ class RefusalLog:
         self._quiet_until[refusal.cause] = now + QUIET_SECONDS
         unlogged = self._unlogged.pop(refusal.cause, 0)
         since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
-        self._log.warning("%s refused: %s%s", self._route, refusal, since)
+        self._log.warning("%s refused: %s%s", self._route, refusal, since, extra={"event": "inbound.refused"})

@@ -9,11 +9,12 @@ import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 
-from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured
+from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured, StorageUnavailable
 from flowactions_plugin.http.auth import RouteGuard, read_body
 from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.inbound.counting import Count, counter
 from flowactions_plugin.inbound.refusals import RefusalLog
 from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
@@ -23,6 +24,7 @@ from flowactions_plugin.inbound.requests import (
 )
 from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.auth_events")
 
@@ -35,6 +37,7 @@ class Receiver(msgspec.Struct):
     events: AuthEvents
     verifier: Verifier | None
     refusals: RefusalLog
+    count: Count
 
 
 @post(
@@ -59,29 +62,45 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
         parsed = receiver.verifier.verify(request.headers, body)
     except NotAuthentic as exc:
         receiver.refusals.record(exc)
+        receiver.count("refused")
         raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
     except EventInvalid as exc:
+        receiver.count("invalid")
         raise Problem("invalid_request", str(exc)) from None
     try:
         duplicate = await receiver.events.receive(parsed)
+    except StorageUnavailable:
+        receiver.count("failed")
+        raise
     except HandlerFailed:
+        receiver.count("failed")
         log.exception(
-            "the host could not handle event %s (%s.%s)", parsed.event_id, parsed.kind, printable(parsed.action)
+            "the host could not handle event %s (%s.%s)",
+            parsed.event_id,
+            parsed.kind,
+            printable(parsed.action),
+            extra={"event": "inbound.not_handled"},
         )
         message = "The event could not be handled and is not noted: send it again."
         raise Problem("internal_error", message) from None
+    receiver.count("duplicate" if duplicate else "processed")
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
 
-def auth_events_router(guard: RouteGuard, events: AuthEvents, verifier: Verifier | None) -> Router:
+def auth_events_router(
+    guard: RouteGuard, events: AuthEvents, verifier: Verifier | None, telemetry: Telemetry
+) -> Router:
     """Returns the router of the auth provider's events.
 
     Args:
         guard: refuses requests while the plugin is not started.
         events: processes them.
         verifier: ``None`` when no secret is configured; then the route answers 503.
+        telemetry: counts the requests.
     """
-    receiver = Receiver(events, verifier, RefusalLog("flowactions.auth_events", f"POST {PATH}"))
+    receiver = Receiver(
+        events, verifier, RefusalLog("flowactions.auth_events", f"POST {PATH}"), counter(telemetry, "auth")
+    )
     return Router(
         "/",
         route_handlers=with_description(receive),

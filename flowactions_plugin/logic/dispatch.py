@@ -88,7 +88,7 @@ class Dispatcher:
         except HostFailed as exc:
             return Receipt(status="failed", reason="host_error", message=str(exc))
         except StorageUnavailable as exc:
-            log.error("a logic action was not queued: %s", exc)  # noqa: TRY400
+            log.error("a logic action was not queued: %s", exc, extra={"event": "logic_action.not_queued"})  # noqa: TRY400
             message = "The database did not answer, so nothing was queued."
             return Receipt(status="failed", reason="storage_unavailable", message=message)
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
@@ -102,7 +102,7 @@ class Dispatcher:
             raise
         except Exception as exc:
             method = f"{type(self._host).__name__}.logic_action"
-            log.exception("%s failed", method)
+            log.exception("%s failed", method, extra={"event": "host.method_failed"})
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
         return found
 

@@ -19,6 +19,8 @@ from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
+from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
 
@@ -157,15 +159,23 @@ class ChatMessageNode:
 
     Args:
         messenger: sends messages; ``None`` when chat is not configured.
+        telemetry: counts messages; ``None``: nothing does.
     """
 
-    def __init__(self, messenger: Messenger | None) -> None:
+    def __init__(self, messenger: Messenger | None, telemetry: Telemetry | None = None) -> None:
         self._messenger = messenger
+        self._meters = (telemetry or Telemetry()).meters
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
         """Sends the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
         until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
+        result = await self._result(walk, node, config, until)
+        target = "member" if config.chat_action_type == "dm" else "channel"
+        self._meters.count(names.CHAT_SENDS, target=target, result=result.reason or result.status)
+        return result
+
+    async def _result(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> NodeResult:
         try:
             await self._send(walk, config, until)
         except _NotSent as failure:
@@ -175,7 +185,7 @@ class ChatMessageNode:
             code = f"{type(exc).__name__}{_place(exc)}"
             advice = "Sending failed in a way that was not expected: the log has more."
             return _failed(walk, node, config, _NotSent("send_failed", advice, code))
-        log.info("chat_message node %s sent", printable(node.id))
+        log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
         return NodeResult(node_id=node.id, status="sent")
 
     async def _send(self, walk: Walk, config: ChatMessageConfig, until: float) -> None:
@@ -193,7 +203,9 @@ class ChatMessageNode:
         try:
             stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
         except StorageUnavailable as exc:
-            log.error("the chat connection could not be read: %s", exc)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "the chat connection could not be read: %s", exc, extra={"event": "chat.connection_unreadable"}
+            )
             advice = "The database did not answer: try again later."
             raise _NotSent("send_failed", advice, "storage_unavailable") from None
         if messenger is None or stored is None:
@@ -215,13 +227,19 @@ class ChatMessageNode:
 def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
     """Log a message that was not sent, and give the node's result."""
     # The exact lines of §6.3. What helps to mend it stands in a line of its own.
-    log.warning("chat_message node %s not sent: %s", printable(node.id), failure.reason)
+    log.warning(
+        "chat_message node %s not sent: %s",
+        printable(node.id),
+        failure.reason,
+        extra={"event": "chat_message.not_sent"},
+    )
     log.warning(
         "chat_message node %s of organization %s: %s: %s",
         printable(node.id),
         printable(walk.organization_id),
         failure.code,
         failure.advice,
+        extra={"event": "chat_message.not_sent_because"},
     )
     return NodeResult(
         node_id=node.id,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from flowactions_hookspecs import ConfigProblem
-from flowactions_plugin.errors import BodyInvalid, HeadersTooLarge, TooLarge
+from flowactions_plugin.errors import BodyInvalid, TooLarge
 from flowactions_plugin.nodes.chat_message import (
     EMPTY_MESSAGE,
     MISSING_CHANNEL,
@@ -19,7 +19,8 @@ from flowactions_plugin.nodes.chat_message import (
     ChatMessageConfig,
     target_of,
 )
-from flowactions_plugin.nodes.config import read_config, read_item
+from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.nodes.header_checks import MOST_TOKENS, Severity, header_problems
 from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     Variables,
@@ -31,25 +32,17 @@ from flowactions_plugin.nodes.template_check import (
     Fault,
     json_fault,
     known_tokens,
+    malformed_tokens,
     tokens_in_keys,
     unknown_tokens,
 )
 from flowactions_plugin.nodes.webhook import (
-    HeaderField,
+    SECRET_FIELD,
     WebhookConfig,
     has_body,
     render_body,
-    render_header,
-    render_headers,
 )
-from flowactions_plugin.outbox.rules import (
-    MAX_HEADER_NAME_BYTES,
-    delivery_headers,
-    method_name,
-    sendable_headers,
-)
-
-Severity = Literal["error", "warning"]
+from flowactions_plugin.outbox.rules import method_name
 
 SAMPLE: Final = Variables("x", "x")
 """Values for a check without a walk: short, and not empty."""
@@ -58,11 +51,6 @@ LONG: Final = Variables("x" * 255, "x" * CHAT_MESSAGE_LENGTH)
 """Values as long as an end user may well write."""
 
 MOST_PROBLEMS: Final = 100
-MOST_TOKENS: Final = 20
-"""Problems of one kind in one text."""
-
-NAME_LENGTH: Final = 80
-
 USUAL_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 WEBHOOK_FALLBACKS: Final = {
@@ -86,7 +74,7 @@ CHAT_FALLBACKS: Final = {
 
 
 def webhook_problems(
-    stored: Mapping[str, Any], limit: int, variables: Variables = SAMPLE
+    stored: Mapping[str, Any], limit: int, variables: Variables = SAMPLE, *, standard_webhooks: bool = False
 ) -> Sequence[ConfigProblem]:
     """Finds what is wrong with a webhook's config, except where its URL leads.
 
@@ -94,6 +82,7 @@ def webhook_problems(
         stored: the config as the author has it.
         limit: bytes of a body at the most.
         variables: the values.
+        standard_webhooks: whether the names of that scheme's headers are reserved, too.
     """
     config, unusable = read_config(WebhookConfig, stored)
     found: list[ConfigProblem] = []
@@ -101,8 +90,9 @@ def webhook_problems(
     url = config.webhook_url
     found += _texts("webhookUrl", "token_not_substituted", [*known_tokens(url), *unknown_tokens(url)])
     found += _method(config)
-    found += _headers(stored.get("webhookHeaders"), config, variables)
+    found += header_problems(stored.get("webhookHeaders"), config, variables, standard_webhooks)
     found += _body(config, unusable, variables, limit)
+    found += _secret(config)
     return bounded(found)
 
 
@@ -133,6 +123,7 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
         message = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
         found.append(_warning("chatMessageText", "text_cut", message))
     found += _texts("chatMessageText", "unknown_token", unknown_tokens(text))
+    found += _texts("chatMessageText", "malformed_token", malformed_tokens(text))
     return bounded(found)
 
 
@@ -189,6 +180,7 @@ def _body(
     unknown = (each for each in unknown_tokens(text) if (each.line, each.column) != at_fault)
     yield from _texts("webhookBody", "unknown_token", unknown)
     if fault is None and text.strip():
+        yield from _texts("webhookBody", "malformed_token", malformed_tokens(text))
         yield from _texts("webhookBody", "token_not_substituted", tokens_in_keys(text))
 
 
@@ -202,81 +194,13 @@ def _room(config: WebhookConfig, unusable: frozenset[str], limit: int) -> Iterat
         yield _warning("webhookBody", "body_may_be_too_large", message)
 
 
-def _headers(items: object, config: WebhookConfig, variables: Variables) -> Iterator[ConfigProblem]:
-    if not isinstance(items, list | tuple):
-        return
-    too_large = False
-    for index, item in enumerate(items):
-        field = read_item(HeaderField, item)
-        if field is None:
-            at = _part_of_wrong_type(item)
-            message = (
-                "This is not text, so the header is left out." if at else "This is no header, and is left out."
-            )
-            yield ConfigProblem(
-                path=("webhookHeaders", index, *at), code="wrong_type", message=message, severity="warning"
-            )
-            continue
-        for problem in _header(index, field, variables):
-            too_large |= problem.severity == "error"
-            yield problem
-    try:
-        delivery_headers(render_headers(config, variables), event_id="", event_type="", has_body=False)
-    except HeadersTooLarge as exc:
-        if not too_large:
-            yield _problem("webhookHeaders", exc.reason, Fault(str(exc)), "error")
-
-
-def _header(index: int, field: HeaderField, variables: Variables) -> Iterator[ConfigProblem]:
-    def problem(part: str, code: str, fault: Fault, severity: Severity = "warning") -> ConfigProblem:
-        return ConfigProblem(
-            path=("webhookHeaders", index, part),
-            code=code,
-            message=fault.message,
-            severity=severity,
-            line=fault.line,
-            column=fault.column,
+def _secret(config: WebhookConfig) -> Iterator[ConfigProblem]:
+    secret = config.webhook_secret or ""
+    if secret != secret.strip():
+        message = (
+            "The secret begins or ends with a space or line break, which counts: the receiver needs the same."
         )
-
-    name = field.key.strip()
-    if not name:
-        if field.value.strip():
-            yield problem("key", "header_dropped", Fault("A header without a name is left out."))
-        return
-    try:
-        header = render_header(field, variables)
-        assert header is not None  # noqa: S101  it has a name
-        headers, dropped = delivery_headers([header], event_id="", event_type="", has_body=False)
-    except HeadersTooLarge as exc:
-        yield problem("value", exc.reason, Fault(str(exc)), "error")
-        return
-    if dropped:
-        yield problem("key", "header_dropped", Fault(_why_dropped(name)))
-        return
-    if headers[-1][1] != header.value.strip():
-        message = "Line breaks and other control characters are sent as spaces."
-        yield problem("value", "control_characters", Fault(message))
-    for fault in islice(unknown_tokens(field.value), MOST_TOKENS):
-        yield problem("value", "unknown_token", fault)
-
-
-def _why_dropped(name: str) -> str:
-    shown = without_surrogates(name[:NAME_LENGTH])
-    if len(name) > MAX_HEADER_NAME_BYTES:
-        return f"The name is longer than {MAX_HEADER_NAME_BYTES} bytes, so the header is left out."
-    if not sendable_headers([(name, "")], ""):
-        return (
-            f"{shown} is not the name of a header: it is left out. A name has no spaces, colons or variables."
-        )
-    return f"{shown} is set by the service: this header is left out."
-
-
-def _part_of_wrong_type(item: object) -> tuple[str, ...]:
-    if isinstance(item, Mapping):
-        for part in ("key", "value"):
-            if not isinstance(item.get(part, ""), str):
-                return (part,)
-    return ()
+        yield _warning(SECRET_FIELD, "secret_has_spaces", message)
 
 
 def _texts(field: str, code: str, faults: Iterable[Fault]) -> Iterator[ConfigProblem]:

@@ -15,13 +15,15 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.targets import NOT_CHECKED, target_fault
 from flowactions_plugin.egress.destination import Destination, parse_destination
-from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers
+from flowactions_plugin.egress.standard_webhooks import with_standard_headers
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, NotConfigured, StorageUnavailable, TooLarge
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig, target_of
-from flowactions_plugin.nodes.checks import SAMPLE, Severity, bounded, chat_problems, webhook_problems
+from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.nodes.header_checks import Severity
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
 from flowactions_plugin.nodes.webhook import WebhookConfig, render, url_refusal
 from flowactions_plugin.outbox.enqueue import Outbox
@@ -67,6 +69,8 @@ class WebhookDrafts:
             return shown
         signature = f"v1,{MASK}" if config.webhook_secret else None
         headers = attempt_headers(delivery.headers, MASK, signature)
+        if self._outbox.standard_webhooks:
+            headers = with_standard_headers(headers, MASK, signature)
         return Preview(
             method=delivery.method,
             url=shown.url,
@@ -82,18 +86,28 @@ class WebhookDrafts:
         self, draft: NodeDraft, variables: Variables
     ) -> tuple[Sequence[ConfigProblem], Destination | None]:
         stored = draft.node.config
-        problems = webhook_problems(stored, self._outbox.max_body_bytes, variables)
+        standard = self._outbox.standard_webhooks
+        problems = webhook_problems(stored, self._outbox.max_body_bytes, variables, standard_webhooks=standard)
         config, _ = read_config(WebhookConfig, stored)
         url = config.webhook_url.strip()
         try:
-            return problems, await self._guard.check(url)
+            destination, is_unknown = await self._guard.look_up(url)
         except EgressRefused as exc:
             refused = ConfigProblem(path=("webhookUrl",), code=url_refusal(config), message=_public(url, exc))
             return bounded([refused, *problems]), None
+        if not is_unknown:
+            return problems, destination
+        unknown = ConfigProblem(
+            path=("webhookUrl",),
+            code="unknown_host",
+            message=f"{destination.host} has no address now: check its spelling. Each attempt looks it up again.",
+            severity="warning",
+        )
+        return bounded([unknown, *problems]), destination
 
 
 def _public(url: str, refusal: EgressRefused) -> str:
-    """Says why a URL is refused, without an address that its name was resolved to."""
+    """Says why a URL is refused, without an address that its name was resolved to, and without advice for operators."""
     try:
         host = parse_destination(url).host
     except EgressRefused as exc:
@@ -102,7 +116,7 @@ def _public(url: str, refusal: EgressRefused) -> str:
         ipaddress.ip_address(host)
     except ValueError:
         return LEADS_ELSEWHERE
-    return str(refusal)
+    return str(refusal).removesuffix(HOW_TO_ALLOW)
 
 
 class ChatDrafts:
@@ -140,7 +154,9 @@ class ChatDrafts:
         try:
             stored = await chat.messenger.connection_of(draft.organization_id, until)
         except StorageUnavailable as exc:
-            log.warning("the chat connection could not be read: %s", exc)
+            log.warning(
+                "the chat connection could not be read: %s", exc, extra={"event": "draft.chat_not_checked"}
+            )
             message = "The database did not answer, so the chat connection was not checked."
             return [ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")]
         if stored is None:

@@ -21,6 +21,7 @@ from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
 
@@ -44,6 +45,7 @@ class Pacing:
         store: the records.
         node_types: returns name → node type; of all plugins.
         host: learns what `recover` ran, and has the secret fields of deferred nodes.
+        telemetry: traces nodes; ``None``: nothing does.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Pacing:
         store: DeferredStore,
         node_types: Callable[[], Mapping[str, NodeType]],
         host: Host,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._database = database
         self._store = store
         self._node_types = node_types
         self._host = host
         self._runner = NodeRunner(database, store, host)
+        self._spans = (telemetry or Telemetry()).spans
         self._releases: list[Release] = []
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
@@ -66,7 +70,10 @@ class Pacing:
             try:
                 if isinstance(walk.pacing, Deferred):
                     return await self._record(walk, node, walk.pacing.next_step_id, transaction)
-                return await self._runner.run(self._node_types()[node.type], walk, node, transaction)
+                with self._spans.node(walk, node) as span:
+                    result = await self._runner.run(self._node_types()[node.type], walk, node, transaction)
+                    span.end_with(result)
+                    return result
             except StorageUnavailable as exc:
                 return _not_stored(node, exc)
 
@@ -95,7 +102,13 @@ class Pacing:
                 lease = await self._lease(step, transaction)
             except StorageUnavailable as exc:
                 run, at = printable(walk.run_id), printable(step_id)
-                log.error("run %s: the records of step %s could not be read: %s", run, at, exc)  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "run %s: the records of step %s could not be read: %s",
+                    run,
+                    at,
+                    exc,
+                    extra={"event": "deferred.unreadable_now"},
+                )
                 return Advanced(state="unavailable")
             if lease.state != "leased":
                 return Advanced(state=lease.state)
@@ -121,6 +134,7 @@ class Pacing:
                 "run %s: the expired lease of %s deferred nodes is reclaimed",
                 printable(step.run_id),
                 len(lease.records),
+                extra={"event": "deferred.reclaimed"},
             )
             advanced = await self._run_all(step, lease, None)
             await self._notify_host(lease.records[0].walk, step, advanced)
@@ -134,7 +148,10 @@ class Pacing:
                 await ask(self._host, "nodes_recovered", Any, walk, step.step_id or None, advanced)
         except Exception:
             log.exception(
-                "%s.nodes_recovered failed for run %s", type(self._host).__name__, printable(step.run_id)
+                "%s.nodes_recovered failed for run %s",
+                type(self._host).__name__,
+                printable(step.run_id),
+                extra={"event": "host.method_failed"},
             )
 
     async def _release(self, transaction: Transaction | None, step: Step | None = None) -> None:
@@ -180,11 +197,21 @@ class Pacing:
             if not complete:
                 left = Release(step, token, RETRY_SECONDS, counts=True)
         except StorageUnavailable as exc:
-            log.error("run %s: deferred nodes wait: %s", printable(step.run_id), exc)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "run %s: deferred nodes wait: %s",
+                printable(step.run_id),
+                exc,
+                extra={"event": "deferred.waits"},
+            )
             self._to_release(Release(step, token))
             state = "unavailable"
         except HostFailed as exc:
-            log.error("run %s: deferred nodes wait: %s", printable(step.run_id), exc)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "run %s: deferred nodes wait: %s",
+                printable(step.run_id),
+                exc,
+                extra={"event": "deferred.waits"},
+            )
             left = Release(step, token, RETRY_SECONDS)
             state = "unavailable"
         except asyncio.CancelledError:
@@ -214,12 +241,18 @@ class Pacing:
                 leased_at = time.monotonic()
             try:
                 node_type = self._node_types()[record.node.type]
-                await self._runner.run_record(node_type, record, transaction, results)
+                with self._spans.node(record.walk, record.node) as span:
+                    await self._runner.run_record(node_type, record, transaction, results)
+                    span.end_with(results[-1])
             except (StorageUnavailable, HostFailed, LeaseLost):
                 raise
             except Exception:
                 # It does not keep those behind it. Its record stays, is tried again, and is dropped in the end.
-                log.exception("deferred node %s failed unexpectedly", printable(record.node.id))
+                log.exception(
+                    "deferred node %s failed unexpectedly",
+                    printable(record.node.id),
+                    extra={"event": "deferred.failed"},
+                )
                 results.append(plugin_failed(record.node.id))
                 complete = False
             if results[-1].halt:
@@ -243,12 +276,22 @@ async def keep_recovering(pacing: Pacing) -> None:
             away = False
         except StorageUnavailable as exc:
             if not away:
-                log.warning("deferred nodes wait for the database: %s", exc)
+                log.warning(
+                    "deferred nodes wait for the database: %s",
+                    exc,
+                    extra={"event": "deferred.database_unavailable"},
+                )
             away = True
         await asyncio.sleep(RECOVER_SECONDS)
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:
-    log.error("%s node %s could not be stored: %s", node.type, printable(node.id), exc)
+    log.error(
+        "%s node %s could not be stored: %s",
+        node.type,
+        printable(node.id),
+        exc,
+        extra={"event": "node.not_stored"},
+    )
     message = "The database did not answer, so nothing was queued or recorded."
     return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=message)

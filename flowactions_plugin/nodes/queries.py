@@ -136,7 +136,11 @@ class DeferredQueries:
         steps = {row.first: [stored_text(part) for part in row[1:]] for row in rows}
         broken = [first for first, parts in steps.items() if None in parts]
         if broken:
-            log.error("deferred records %s cannot be read and are dropped", broken)
+            log.error(
+                "deferred records %s cannot be read and are dropped",
+                broken,
+                extra={"event": "deferred.dropped"},
+            )
             async with self._database.write() as connection:
                 await connection.execute(delete(deferred).where(deferred.c.id.in_(broken)))
         return [Step(*parts) for parts in steps.values() if None not in parts]  # type: ignore[arg-type]

@@ -128,6 +128,7 @@ class NodeRunner:
                 record.node.type,
                 printable(record.node.id),
                 exc,
+                extra={"event": "deferred.record_stays"},
             )
             raise
 
@@ -160,7 +161,7 @@ class NodeRunner:
         except HostAnswerInvalid:
             raise
         except Exception as exc:
-            log.exception("%s failed", method)
+            log.exception("%s failed", method, extra={"event": "host.method_failed"})
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
         if current is None:
             return node
@@ -244,6 +245,7 @@ async def _cancel(task: asyncio.Task[Any], record: Record) -> None:
             record.node.type,
             printable(record.node.id),
             CANCEL_SECONDS,
+            extra={"event": "node.left_behind"},
         )
 
 
@@ -255,7 +257,7 @@ async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | In
         return _named(returned(action, NodeResult, f"reach of node type {node_type.name!r}"), node)
     except PluginInvalid as exc:
         # It has run, as far as anybody knows, so it does not run again.
-        log.error("node %s: %s", printable(node.id), exc)  # noqa: TRY400
+        log.error("node %s: %s", printable(node.id), exc, extra={"event": "node.result_invalid"})  # noqa: TRY400
         return plugin_failed(node.id)
 
 

@@ -151,6 +151,7 @@ class DeferredStore:
             node,
             run,
             MAX_LEASES,
+            extra={"event": "deferred.dropped"},
         )
 
     async def _lease_all(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
@@ -201,7 +202,10 @@ class DeferredStore:
     async def _drop(self, step: Step, unreadable: Sequence[int], connection: AsyncConnection) -> None:
         for row_id in unreadable:
             log.error(
-                "run %s: deferred record %s cannot be read and is dropped", printable(step.run_id), row_id
+                "run %s: deferred record %s cannot be read and is dropped",
+                printable(step.run_id),
+                row_id,
+                extra={"event": "deferred.dropped"},
             )
         if unreadable:
             await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))

@@ -16,6 +16,15 @@ TOKEN_LENGTH: Final = 100
 _LIKE_A_TOKEN: Final = re.compile(rf"\{{\{{([^{{}}\n]{{1,{TOKEN_LENGTH}}})\}}\}}")
 
 
+_NAMES: Final = "|".join(VARIABLES)
+_NEARLY_A_TOKEN: Final = re.compile(
+    rf"(?<!\{{)\$?(?:\{{{{2,3}}[ \t]*({_NAMES})\b[ \t]*\}}{{0,3}}|\{{[ \t]*({_NAMES})[ \t]*\}})", re.IGNORECASE
+)
+"""A variable's name behind two or three braces, closed or not, or in single ones."""
+
+_NOT_CLOSED: Final = re.compile(r"\{\{[ \t]*+[A-Za-z][\w.]{0,99}+[ \t]*+(?!\}\}|[\w.])")
+
+
 class Fault(NamedTuple):
     """Something in a text, and where: line and column from 1, in characters; ``None`` when that is not known."""
 
@@ -46,6 +55,8 @@ def json_fault(text: str) -> Fault | None:
         hint = ""
         if token is not None and token[1] not in VARIABLES:
             offset, hint = token.start(), f" {_not_a_variable(token[1])}"
+        elif malformed := _malformed_near(text, offset):
+            offset, hint = malformed[0], f" {malformed[1]}"
         line, column = place(text[:offset])
         return Fault(
             f"The body is not valid JSON: {reason} in line {line}, column {column}.{hint}", line, column
@@ -64,6 +75,25 @@ def unknown_tokens(text: str) -> Iterator[Fault]:
         yield Fault(f"{_not_a_variable(name)} It is sent as it stands.", *place(text[: token.start()]))
 
 
+def malformed_tokens(text: str) -> Iterator[Fault]:
+    """Finds variables with too few or too many braces, so that they are sent as they stand; each of them once."""
+    found: set[str] = set()
+    for token in _NEARLY_A_TOKEN.finditer(text):
+        written = token[0].strip()
+        message = None if written in found else _why_malformed(token)
+        found.add(written)
+        if message is not None:
+            yield Fault(f"{message} It is sent as it stands.", *place(text[: token.start()]))
+    for token in _NOT_CLOSED.finditer(text):
+        written = token[0].strip()
+        known = _NEARLY_A_TOKEN.match(text, token.start()) is not None  # and told above
+        if known or written in found or _LIKE_A_TOKEN.match(text, token.start()):
+            continue
+        found.add(written)
+        message = f"{written} is not closed, and no variable: those are {', '.join(map(_braced, VARIABLES))}."
+        yield Fault(message, *place(text[: token.start()]))
+
+
 def known_tokens(text: str) -> Iterator[Fault]:
     """Finds the variables in a text in which none is substituted; each of them once."""
     for name in VARIABLES:
@@ -78,6 +108,30 @@ def tokens_in_keys(text: str) -> Iterator[Fault]:
     for name, offset in as_json_of_same_length(text)[1].items():
         message = f"{{{{{name}}}}} is not substituted in a key. It is sent as it stands."
         yield Fault(message, *place(text[:offset]))
+
+
+def _why_malformed(token: re.Match[str]) -> str | None:
+    """Say how what is nearly a variable is written; ``None`` for one that is filled in, or told of as unknown."""
+    written = token[0].strip()
+    name = next(known for known in VARIABLES if known.lower() == token[token.lastindex or 0].lower())
+    # Around one that is filled in, somebody may want further braces.
+    if _LIKE_A_TOKEN.fullmatch(written) or _braced(name) in written:
+        return None
+    return f"{written} is not a variable: write {_braced(name)}."
+
+
+def _malformed_near(text: str, offset: int) -> tuple[int, str] | None:
+    """Find what is nearly a variable and is what a reader of JSON stumbles over, in or behind its braces."""
+    for start in range(offset, max(-1, offset - 3), -1):
+        token = _NEARLY_A_TOKEN.match(text, start)
+        message = token and _why_malformed(token)
+        if message:
+            return start, message
+    return None
+
+
+def _braced(name: str) -> str:
+    return f"{{{{{name}}}}}"
 
 
 def _not_a_variable(name: str) -> str:

@@ -84,7 +84,7 @@ class NodeTests:
         try:
             wait_ms = await self._admit(draft.organization_id)
         except StorageUnavailable as exc:
-            log.error("a test was not counted, and not made: %s", exc)  # noqa: TRY400
+            log.error("a test was not counted, and not made: %s", exc, extra={"event": "node_test.not_counted"})  # noqa: TRY400
             message = "The database did not answer, so nothing was sent."
             return TestOutcome(status="failed", reason="storage_unavailable", message=message)
         if wait_ms:
@@ -117,7 +117,11 @@ class NodeTests:
             message = "Save the flow first: a webhook is signed with the secret of the saved node."
             return TestOutcome(status="skipped", reason="not_saved", message=message), None
         except Exception:
-            log.exception("%s.signing_secret failed for a test", type(self._host).__name__)
+            log.exception(
+                "%s.signing_secret failed for a test",
+                type(self._host).__name__,
+                extra={"event": "host.method_failed"},
+            )
             message = "The signing secret could not be read; the server's log has the details."
             return TestOutcome(status="failed", reason="host_error", message=message), None
         drafted = node.config.get("webhookSecret")

@@ -138,7 +138,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
     "webhookBody": {
         "ui:widget": "textarea",
         "ui:placeholder": '{"user": {{userId}}, "message": {{content}}}',
-        "ui:options": {"rows": 6, "templates": True},
+        "ui:options": {"rows": 6, "templates": True, "language": "json"},
     },
     SECRET_FIELD: {"ui:widget": "password"},
 }
@@ -291,7 +291,7 @@ def _entity(walk: Walk, node: Node) -> str:
 
 
 def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> NodeResult:
-    log.warning("webhook node %s skipped: %s", printable(node.id), reason)
+    log.warning("webhook node %s skipped: %s", printable(node.id), reason, extra={"event": "webhook.skipped"})
     return NodeResult(
         node_id=node.id,
         status="skipped",

@@ -11,27 +11,26 @@ index of rows that are due, where the next claims pass over them. They are as ma
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Executable,
     Integer,
-    LargeBinary,
     Row,
     Select,
     String,
     Text,
-    Update,
     bindparam,
     case,
     func,
     literal,
     null,
     select,
-    text,
     true,
+    tuple_,
     type_coerce,
     union,
     update,
@@ -39,54 +38,81 @@ from sqlalchemy import (
 from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.claimed import COLUMNS
-from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS
-from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import LIVE, QUARANTINE_AFTER, QUARANTINED, outbox
-from flowactions_plugin.storage.text import stored
-
-DESTINATIONS_A_CLAIM: Final = 50
-"""How many destinations a claim asks one by one, when others hold the head of the queue."""
-
-ORGANIZATIONS_A_CLAIM: Final = 16
-"""How many organizations have their turn in a claim."""
+from flowactions_plugin.outbox.due import DUE_COLUMNS, due_rows, size
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.schema import outbox
 
 MOST_TURN_ROWS: Final = 64
 """How many rows of an organization come before older rows of others at the most."""
-
-DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
 
 CLAIM_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of bodies and headers that a claim returns, but always one row."""
 
 
-RESCUED_CLAIMS: Final = 10_000
-"""Among how many of the oldest rows leases are searched for that end too far ahead."""
+class Shape(NamedTuple):
+    """What the statement of a claim depends on.
 
-
-def inline(value: Any) -> ColumnElement[Any]:
-    """Write a value into the statement itself: PostgreSQL's plan for a statement depends on it."""
-    return literal(value, literal_execute=True)
-
-
-def eligible(database: Dialect, window: int, per_destination: int | None, turn: int = 0) -> Select[Any]:
-    """Select the oldest rows that are due, within `CLAIM_BYTES` and the per-destination limit.
-
-    Args:
-        database: where.
-        window: how many due rows are examined.
-        per_destination: the limit, of which the parameter ``in_flight`` says how much is used; ``None``: no limit,
-            and the window is the claim.
-        turn: how many rows of each organization come first. Those of the parameter ``organizations`` are found
-            wherever they stand behind the window; on SQLite the parameter ``turns`` holds their ids.
+    Attributes:
+        window: how many of the oldest rows that are due are examined.
+        per_destination: the per-destination limit; ``None``: no limit, and the window is the claim.
+        turn: how many rows of each organization come first; 0: organizations take no turns.
+        each: how many rows of each of the destinations are found; 0: there are none.
     """
+
+    window: int
+    per_destination: int | None = None
+    turn: int = 0
+    each: int = 0
+
+
+class Reach(NamedTuple):
+    """Which rows a claim examines.
+
+    Attributes:
+        window: how many of the oldest rows that are due.
+        per_destination: the per-destination limit.
+        limit: how many rows it may return.
+        organizations: those that have their turn.
+        destinations: those whose oldest rows are examined, too.
+    """
+
+    window: int
+    per_destination: int
+    limit: int
+    organizations: Sequence[Any] = ()
+    destinations: Sequence[Any] = ()
+
+    @property
+    def shape(self) -> Shape:
+        """The statement that it takes."""
+        turn = each = 0
+        if self.organizations:
+            turn = turn_rows(self.limit, len(self.organizations))
+        if self.destinations:
+            each = destination_rows(self.limit, len(self.destinations), self.per_destination)
+        return Shape(self.window, self.per_destination, turn, each)
+
+
+def eligible(database: Dialect, shape: Shape) -> Select[Any]:
+    """Select the oldest rows that are due, within the bytes of the parameter ``room`` and the per-destination limit.
+
+    Beside the oldest of all, rows are found wherever they stand behind them: those of the parameters ``organizations``
+    and ``destinations``; on SQLite the parameter ``found`` holds their ids. The parameter ``in_flight`` says how much of
+    the per-destination limit is used.
+    """
+    window, per_destination, turn, each = shape
     due = due_rows(database, database.now(), window)
     if per_destination is None:
-        return _within_bytes(due)
+        return _within_bytes(due.add_columns(null().label("head_at")))
     if database.dialect == "postgresql":
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
     head: Any = due.cte("head")
-    if turn:
-        head = union(select(head), _turns(database, turn)).cte("all_heads")
+    head_at: Any = null()
+    if database.dialect == "postgresql":
+        head_at = select(func.min(head.c.next_attempt_at)).scalar_subquery()
+    others = _others(database, turn, each)
+    if others:
+        head = union(select(head), *others).cte("all_heads")
     in_flight = database.values_table("in_flight", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
     place = func.row_number().over(partition_by=head.c.destination, order_by=order)
@@ -107,7 +133,7 @@ def eligible(database: Dialect, window: int, per_destination: int | None, turn: 
         .cte("ranked")
     )
     return _within_bytes(
-        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.behind)
+        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.behind, head_at.label("head_at"))
         .where(ranked.c.place <= per_destination)
         .order_by(ranked.c.behind, ranked.c.next_attempt_at, ranked.c.id)
         .limit(bindparam("limit", type_=Integer))
@@ -115,36 +141,14 @@ def eligible(database: Dialect, window: int, per_destination: int | None, turn: 
 
 
 def _within_bytes(rows: Select[Any]) -> Select[Any]:
-    """Select the first rows whose sizes add up to `CLAIM_BYTES` at the most, and the first in any case."""
+    """Select the first rows whose sizes add up to the parameter ``room`` at the most, and the first in any case."""
     each = rows.cte("sized")
     order = [each.c[name] for name in ("behind", "next_attempt_at", "id") if name in each.c]
     before = func.sum(each.c.size).over(order_by=order, rows=(None, -1))
-    total = select(each.c.id, each.c.next_attempt_at, each.c.size, before.label("before")).cte("summed")
-    fits = total.c.before + total.c.size <= inline(CLAIM_BYTES)
-    return select(total.c.id, total.c.next_attempt_at).where(total.c.before.is_(None) | fits)
-
-
-def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[Any]:
-    """Select and lock the oldest rows that are due."""
-    return (
-        select(*(outbox.c[name] for name in DUE_COLUMNS), _size(database))
-        .where(LIVE, outbox.c.takeovers < inline(QUARANTINE_AFTER), outbox.c.next_attempt_at <= now, free(now))
-        .order_by(outbox.c.next_attempt_at, outbox.c.id)
-        .limit(inline(limit))
-        .with_for_update(skip_locked=True)
-    )
-
-
-def free(now: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return the condition that no claim holds a row: there is none, or its lease has expired."""
-    return outbox.c.claimed_until.is_(None) | (outbox.c.claimed_until <= now)
-
-
-def _size(database: Dialect) -> ColumnElement[int]:
-    """Return about how many bytes a row's body and headers take, without reading them."""
-    length = func.octet_length if database.dialect == "postgresql" else func.length
-    body = length(type_coerce(outbox.c.body, LargeBinary), type_=Integer)
-    return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")
+    columns = (each.c.id, each.c.next_attempt_at, each.c.head_at, each.c.size)
+    total = select(*columns, before.label("before")).cte("summed")
+    fits = total.c.before + total.c.size <= bindparam("room", type_=Integer)
+    return select(total.c.id, total.c.next_attempt_at, total.c.head_at).where(total.c.before.is_(None) | fits)
 
 
 def turn_rows(limit: int, organizations: int) -> int:
@@ -152,138 +156,48 @@ def turn_rows(limit: int, organizations: int) -> int:
     return 1 << (max(1, min(MOST_TURN_ROWS, limit // organizations)).bit_length() - 1)
 
 
-def _turns(database: Dialect, rows: int) -> Select[Any]:
-    """Select the oldest rows that are due of each organization that has its turn."""
+def destination_rows(limit: int, destinations: int, per_destination: int) -> int:
+    """Return how many rows of each destination are found for a claim of ``limit`` rows: a power of two, its share or more."""
+    return 1 << max(0, min(-(-limit // destinations), per_destination) - 1).bit_length()
+
+
+def _others(database: Dialect, turn: int, each: int) -> list[Select[Any]]:
+    """Select the oldest rows that are due of organizations that have their turn, and of further destinations."""
     if database.dialect != "postgresql":
-        # SQLite has no LATERAL: `turn_of` has found them, in the same transaction.
-        given = database.values_table("turns", id=String)
-        return select(*(outbox.c[name] for name in DUE_COLUMNS), _size(database)).where(
-            outbox.c.id.in_(select(given.c.id))
-        )
-    organizations = database.values_table("organizations", place=Text)
-    mine = due_rows(database, database.now(), rows).where(
-        outbox.c.organization_id == organizations.c.place,
-        outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger),
-    )
-    oldest = mine.lateral("mine")
-    return select(select(oldest).select_from(organizations.join(oldest, true())).cte("turn"))
-
-
-def turn_of(database: Dialect, rows: int) -> Select[Any]:
-    """Select the oldest rows that are due of the organization in the parameter ``place``."""
-    own = outbox.c.organization_id == bindparam("place", type_=Text)
-    return due_rows(database, database.now(), rows).with_only_columns(outbox.c.id).where(own)
-
-
-def next_organizations(last: Any) -> Select[Any]:
-    """Select a few organizations that have live rows, before ``last``; ``None``: the last ones.
-
-    Each is looked up from its newest row: the index entries of rows that have ended, which PostgreSQL keeps until it
-    vacuums, are those of the oldest.
-    """
-
-    def before(place: Any) -> Any:
-        # The first condition holds for every text, and has SQLite search the index.
-        each = outbox.c.organization_id
-        return (
-            select(each)
-            .where(LIVE, each >= "" if place is None else each < place)
-            .order_by(outbox.c.organization_id.desc(), outbox.c.next_attempt_at.desc(), outbox.c.id.desc())
-            .limit(inline(1))
-            .scalar_subquery()
-        )
-
-    first = select(before(last if last is None else stored(last)).label("place"), literal(1).label("number"))
-    found = first.cte("places", recursive=True)
-    found = found.union_all(
-        select(before(found.c.place), found.c.number + 1).where(
-            found.c.place.is_not(None), found.c.number < inline(ORGANIZATIONS_A_CLAIM)
-        )
-    )
-    return select(found.c.place).where(found.c.place.is_not(None))
-
-
-def next_destinations(last: Any) -> Select[Any]:
-    """Select a few destinations that have live rows, behind ``last``, by looking each up behind the one before."""
-
-    def after(place: Any) -> Any:
-        return (
-            select(outbox.c.destination)
-            .where(LIVE, outbox.c.destination > place)
-            .order_by(outbox.c.destination)
-            .limit(inline(1))
-            .scalar_subquery()
-        )
-
-    first = select(after(stored(last)).label("place"), literal(1).label("number"))
-    found = first.cte("places", recursive=True)
-    found = found.union_all(
-        select(after(found.c.place), found.c.number + 1).where(
-            found.c.place.is_not(None), found.c.number < inline(DESTINATIONS_A_CLAIM)
-        )
-    )
-    return select(found.c.place).where(found.c.place.is_not(None))
-
-
-def quarantined(database: Dialect) -> Any:
-    """Select the oldest row that is due and may be sent in quarantine only."""
-    if database.dialect == "sqlite":
-        # Without the hint, SQLite searches the index of all rows that are due.
-        chosen = text(
-            f"SELECT id, next_attempt_at FROM {outbox.name} INDEXED BY ix_flowactions_outbox_quarantined"  # noqa: S608  names of ours only
-            f" WHERE {QUARANTINED.text} AND next_attempt_at <= :now"
-            " AND (claimed_until IS NULL OR claimed_until <= :now) ORDER BY next_attempt_at, id LIMIT 1"
-        )
-        at: Any = database.now()
-        return chosen.bindparams(at).columns(outbox.c.id, outbox.c.next_attempt_at)
-    now = database.now()
-    return (
-        select(outbox.c.id, outbox.c.next_attempt_at)
-        .where(QUARANTINED, outbox.c.next_attempt_at <= now, free(now))
-        .order_by(outbox.c.next_attempt_at, outbox.c.id)
-        .limit(inline(1))
-    )
-
-
-def rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:
-    """Write the statements that find and mend rows that wait, or are held, longer than any rule lets them.
-
-    Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
-    were due, so they are searched for among the oldest `RESCUED_CLAIMS`.
-    """
-    now = database.now()
-    longest = now + inline(int(LONGEST_WAIT_SECONDS * 1000))
-    again = now + bindparam("lease_ms", type_=BigInteger)
-    waits = (LIVE, outbox.c.next_attempt_at > longest)
-    oldest = (
-        select(outbox.c.id, outbox.c.claimed_until)
-        .where(LIVE, outbox.c.next_attempt_at <= longest)
-        .order_by(outbox.c.next_attempt_at, outbox.c.id)
-        .limit(inline(RESCUED_CLAIMS))
-        .subquery("oldest")
-    )
-    held = select(oldest.c.id).where(oldest.c.claimed_until > longest)
-    return (
-        (
-            select(outbox.c.id).where(*waits).limit(inline(1)),
-            update(outbox)
-            .where(*waits)
-            # What may still be held is due when that has expired.
-            .values(next_attempt_at=again, claimed_until=null(), updated_at=now),
-        ),
-        (
-            held.limit(inline(1)),
-            update(outbox)
-            .where(outbox.c.id.in_(held), outbox.c.claimed_until > longest)
-            .values(claimed_until=again, updated_at=now),
-        ),
-    )
+        if not turn and not each:
+            return []
+        # SQLite has no LATERAL: `oldest_of` has found them, in the same transaction.
+        given = database.values_table("found", id=String)
+        columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(database))
+        return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
+    others = []
+    for name, owner, rows in (
+        ("organizations", outbox.c.organization_id, turn),
+        ("destinations", outbox.c.destination, each),
+    ):
+        if rows:
+            places = database.values_table(name, place=Text)
+            begin = tuple_(places.c.place, bindparam("since", type_=BigInteger))
+            mine = (
+                due_rows(database, database.now(), rows)
+                # With an equality, PostgreSQL may search the index of all rows that are due, through any backlog.
+                .where(tuple_(owner, outbox.c.next_attempt_at) >= begin, owner <= places.c.place)
+                .order_by(None)
+                .order_by(owner, outbox.c.next_attempt_at, outbox.c.id)
+            )
+            oldest = mine.lateral(f"of_{name}")
+            found = select(oldest).select_from(places.join(oldest, true())).cte(f"rows_of_{name}")
+            others.append(select(found))
+    return others
 
 
 def claiming(
     database: Dialect, rows: Select[Any], lease_seconds: float, *, count_reclaims: bool = True
 ) -> Executable:
     """Write the statement that claims rows under the token of the parameter ``token``, and returns them.
+
+    Each row begins with `COLUMNS`. On PostgreSQL, ``head_at`` follows: the due time of the oldest row that was
+    examined, whether it is claimed or not.
 
     Args:
         database: where.
@@ -298,7 +212,8 @@ def claiming(
     returned: list[ColumnElement[Any]] = [
         type_coerce(outbox.c[name], NullType()).label(name) for name in COLUMNS
     ]
-    returned.append(type_coerce(outbox.c.next_attempt_at, NullType()).label("due_at"))
+    if database.dialect == "postgresql" and "head_at" in chosen.c:
+        returned.append(chosen.c.head_at)
     claimed = update(outbox).where(outbox.c.id == chosen.c.id)
     if count_reclaims:
         expired = outbox.c.claimed_by.is_not(None).cast(outbox.c.takeovers.type)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.outbox.claimed import Completion, Return
 from flowactions_plugin.outbox.host_calls import DeliveryFinished, HostNotifier
 from flowactions_plugin.outbox.log_lines import log_dead
-from flowactions_plugin.outbox.rules import FINISHED, Transition, failure_reason
+from flowactions_plugin.outbox.rules import DEAD, FINISHED, failure_reason
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.suspects import Suspects
 
@@ -23,6 +23,9 @@ LINGER_SECONDS: Final = 0.005
 """How long an outcome waits for others, so that one statement writes them all."""
 
 BATCH: Final = 500
+
+Observe: TypeAlias = Callable[[Sequence[Completion]], None]
+"""Is told of ends of claims that were written: quick, and raises nothing."""
 
 
 class Completer:
@@ -34,13 +37,20 @@ class Completer:
     Args:
         store: the queue.
         delivery_finished: notifies the host of a delivery that has ended; ``None`` when it does not want to know.
+        observers: are told of each end that was written, with an attempt or without one.
 
     Attributes:
         suspects: the deliveries of this process that were reclaimed too often to send many of them at once.
     """
 
-    def __init__(self, store: OutboxStore, delivery_finished: DeliveryFinished | None) -> None:
+    def __init__(
+        self,
+        store: OutboxStore,
+        delivery_finished: DeliveryFinished | None,
+        observers: Sequence[Observe] = (),
+    ) -> None:
         self._store = store
+        self._observers = observers
         self._host = HostNotifier(delivery_finished)
         self._completions: list[Completion] = []
         self._returns: list[Return] = []
@@ -117,7 +127,10 @@ class Completer:
                 with suppress(StorageUnavailable):
                     await self.write()
         except Exception:
-            log.exception("outcomes of deliveries could not be written; it is tried again")
+            log.exception(
+                "outcomes of deliveries could not be written; it is tried again",
+                extra={"event": "outcomes.not_written"},
+            )
         finally:
             self._lingering = None
 
@@ -128,7 +141,7 @@ class Completer:
         except RowInvalid as exc:
             if len(batch) == 1:
                 outcome = Outcome(0, 0, error=str(exc))
-                batch[0] = Completion(batch[0].delivery, outcome, Transition("dead"), attempted=False)
+                batch[0] = Completion(batch[0].delivery, outcome, DEAD, attempted=False)
                 return await self._store.complete(batch)
             middle = len(batch) // 2
             first, second = batch[:middle], batch[middle:]
@@ -142,11 +155,18 @@ class Completer:
         for each in batch:
             self.suspects.settle(each.delivery)
             if each.delivery.id not in held:
-                log.warning("delivery %s was reclaimed by another worker", each.delivery.id)
+                log.warning(
+                    "delivery %s was reclaimed by another worker",
+                    each.delivery.id,
+                    extra={"event": "delivery.reclaimed"},
+                )
             elif each.change.status in FINISHED:
                 ended.append(each)
                 if each.change.status == "dead":
                     log_dead(each.delivery.id, each.delivery.destination, failure_reason(each.outcome))
+        written = [each for each in batch if each.delivery.id in held]
+        for observe in self._observers:
+            observe(written)
         await self._host.notify(ended)
 
     async def _returned(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
@@ -157,5 +177,7 @@ class Completer:
                 reason = f"it has waited too long: {each.waits_for}"
                 log_dead(each.delivery.id, each.delivery.destination, reason)
                 outcome = Outcome(0, 0, error=reason)
-                ended.append(Completion(each.delivery, outcome, Transition("dead"), attempted=False))
+                ended.append(Completion(each.delivery, outcome, DEAD, attempted=False))
+        for observe in self._observers:
+            observe(ended)
         await self._host.notify(ended)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery
 from flowactions_plugin.outbox.executor import Executor, Secrets
 from flowactions_plugin.outbox.rules import Timing
-from flowactions_plugin.outbox.slots import Slots
+from flowactions_plugin.outbox.slots import LEAST_DEMAND, Slots
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import FULL_CLAIM_BYTES
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.outbox")
 
 PendingSecrets: TypeAlias = asyncio.Future[Secrets]
+
+_Item: TypeAlias = tuple[ClaimedDelivery, PendingSecrets]
 
 POLL_SECONDS: Final = 0.5
 """Seconds between claims when nothing wakes the worker: every notification is only a hint."""
@@ -26,6 +31,12 @@ PACE_SECONDS: Final = 0.005
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """With so many bytes of bodies and headers in memory, nothing more is claimed."""
+
+
+def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:
+    """Return whether a delivery is among what `OutboxStore.paused` returned."""
+    place = delivery.destination
+    return (EVERY_ORGANIZATION, place) in paused or (delivery.organization_id, place) in paused
 
 
 class ContinuousClaims:
@@ -56,14 +67,16 @@ class ContinuousClaims:
         self._executor = executor
         self._per_destination = per_destination
         self._held_seconds = timing.lease_seconds / 3
-        self._slots: Slots[tuple[ClaimedDelivery, PendingSecrets]] = Slots(
-            slots, per_destination, lambda item: item[0].organization_id
-        )
+        self._slots: Slots[_Item] = Slots(slots, per_destination, lambda item: item[0].organization_id)
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight_bytes = 0
+        self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
+        self._newcomers: asyncio.Task[None] | None = None
+        self._claiming = False
         self._more = False
         self._enqueued = False
         self._overdue_at = 0.0
+        self._pauses_at = 0.0
         self._claimed_at = 0.0
         self._woken = asyncio.Event()
 
@@ -71,6 +84,8 @@ class ContinuousClaims:
         """Have the queue claimed from soon: something was enqueued, for whatever destination."""
         self._enqueued = True
         self._woken.set()
+        if self._tasks and self._claiming and self._newcomers is None:
+            self._newcomers = asyncio.create_task(self._claim_for_newcomers())
 
     async def settle(self) -> None:
         """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
@@ -86,7 +101,11 @@ class ContinuousClaims:
         if clock() >= self._overdue_at:
             self._give_back(self._slots.overdue(clock() - self._held_seconds))
             self._overdue_at = clock() + self._held_seconds / 10
-        request = self._slots.demand(enqueued=self._enqueued)
+        if clock() >= self._pauses_at:
+            await self._give_back_paused()
+            self._pauses_at = clock() + POLL_SECONDS
+        self._claiming = True
+        request = self._slots.demand(elsewhere=self._enqueued or self._store.looks_elsewhere)
         if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:
             self._more = True
             return POLL_SECONDS
@@ -100,16 +119,41 @@ class ContinuousClaims:
         )
         size = sum(each.size for each in claimed)
         self._more = len(claimed) == request.limit or size >= FULL_CLAIM_BYTES
-        admitted = await self._executor.admit(claimed)
-        self._in_flight_bytes += sum(each.size for each in admitted)
-        secrets = asyncio.ensure_future(self._executor.secrets(admitted))
-        self._slots.add(
-            request,
-            [(delivery.destination, (delivery, secrets)) for delivery in admitted],
-            self._claimed_at,
-        )
+        self._slots.add(request, await self._admitted(claimed), self._claimed_at)
         self._start()
         return 0.0 if self._more else POLL_SECONDS
+
+    async def _claim_for_newcomers(self) -> None:
+        """Claim for organizations of which nothing waits here, beside the other claims: their rows wait for none of these."""
+        claimed_at = asyncio.get_running_loop().time()
+        try:
+            # While outcomes are unwritten, this would claim what has been sent.
+            if self._in_flight_bytes < IN_FLIGHT_BYTES and not self._executor.behind:
+                claimed = await self._store.claim_for_others(
+                    LEAST_DEMAND,
+                    per_destination=self._per_destination,
+                    in_flight=self._slots.in_flight,
+                    organizations=self._waiting,
+                )
+                self._slots.insert(await self._admitted(claimed), claimed_at)
+                self._start()
+        except StorageUnavailable:
+            pass  # the other claims will say so
+        except Exception:
+            log.exception(
+                "rows of other organizations could not be claimed; they are claimed with the others",
+                extra={"event": "deliveries.not_claimed"},
+            )
+        finally:
+            self._newcomers = None
+
+    async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
+        """Return what of a claim may be sent, by destination."""
+        admitted = await self._executor.admit(claimed)
+        self._in_flight_bytes += sum(each.size for each in admitted)
+        self._waiting.update(each.organization_id for each in admitted)
+        secrets = asyncio.ensure_future(self._executor.secrets(admitted))
+        return [(each.destination, (each, secrets)) for each in admitted]
 
     async def wait(self, seconds: float) -> None:
         """Wait for so long, or until `wake` is called."""
@@ -122,30 +166,67 @@ class ContinuousClaims:
 
     async def quiesce(self) -> None:
         """Give back what waits for a slot, and wait for what has one."""
+        self._claiming = False
+        if self._newcomers is not None:
+            await asyncio.wait({self._newcomers})
         self._give_back(self._slots.clear())
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _give_back(self, waiting: Sequence[tuple[ClaimedDelivery, PendingSecrets]]) -> None:
+    async def _give_back_paused(self) -> None:
+        """Give back what waits for a slot, and is for a destination that was paused since it was claimed."""
+        if not self._slots.waiting:
+            return
+        paused = await self._store.paused()
+        if paused:
+            self._give_back(self._slots.remove(lambda _claimed_at, item: is_paused(paused, item[0])))
+
+    def _give_back(self, waiting: Sequence[_Item]) -> None:
         """Give back rows that have not begun: they are due at once, for this worker or another."""
         if waiting:
-            self._in_flight_bytes -= sum(delivery.size for delivery, _ in waiting)
+            for delivery, _ in waiting:
+                self._in_flight_bytes -= delivery.size
+                self._leave_waiting(delivery)
             self._executor.abandon([delivery for delivery, _ in waiting])
 
     def _start(self) -> None:
-        for delivery, secrets in self._slots.start():
-            task = asyncio.create_task(self._execute(delivery, secrets))
+        for first in self._begun():
+            task = asyncio.create_task(self._work_through(first))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _begun(self) -> Iterator[_Item]:
+        """Yield what may start now."""
+        for item in self._slots.start():
+            self._leave_waiting(item[0])
+            yield item
+
+    def _leave_waiting(self, delivery: ClaimedDelivery) -> None:
+        self._waiting[delivery.organization_id] -= 1
+        if not self._waiting[delivery.organization_id]:
+            del self._waiting[delivery.organization_id]
+
+    async def _work_through(self, first: _Item) -> None:
+        """Execute a delivery, and then each that may start because one has ended: a task for each would cost more."""
+        item: _Item | None = first
+        try:
+            while item is not None:
+                await self._execute(*item)
+                item = next(self._begun(), None)
+        finally:
+            self._start()  # of what may start now, when this was interrupted
 
     async def _execute(self, delivery: ClaimedDelivery, secrets: PendingSecrets) -> None:
         try:
             await self._executor.execute(delivery, await secrets)
         except Exception:
-            log.exception("delivery %s failed unexpectedly; it is claimed again later", delivery.id)
+            log.exception(
+                "delivery %s failed unexpectedly; it is claimed again later",
+                delivery.id,
+                extra={"event": "delivery.failed_unexpectedly"},
+            )
         finally:
             self._in_flight_bytes -= delivery.size
             limited = self._slots.finish(delivery.destination)
-            self._start()
             if limited or self._more:
                 self._woken.set()

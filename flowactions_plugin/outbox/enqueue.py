@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import Clock, new_id
 from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.errors import BodyTooLarge
+from flowactions_plugin.errors import BodyTooLarge, EgressRefused
 from flowactions_plugin.outbox.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -25,6 +26,8 @@ from flowactions_plugin.outbox.rules import (
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -71,6 +74,8 @@ class Outbox:
         guard: decides where requests may go.
         clock: the time in new rows' ids.
         max_body_bytes: of a body.
+        telemetry: counts what is enqueued and refused, and traces it; ``None``: nothing does.
+        standard_webhooks: whether the names of that scheme's headers are reserved, too.
     """
 
     def __init__(
@@ -79,11 +84,16 @@ class Outbox:
         guard: EgressGuard,
         clock: Clock,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        telemetry: Telemetry | None = None,
+        *,
+        standard_webhooks: bool = False,
     ) -> None:
         self._store = store
         self._guard = guard
         self._clock = clock
         self.max_body_bytes = max_body_bytes
+        self._telemetry = telemetry or Telemetry()
+        self.standard_webhooks = standard_webhooks
         self._on_commit: Callable[[], None] | None = None
 
     async def new_delivery(self, webhook: Webhook) -> NewDelivery:
@@ -94,15 +104,24 @@ class Outbox:
             BodyTooLarge: the body is larger than may be enqueued.
             HeadersTooLarge: the custom headers are larger than receivers accept.
         """
-        request = self._request(webhook)
-        destination = await self._guard.check(webhook.url)
-        delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+        with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
+            request = self._request(webhook)
+            try:
+                destination = await self._guard.check(webhook.url)
+            except EgressRefused:
+                self._telemetry.meters.count(names.REFUSALS, at="enqueue")
+                raise
+            delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+            if span.traceparent is not None:
+                delivery = msgspec.structs.replace(delivery, trace=span.traceparent)
+                span.made(delivery.id, delivery.event_id, delivery.destination)
         if dropped:
             log.warning(
                 "webhook %s: invalid or reserved headers are left out: %r%s",
                 delivery.event_id,
                 dropped[:DROPPED_LOGGED],
                 " and more" if len(dropped) > DROPPED_LOGGED else "",
+                extra={"event": "webhook.headers_left_out"},
             )
         return delivery
 
@@ -130,7 +149,11 @@ class Outbox:
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         headers, dropped = delivery_headers(
-            webhook.headers, event_id=event, event_type=webhook.event_type, has_body=body is not None
+            webhook.headers,
+            event_id=event,
+            event_type=webhook.event_type,
+            has_body=body is not None,
+            standard_webhooks=self.standard_webhooks,
         )
         return NewDelivery(
             id=new_id(self._clock()),
@@ -172,12 +195,20 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written.
         """
         await self._store.enqueue(delivery, connection)
-        if self._on_commit is None:
+        call = self._on_commit
+        if self._telemetry.meters.is_open:
+            call = partial(self._count, origin_kind(delivery.origin), call)
+        if call is None:
             return
         if connection is None:
-            self._on_commit()
+            call()
         else:
-            self._store.after_commit(connection, self._on_commit)
+            self._store.after_commit(connection, call)
+
+    def _count(self, origin: str, then: Callable[[], None] | None) -> None:
+        self._telemetry.meters.count(names.ENQUEUED, origin=origin)
+        if then is not None:
+            then()
 
     async def together(
         self,
@@ -216,3 +247,8 @@ class Outbox:
     def call_on_commit(self, callback: Callable[[], None] | None) -> None:
         """Have a function called whenever something was written and committed; ``None``: no longer."""
         self._on_commit = callback
+
+
+def origin_kind(origin: Origin) -> str:
+    """Return the kind of an origin, as it is stored and as metrics have it."""
+    return str(origin.__struct_config__.tag)

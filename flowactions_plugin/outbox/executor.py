@@ -15,9 +15,11 @@ from flowactions_plugin.egress.deadline import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.completer import Completer
+from flowactions_plugin.outbox.delivery_telemetry import with_traceparent
 from flowactions_plugin.outbox.episodes import Episodes
-from flowactions_plugin.outbox.host_calls import Secret, SecretSource
-from flowactions_plugin.outbox.rules import RETURN_SECONDS, Timing, Transition, transition
+from flowactions_plugin.outbox.host_calls import NO_SECRET, Secret, SecretSource
+from flowactions_plugin.outbox.observer import Load
+from flowactions_plugin.outbox.rules import DEAD, RETURN_SECONDS, Timing, transition
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.suspects import QUARANTINE_ROUNDS
 
@@ -41,6 +43,7 @@ class Executor:
         completer: writes the outcomes.
         source: the signing secrets, asked for once per origin and claim (§5.3.6).
         timing: lease and deadline.
+        sends_trace: whether requests carry the trace of what enqueued them.
 
     Attributes:
         completer: the same.
@@ -54,16 +57,30 @@ class Executor:
         completer: Completer,
         source: SecretSource,
         timing: Timing = Timing(),  # noqa: B008  immutable
+        *,
+        sends_trace: bool = False,
     ) -> None:
         self._store = store
         self._sender = sender
         self._source = source
+        self._sends_trace = sends_trace
         self._stall_seconds = timing.lease_seconds / 4
         self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
         self._end_margin = timing.margin_seconds / 2
         self._episodes = Episodes()
+        self._in_flight = 0
+        self._claimed = 0
         self.completer = completer
         self.stopping = False
+
+    def load(self) -> Load:
+        """Return how busy this process is."""
+        return Load(self._in_flight, self._claimed)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something has to be written, or read after a stall, before anything else is claimed."""
+        return self.completer.behind or self._sender.monitor.longest() >= self._stall_seconds
 
     async def catch_up(self) -> None:
         """After a stall that leases may not have outlasted, read and write what has arrived meanwhile.
@@ -86,6 +103,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest could not be given back, and so nothing of the claim may be sent.
         """
+        self._claimed += len(claimed)
         admitted, surplus = self.completer.suspects.admit(claimed)
         if surplus:
             self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
@@ -107,7 +125,7 @@ class Executor:
             delivery: what was claimed.
             secrets: of the origins of its claim.
         """
-        secret = secrets.get(delivery.origin, Secret())
+        secret = secrets.get(delivery.origin, NO_SECRET)
         dead, waits_for = _obstacles(delivery, secret)
         if self.stopping:
             self.abandon([delivery])
@@ -115,7 +133,12 @@ class Executor:
             self._mark_dead(delivery, dead)
         elif waits_for is not None:
             if delivery.waits_for is not None and self._episodes.begin(waits_for):
-                log.warning("delivery %s waits for another release or a plugin: %s", delivery.id, waits_for)
+                log.warning(
+                    "delivery %s waits for another release or a plugin: %s",
+                    delivery.id,
+                    waits_for,
+                    extra={"event": "delivery.waits"},
+                )
             self.completer.give_back(Return(delivery, waits_for=waits_for))
         elif self._is_too_late(delivery):
             # Another worker may have reclaimed it. If not, this worker claims it again.
@@ -136,8 +159,9 @@ class Executor:
             times = delivery.quarantine_rounds
             self._mark_dead(delivery, f"its worker ended each of the {times} times that it was sent alone")
             return
+        self._claimed += 1
         secrets = await self.secrets([delivery])
-        sends = _obstacles(delivery, secrets.get(delivery.origin, Secret())) == (None, None)
+        sends = _obstacles(delivery, secrets.get(delivery.origin, NO_SECRET)) == (None, None)
         if sends and not self.stopping and not self._is_too_late(delivery):
             try:
                 if not await self._store.begin_quarantined(delivery):
@@ -157,20 +181,28 @@ class Executor:
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         latest = delivery.lease_end - self._end_margin
+        self._in_flight += 1
         try:
-            outcome = await self._sender.send(delivery, secret.value, latest)
+            message = with_traceparent(delivery) if self._sends_trace else delivery
+            outcome = await self._sender.send(message, secret.value, latest)
         except BaseException as exc:
             if not isinstance(exc, Exception):
                 self.abandon([delivery])
                 raise
-            log.exception("delivery %s failed unexpectedly; it is tried again later", delivery.id)
+            log.exception(
+                "delivery %s failed unexpectedly; it is tried again later",
+                delivery.id,
+                extra={"event": "delivery.failed_unexpectedly"},
+            )
             outcome = Aborted("defect", f"it failed unexpectedly: {type(exc).__name__}", waits=True)
+        finally:
+            self._in_flight -= 1
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
         for cause in ("stall", "resources"):
             if self._episodes.end(cause):
-                log.info("deliveries go on")
+                log.info("deliveries go on", extra={"event": "deliveries.go_on"})
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
         if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
             delivery = msgspec.structs.replace(delivery, body=None)
@@ -179,7 +211,11 @@ class Executor:
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
         key = aborted.cause if aborted.cause in {"stall", "resources"} else aborted.reason
         if aborted.cause != "stopped" and self._episodes.begin(key):
-            log.warning("deliveries are given back without an attempt: %s", aborted.reason)
+            log.warning(
+                "deliveries are given back without an attempt: %s",
+                aborted.reason,
+                extra={"event": "deliveries.given_back"},
+            )
         if aborted.waits:
             self.completer.give_back(Return(delivery, waits_for=aborted.reason))
         else:
@@ -188,7 +224,7 @@ class Executor:
 
     def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
         outcome = Outcome(0, 0, error=reason)
-        self.completer.complete(Completion(delivery, outcome, Transition("dead"), attempted=False))
+        self.completer.complete(Completion(delivery, outcome, DEAD, attempted=False))
 
 
 def _obstacles(delivery: ClaimedDelivery, secret: Secret) -> tuple[str | None, str | None]:

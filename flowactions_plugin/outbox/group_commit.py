@@ -203,7 +203,12 @@ class GroupCommit(Generic[T]):
     async def _one_by_one(self, entries: Sequence[_Entry[T]], exc: Exception) -> None:
         """Write each item in a transaction of its own, so that each caller gets the result of its own item."""
         if len(entries) > 1:
-            log.debug("%s enqueued together are written one by one: %s", len(entries), type(exc).__name__)
+            log.debug(
+                "%s enqueued together are written one by one: %s",
+                len(entries),
+                type(exc).__name__,
+                extra={"event": "enqueue.one_by_one"},
+            )
         waiting = []
         for entry in entries:
             # One that has waited as long as a caller waits gets this error, which also was that of its own item.

@@ -41,6 +41,9 @@ class Secret(NamedTuple):
         return "Secret(…)"
 
 
+NO_SECRET: Final = Secret()
+
+
 async def call_host(method: Callable[[Any], Any], argument: object, name: str | None = None) -> Any:
     """Call a method of the host, or a function of a plugin, and return its result.
 
@@ -109,7 +112,7 @@ class SecretSource:
         name = name_of(self._signing_secret)
         if isinstance(origin, PluginOrigin):
             if origin.plugin in self._unsigned_plugins:
-                return Secret()
+                return NO_SECRET
             resolve = self._plugin_secrets.get((origin.plugin, origin.name))
             name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
         if resolve is None:
@@ -125,21 +128,27 @@ class SecretSource:
         else:
             secret = Secret(value=value)
         if self._episodes.end(origin):
-            log.info("%s answers again for %r", name, origin)
+            log.info("%s answers again for %r", name, origin, extra={"event": "host.answers_again"})
         return secret
 
     def _absent(self, name: str) -> Secret:
         """Returns why deliveries of a plugin wait that this process does not have, and logs it once."""
         reason = f"this process does not have {name}"
         if self._episodes.begin(reason):
-            log.error("deliveries wait: %s", reason)
+            log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
         return Secret(failed=reason)
 
     def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
         if self._episodes.begin(origin):
             # The traceback once, however many origins it happens to.
             shown = error if self._episodes.begin(reason) else None
-            log.error("deliveries of %r wait: %s", origin, reason, exc_info=shown)
+            log.error(
+                "deliveries of %r wait: %s",
+                origin,
+                reason,
+                exc_info=shown,
+                extra={"event": "deliveries.wait_for_host"},
+            )
         return Secret(failed=reason)
 
 
@@ -187,7 +196,7 @@ class HostNotifier:
 
 
 async def _call(method: DeliveryFinished, completion: Completion) -> None:
-    delivery, outcome, change, attempted = completion
+    delivery, outcome, change = completion.delivery, completion.outcome, completion.change
     if delivery.origin is None:
         return  # an unreadable origin is nothing that a host could find it by
     if change.status != "delivered" and change.status != "dead":  # noqa: PLR1714  narrows the type
@@ -201,11 +210,15 @@ async def _call(method: DeliveryFinished, completion: Completion) -> None:
         event_type=delivery.event_type,
         url=delivery.url,
         status=change.status,
-        attempts=delivery.attempts + attempted,
+        attempts=delivery.attempts + completion.attempted,
         status_code=outcome.status_code,
         error=outcome.error,
     )
     try:
         await call_host(method, finished)
     except Exception:
-        log.exception("the host failed to take note of delivery %s", printable(delivery.id))
+        log.exception(
+            "the host failed to take note of delivery %s",
+            printable(delivery.id),
+            extra={"event": "host.method_failed"},
+        )

@@ -79,6 +79,8 @@ class Listener:
             try:
                 await self._listen()
             except StorageUnavailable as exc:
-                log.debug("not listening for new deliveries, only polling: %s", exc)
+                log.debug(
+                    "not listening for new deliveries, only polling: %s", exc, extra={"event": "listener.lost"}
+                )
             await asyncio.sleep(RELISTEN_SECONDS)
             self._on_notify()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Executable,
@@ -65,6 +66,7 @@ def completing(database: Dialect) -> Executable:
             done.c.id,
             *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
             func.decode(done.c.response, "hex"),
+            done.c.phases,
         )
         .join_from(done, held, held.c.id == done.c.id)
         .where(done.c.number.is_not(None), done.c.status != "delivered")
@@ -94,6 +96,7 @@ def _completed(database: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
         started_at=BigInteger,
         duration_ms=Integer,
         response=Text,
+        phases=Text,
     )
     postgresql = database.dialect == "postgresql"
     if postgresql:
@@ -177,7 +180,7 @@ def ending_nameless(database: Dialect, completion: Completion) -> tuple[Update, 
     Returns:
         The statement, and the one that finds what it wrote before.
     """
-    delivery, outcome, _, _ = completion
+    delivery, outcome = completion.delivery, completion.outcome
     now = database.now()
     ended = (
         update(outbox)
@@ -206,10 +209,9 @@ def is_logged(completion: Completion) -> bool:
 
 def error_class(completion: Completion) -> str | None:
     """Return the kind of failure that an outcome is, as operators search for it; ``None``: none."""
-    _, outcome, change, attempted = completion
-    if change.status == "delivered":
+    if completion.change.status == "delivered":
         return None
-    return failure_class(outcome) if attempted else "not_sent"
+    return failure_class(completion.outcome) if completion.attempted else "not_sent"
 
 
 def response_text(response: bytes) -> str | None:
@@ -220,26 +222,38 @@ def response_text(response: bytes) -> str | None:
         return None
 
 
+def phases_text(completion: Completion) -> str | None:
+    """Return how long the phases of an attempt took, as the attempts log keeps it; ``None`` where it keeps nothing."""
+    phases = completion.outcome.phases
+    if not phases or not is_logged(completion):
+        return None
+    return msgspec.json.encode({name: round(seconds * 1000) for name, seconds in phases.items()}).decode()
+
+
 def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
     """Return an outcome as a row of the parameter ``done``."""
-    delivery, outcome, change, attempted = completion
-    response = outcome.response
+    delivery, outcome, change = completion.delivery, completion.outcome, completion.change
+    attempted, response = completion.attempted, outcome.response
     return {
-        **attempt_values(completion),
         "id": delivery.id,
         "token": delivery.token,
         "status": change.status,
         "attempts": delivery.attempts + attempted,
         "delay_ms": int(change.delay_seconds * 1000),
+        "status_code": outcome.status_code,
+        "error": storable(outcome.error),
         "error_class": error_class(completion),
-        "response": response.hex() if dialect == "postgresql" else response_text(response),
         "number": _number(delivery) if attempted else None,
+        "started_at": outcome.started_at,
+        "duration_ms": outcome.duration_ms,
+        "response": response.hex() if dialect == "postgresql" else response_text(response),
+        "phases": phases_text(completion),
     }
 
 
 def attempt_values(completion: Completion) -> dict[str, Any]:
     """Return an attempt as a row of the attempts log."""
-    delivery, outcome, _, _ = completion
+    delivery, outcome = completion.delivery, completion.outcome
     return {
         "delivery_id": delivery.id,
         "number": _number(delivery),
@@ -248,6 +262,7 @@ def attempt_values(completion: Completion) -> dict[str, Any]:
         "status_code": outcome.status_code,
         "error": storable(outcome.error),
         "response": outcome.response,
+        "phases": phases_text(completion),
     }
 
 

@@ -68,7 +68,9 @@ class OwnWebhooks:
             try:
                 return await prepared.enqueue(transaction)
             except StorageUnavailable as exc:
-                log.error("a webhook of %s was not queued: %s", caller, exc)  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "a webhook of %s was not queued: %s", caller, exc, extra={"event": "webhook.not_queued"}
+                )
                 raise NotQueued(f"The webhook was not queued: {exc}") from exc
 
 

@@ -5,55 +5,94 @@ An organization reaches its own rows only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, TextClause, case, delete, select, type_coerce, update
-from sqlalchemy.types import NullType
+from sqlalchemy import ColumnElement, Row, TextClause, delete, select
 
-from flowactions_plugin.outbox.claims import inline
-from flowactions_plugin.outbox.log_lines import log_dead
-from flowactions_plugin.outbox.outcomes import CLEARED
-from flowactions_plugin.outbox.rules import MAX_COUNT, storable
+from flowactions_plugin.outbox.audit import SOMEBODY, Entry, Who, recording
+from flowactions_plugin.outbox.changes import change_one, raw, requeueing
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, attempts, outbox
 from flowactions_plugin.storage.text import is_text, read_all
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of an organization are selected; ``None`` selects all.
+class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which rows are selected: those that meet everything that is given; ``None`` selects all.
+
+    It is the one filter of routes, pages, commands and bulk actions, and is stored with the latter as JSON.
 
     Attributes:
         ids: only these rows.
+        organization_id: only this organization's rows.
+        status: only rows in this state (§3.1).
         agent_id: only this agent's rows.
         destination: only rows to this scheme, host and port.
         event_type: only rows of this type (§6.1).
+        event_id: only rows of this event (§2.5).
+        idempotency_key: only rows that were enqueued with this key (§2.5).
+        flow_id: only rows of this flow.
+        node_id: only rows of this node.
+        error_class: only rows whose last attempt has failed in this way; see `failure_class`.
+        created_from: only rows that were enqueued at this time or later, Unix milliseconds.
+        created_before: only rows that were enqueued before this time, Unix milliseconds.
         finished_from: only rows that ended at this time or later, Unix milliseconds.
         finished_before: only rows that ended before this time, Unix milliseconds.
     """
 
     ids: tuple[str, ...] | None = None
+    organization_id: str | None = None
+    status: str | None = None
     agent_id: str | None = None
     destination: str | None = None
     event_type: str | None = None
+    event_id: str | None = None
+    idempotency_key: str | None = None
+    flow_id: str | None = None
+    node_id: str | None = None
+    error_class: str | None = None
+    created_from: int | None = None
+    created_before: int | None = None
     finished_from: int | None = None
     finished_before: int | None = None
 
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """Return the SQL conditions."""
-        found: list[ColumnElement[bool]] = []
+    def conditions(self) -> list[ColumnElement[bool] | TextClause]:
+        """Return the SQL conditions, with those of the indexes that serve them (decision 33)."""
+        found: list[ColumnElement[bool] | TextClause] = []
         if self.ids is not None:
             found.append(outbox.c.id.in_(self.ids))
-        for name in ("agent_id", "destination", "event_type"):
+        if self.status is not None:
+            found += _in_state(self.status)
+        for name in _EQUAL:
             value = getattr(self, name)
             if value is not None:
                 found.append(outbox.c[name] == value)
-        if self.finished_from is not None:
-            found.append(outbox.c.finished_at >= self.finished_from)
-        if self.finished_before is not None:
-            found.append(outbox.c.finished_at < self.finished_before)
+        if self.error_class is not None:
+            found.append(FAILED)
+        if self.idempotency_key is not None:
+            found.append(KEYED)
+        for name in ("created", "finished"):
+            start, end = getattr(self, f"{name}_from"), getattr(self, f"{name}_before")
+            if start is not None:
+                found.append(outbox.c[f"{name}_at"] >= start)
+            if end is not None:
+                found.append(outbox.c[f"{name}_at"] < end)
         return found
+
+
+_EQUAL: Final = (
+    "organization_id",
+    "agent_id",
+    "destination",
+    "event_type",
+    "event_id",
+    "idempotency_key",
+    "flow_id",
+    "node_id",
+    "error_class",
+)
 
 
 class OutboxQueries:
@@ -97,19 +136,21 @@ class OutboxQueries:
             for column in outbox.c
             if column.name not in {"body", "headers", "origin", "delivered_response"}
         ]
-        query = select(*_raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
+        query = select(*raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
         async with self._database.read() as connection:
             return await connection.run_sync(read_all, query)
 
-    async def detail(self, row_id: str, organization_id: str) -> tuple[Row[Any], Sequence[Any]] | None:
-        """Return a row of this organization with its attempts; ``None`` when there is none.
+    async def detail(self, row_id: str, organization_id: str | None) -> tuple[Row[Any], Sequence[Any]] | None:
+        """Return a row of this organization, or of any, with its attempts; ``None`` when there is none.
 
         The attempt that has delivered it is kept in the row, and is the last of those that are returned.
 
         Values are as they are stored, which on SQLite may be of any type; `views` makes them presentable.
         """
-        one = select(*_raw(outbox.c)).where(outbox.c.id == row_id, outbox.c.organization_id == organization_id)
-        made = select(*_raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
+        one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
+        if organization_id is not None:
+            one = one.where(outbox.c.organization_id == organization_id)
+        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
         async with self._database.read() as connection:
             rows = await connection.run_sync(read_all, one)
             if not rows:
@@ -120,40 +161,29 @@ class OutboxQueries:
             tried.append(last)
         return rows[0], tried
 
-    async def retry(self, row_id: str, organization_id: str) -> bool:
-        """Make a dead row of this organization due now (§4.3).
+    async def retry(self, row_id: str, organization_id: str, by: Who = SOMEBODY) -> bool:
+        """Make a dead row of this organization due now (§4.3), and write it to the audit.
 
         Returns:
             Whether there was one.
         """
-        now = self._database.now()
-        requeued = (
-            update(outbox)
-            .where(
-                outbox.c.id == row_id,
-                outbox.c.organization_id == organization_id,
-                outbox.c.status == inline("dead"),
-            )
-            .values(**CLEARED, status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
-        )
-        async with self._database.write() as connection:
-            return (await connection.execute(requeued)).rowcount == 1
+        return await change_one(self._database, "retry", row_id, organization_id, by, "")
 
     async def retry_many(
-        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int
+        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int, by: Who = SOMEBODY
     ) -> int:
-        """Make dead rows of this organization due now, oldest first.
+        """Make dead rows of this organization due now, oldest first, and write it to the audit.
 
         Args:
             organization_id: the tenant.
             wanted: which of its dead rows.
             reset_attempts: whether each row has all of its attempts again; if not, each gets one.
             limit: how many at the most.
+            by: who does it.
 
         Returns:
             How many there were.
         """
-        now = self._database.now()
         dead = (
             select(outbox.c.id)
             .where(
@@ -166,50 +196,28 @@ class OutboxQueries:
             .with_for_update(skip_locked=True)
             .cte("dead")
         )
-        requeued = (
-            update(outbox)
-            .where(outbox.c.id.in_(select(dead.c.id)), outbox.c.status == inline("dead"))
-            .values(**CLEARED, status="pending", next_attempt_at=now, updated_at=now, finished_at=None)
-        )
-        if reset_attempts:
-            counts = outbox.c.attempts.between(0, MAX_COUNT) & outbox.c.earlier_attempts.between(0, MAX_COUNT)
-            # A count out of bounds would overflow, and end the replay of the other rows.
-            total = case((counts, outbox.c.earlier_attempts + outbox.c.attempts), else_=0)
-            requeued = requeued.values(attempts=0, earlier_attempts=total)
+        requeued = requeueing(self._database, outbox.c.id.in_(select(dead.c.id)), reset_attempts=reset_attempts)
         async with self._database.write() as connection:
             # Counted, since SQLite's driver gives no row count for a statement that begins with WITH.
-            return len((await connection.execute(requeued.returning(outbox.c.id))).all())
+            number = len((await connection.execute(requeued.returning(outbox.c.id))).all())
+            if number:
+                entry = Entry(
+                    who=by,
+                    action="retry",
+                    organization_id=organization_id,
+                    filter=msgspec.json.encode(wanted).decode(),
+                    number=number,
+                )
+                await connection.execute(recording(self._database, entry))
+        return number
 
-    async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
-        """End a row of this organization that waits for an attempt.
+    async def cancel(self, row_id: str, organization_id: str, reason: str, by: Who = SOMEBODY) -> bool:
+        """End a row of this organization that waits for an attempt, and write it to the audit.
 
         Returns:
             Whether there was one; a row that a worker has claimed does not wait.
         """
-        now = self._database.now()
-        cancelled = (
-            update(outbox)
-            .where(
-                LIVE,
-                outbox.c.id == row_id,
-                outbox.c.organization_id == organization_id,
-                outbox.c.claimed_by.is_(None),
-            )
-            .values(
-                **CLEARED,
-                status="dead",
-                last_error=storable(reason),
-                error_class="cancelled",
-                updated_at=now,
-                finished_at=now,
-            )
-            .returning(outbox.c.destination)
-        )
-        async with self._database.write() as connection:
-            ended = await connection.run_sync(read_all, cancelled)
-        for row in ended:
-            log_dead(row_id, row.destination, reason)
-        return bool(ended)
+        return await change_one(self._database, "cancel", row_id, organization_id, by, reason)
 
     async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
         """Remove finished rows with their attempts, oldest first.
@@ -237,7 +245,7 @@ class OutboxQueries:
         # A row that was retried meanwhile stays.
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
         ended = (*old, outbox.c.finished_at <= found[-1])
-        gone = delete(outbox).where(*ended).returning(outbox.c.id, *_raw(kept))
+        gone = delete(outbox).where(*ended).returning(outbox.c.id, *raw(kept))
         async with self._database.write() as connection:
             removed = await connection.run_sync(read_all, gone)
             logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
@@ -255,6 +263,7 @@ class _Delivering(NamedTuple):
     status_code: Any
     error: Any
     response: Any
+    phases: Any = None
 
 
 def _delivering(row: Row[Any]) -> _Delivering | None:
@@ -282,8 +291,3 @@ def _in_state(status: str) -> list[ColumnElement[bool] | TextClause]:
     """Return the condition on a state, so that SQLite, too, finds those that are few by their index."""
     state: ColumnElement[bool] = outbox.c.status == inline(status)
     return [state] if status == "delivered" else [state, UNDELIVERED]
-
-
-def _raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Return columns as the driver returns them: on SQLite there may be any type in any column."""
-    return [type_coerce(column, NullType()).label(column.name) for column in columns]

@@ -16,6 +16,7 @@ from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
+from flowactions_plugin.outbox.audit import Who
 from flowactions_plugin.outbox.queries import Filter, OutboxQueries
 from flowactions_plugin.outbox.views import DeliveryDetail, DeliverySummary, detail, summary
 
@@ -180,7 +181,9 @@ async def cancel_delivery(
 ) -> Response[CancelAnswer]:
     """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
     reason = f"cancelled by {principal.user_name}"
-    cancelled = is_id(delivery_id) and await queries.cancel(delivery_id, principal.organization_id, reason)
+    cancelled = is_id(delivery_id) and await queries.cancel(
+        delivery_id, principal.organization_id, reason, _who(principal)
+    )
     return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
 
 
@@ -200,7 +203,9 @@ async def retry_delivery(
     delivery_id: FromPath[str],
 ) -> Response[RetryAnswer]:
     """Make a dead delivery due now; it gets one more attempt (§4.3)."""
-    requeued = is_id(delivery_id) and await queries.retry(delivery_id, principal.organization_id)
+    requeued = is_id(delivery_id) and await queries.retry(
+        delivery_id, principal.organization_id, _who(principal)
+    )
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 
@@ -236,7 +241,11 @@ async def replay_deliveries(
         finished_before=_milliseconds(data.finished_before),
     )
     requeued = await queries.retry_many(
-        principal.organization_id, wanted, reset_attempts=data.reset_attempts, limit=data.limit
+        principal.organization_id,
+        wanted,
+        reset_attempts=data.reset_attempts,
+        limit=data.limit,
+        by=_who(principal),
     )
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
 
@@ -278,6 +287,10 @@ def _check_filter(data: Replay) -> None:
     else:
         return
     raise Problem("invalid_request", WRONG_FORM, [error])
+
+
+def _who(principal: DashboardPrincipal) -> Who:
+    return principal.user_id, principal.user_name, "dashboard"
 
 
 def _milliseconds(moment: datetime | None) -> int | None:

@@ -12,6 +12,8 @@ import msgspec
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
+from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX
+from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
 from flowactions_plugin.errors import HeadersTooLarge
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
@@ -40,6 +42,13 @@ WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
 BACKOFF_CAP_SECONDS: Final = 300
 LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
 """The longest delay that any rule gives a row."""
+
+PARKED_MS: Final = 1 << 50
+"""Added to the due time of a row of a paused destination, so that claims do not meet it. As the time of a clock it would be
+in the year 37648; taken off again, it leaves the due time as it was."""
+
+HELD_MS: Final = 1 << 51
+"""Added to the due time of a row, parked or not, that a bulk action will cancel unless it is undone."""
 
 REASON_LENGTH: Final = 1000
 DROPPED_NAME_LENGTH: Final = 80
@@ -73,7 +82,8 @@ _RESERVED: Final = frozenset(
         "upgrade",
     }
 )
-_RESERVED_PREFIX: Final = "x-service-webhook-"
+_RESERVED_PREFIXES: Final = {False: (RESERVED_PREFIX,), True: (RESERVED_PREFIX, STANDARD_PREFIX)}
+"""By whether deliveries carry the headers of Standard Webhooks."""
 
 
 class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +102,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None
     max_attempts: int
     idempotency_key: str | None = None
+    trace: str | None = None
 
     @property
     def place(self) -> tuple[str | None, str | None]:
@@ -130,6 +141,15 @@ class Transition(NamedTuple):
     delay_seconds: float = 0.0
 
 
+DELIVERED: Final = Transition("delivered")
+DEAD: Final = Transition("dead")
+
+
+def due_time(stored: int) -> int:
+    """Return when a row is due, Unix milliseconds, without what a pause or a cancellation has added to it."""
+    return stored & (PARKED_MS - 1) if PARKED_MS <= stored < 2 * HELD_MS else stored
+
+
 def backoff(attempt: int) -> int:
     """Return the seconds to wait after attempt ``attempt`` (1, 2, …) failed (§8)."""
     return min(BACKOFF_CAP_SECONDS, max(5, 1 << min(attempt, 10)))
@@ -144,9 +164,9 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
         outcome: the attempt's.
     """
     if outcome.status_code is not None and 200 <= outcome.status_code < 300 and outcome.error is None:
-        return Transition("delivered")
+        return DELIVERED
     if outcome.final or attempt >= max_attempts:
-        return Transition("dead")
+        return DEAD
     asked = min(outcome.retry_after or 0.0, BACKOFF_CAP_SECONDS)
     return Transition("retrying", max(float(backoff(attempt)), asked))
 
@@ -191,12 +211,24 @@ def event_id(event_type: str, entity: str, payload: bytes) -> str:
 
 
 def delivery_headers(
-    custom: Iterable[Header], *, event_id: str, event_type: str, has_body: bool
+    custom: Iterable[Header],
+    *,
+    event_id: str,
+    event_type: str,
+    has_body: bool,
+    standard_webhooks: bool = False,
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
 
     Control characters in values become spaces. Custom headers whose name is invalid, longer than 256 bytes or
     reserved are dropped.
+
+    Args:
+        custom: the author's.
+        event_id: what receivers dedupe on.
+        event_type: as in ``x-service-webhook-event``.
+        has_body: whether there is one, which has a content type.
+        standard_webhooks: whether the names of that scheme's headers are reserved, too.
 
     Returns:
         The headers, and the names that were dropped, shortened.
@@ -204,6 +236,7 @@ def delivery_headers(
     Raises:
         HeadersTooLarge: a value, or all custom headers together, are larger than receivers accept.
     """
+    reserved = _RESERVED_PREFIXES[standard_webhooks]
     kept: list[tuple[str, str]] = []
     dropped: list[str] = []
     size = 0
@@ -213,7 +246,7 @@ def delivery_headers(
             continue
         lowered = name.lower()
         valid = len(name) <= MAX_HEADER_NAME_BYTES and _NAME.fullmatch(name)
-        if not valid or lowered in _RESERVED or lowered.startswith(_RESERVED_PREFIX):
+        if not valid or lowered in _RESERVED or lowered.startswith(reserved):
             dropped.append(name[:DROPPED_NAME_LENGTH])
             continue
         value = _CONTROL.sub(" ", header.value).strip()
@@ -227,8 +260,8 @@ def delivery_headers(
         kept.append(("content-type", "application/json"))
     own = (
         ("user-agent", USER_AGENT),
-        (f"{_RESERVED_PREFIX}id", event_id),
-        (f"{_RESERVED_PREFIX}event", event_type),
+        (EVENT_ID_HEADER, event_id),
+        (EVENT_TYPE_HEADER, event_type),
     )
     return (*own, *kept), tuple(dropped)
 
@@ -250,9 +283,8 @@ def sendable_headers(headers: Sequence[tuple[str, str]], text: str) -> bool:
         headers: names and values.
         text: the JSON that they were decoded from. Without an escape in it, no value holds a line break.
     """
-    for name, _ in headers:
-        if not _is_name(name):
-            return False
+    if not all(map(_is_name, [name for name, _ in headers])):
+        return False
     return "\\" not in text or not _BREAKS.search("".join([value for _, value in headers]))
 
 

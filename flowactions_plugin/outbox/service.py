@@ -11,18 +11,18 @@ from typing import Final
 
 from flowactions_hookspecs import Host, provides
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.egress.attempt import Transport
 from flowactions_plugin.egress.deadline import StallMonitor
-from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
-from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.outbox.executor import Executor
 from flowactions_plugin.outbox.host_calls import SecretSource
 from flowactions_plugin.outbox.notifier import CHANNEL, Listener, Notifier
+from flowactions_plugin.outbox.observer import Observer
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.scheduled import ScheduledClaims
@@ -30,6 +30,7 @@ from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.telemetry.telemetry import Telemetry
 
 ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
@@ -38,8 +39,6 @@ DELIVERY_RESOLVER_THREADS: Final = 4
 """For each concurrent delivery: a lookup that hangs keeps its thread three times as long as an attempt lasts."""
 
 MOST_RESOLVER_THREADS: Final = 1024
-
-CONTINUOUS_DESTINATION_LIMIT: Final = 10
 
 
 class OutboxService:
@@ -51,12 +50,15 @@ class OutboxService:
         database: where the queue is.
         timing: of claims and attempts; tests alone set others than the defaults.
         secret_source: returns what resolves signing secrets, once all plugins are loaded.
+        observer: watches the deliveries of this process.
+        telemetry: measures and traces deliveries.
 
     Attributes:
         store: the queue.
         queries: the queue, for operators.
         outbox: enqueues.
         guard: decides at enqueue where requests may go.
+        recorded: records metrics and spans of this process's deliveries.
     """
 
     def __init__(
@@ -66,16 +68,28 @@ class OutboxService:
         database: Database,
         timing: Timing,
         secret_source: Callable[[], SecretSource],
+        observer: Observer,
+        telemetry: Telemetry,
     ) -> None:
         self._host = host
         self._settings = settings
         self._database = database
         self._timing = timing
         self._secret_source = secret_source
+        self._observer = observer
+        self._telemetry = telemetry
+        self.recorded = DeliveryTelemetry(telemetry)
         self.store = OutboxStore(database, timing.lease_seconds)
         self.queries = OutboxQueries(database)
-        self.guard = self._guard(CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self.outbox = Outbox(self.store, self.guard, database.clock, settings.max_body_bytes)
+        self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
+        self.outbox = Outbox(
+            self.store,
+            self.guard,
+            database.clock,
+            settings.max_body_bytes,
+            telemetry,
+            standard_webhooks=settings.standard_webhooks,
+        )
         self._notifier: Notifier | None = None
 
     @property
@@ -99,49 +113,42 @@ class OutboxService:
         monitor = StallMonitor(lease_clock)
         sender = self._sender(monitor)
         listens = provides(self._host, "delivery_finished")
-        completer = Completer(self.store, self._host.delivery_finished if listens else None)
-        executor = Executor(self.store, sender, completer, self._secret_source(), self._timing)
+        finished = self._host.delivery_finished if listens else None
+        completer = Completer(self.store, finished, [self._observer.record, self.recorded])
+        executor = Executor(
+            self.store,
+            sender,
+            completer,
+            self._secret_source(),
+            self._timing,
+            sends_trace=self._settings.send_traceparent,
+        )
         try:
-            async with self._claims(executor) as strategy:
-                with monitor:
+            async with self._observer.watching(executor.load), self._claims(executor) as strategy:
+                with monitor, self.recorded.watching(executor.load):
                     await Worker(self.store, executor, strategy, self._timing).run()
         finally:
             await sender.aclose()
-
-    @property
-    def _concurrency(self) -> int:
-        """How many attempts are made at once."""
-        settings = self._settings
-        return settings.concurrency if settings.delivery == "continuous" else settings.claim_limit
-
-    def _guard(self, resolve: Resolve) -> EgressGuard:
-        return EgressGuard(
-            development=self._settings.environment == "development",
-            allow=self._settings.egress_allow,
-            resolve=resolve if self._settings.egress_resolve == "local" else None,
-        )
 
     def _sender(self, monitor: StallMonitor) -> Sender:
         """Build what makes the attempts, with a resolver of its own.
 
         So lookups that hang at enqueue take no thread from deliveries, and no address is cached.
         """
-        threads = min(MOST_RESOLVER_THREADS, self._concurrency * DELIVERY_RESOLVER_THREADS)
-        guard = self._guard(Resolver(threads))
-        proxy = self._settings.egress_proxy
-        transport: Transport
-        if self._host.transport is not None:
-            from flowactions_plugin.egress.host_transport import HostTransport  # noqa: PLC0415  imports httpx
-
-            transport = HostTransport(self._host.transport)
-        else:
-            transport = OutboundTransport(guard, self._concurrency, proxy, self._settings.egress_ca)
-        # The plugin's own transport checks each address that it dials. What a host's transport or a proxy dials is not
-        # seen here, so names are resolved and checked before.
-        guarded = self._host.transport is None and proxy is None
-        validate = guard.validate if guarded else guard.resolve
+        threads = min(MOST_RESOLVER_THREADS, self._settings.slots * DELIVERY_RESOLVER_THREADS)
+        guard = guard_of(self._settings, Resolver(threads))
+        transport, validate = outbound(self._settings, guard, self._host.transport, self._settings.slots)
         clock, deadline = self._database.clock, self._timing.deadline_seconds
-        return Sender(transport, validate, clock, time.monotonic, monitor, deadline)
+        return Sender(
+            transport,
+            validate,
+            clock,
+            time.monotonic,
+            monitor,
+            deadline,
+            times_all=self._telemetry.is_open,
+            standard_webhooks=self._settings.standard_webhooks,
+        )
 
     @asynccontextmanager
     async def _claims(self, executor: Executor) -> AsyncIterator[ClaimStrategy]:
@@ -153,16 +160,15 @@ class OutboxService:
                 executor,
                 tick_seconds=settings.tick_seconds,
                 claim_limit=settings.claim_limit,
-                per_destination=settings.destination_limit,
+                per_destination=settings.per_destination,
                 timing=self._timing,
             )
             return
-        per_destination = settings.destination_limit or CONTINUOUS_DESTINATION_LIMIT
         claims = ContinuousClaims(
             self.store,
             executor,
-            slots=settings.concurrency,
-            per_destination=per_destination,
+            slots=settings.slots,
+            per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
         )
         self.outbox.call_on_commit(claims.wake)

@@ -14,8 +14,9 @@ _Claimed: TypeAlias = tuple[float, Item]
 LEAST_DEMAND: Final = 16
 
 AHEAD: Final = 8
-"""How many times what has finished since the claim before is claimed ahead. A destination at its limit gets no more than
-what it has finished; with so little in each claim, claims would cost more than the requests (decision 34)."""
+"""How many rows are claimed ahead for each one that has finished since the claim before, up to as many as there are slots.
+With one for one, a destination at its limit would get ten rows a claim, and claims would cost more than the requests
+(decision 34)."""
 
 
 class _Turns(Generic[Item]):
@@ -93,31 +94,46 @@ class Slots(Generic[Item]):
         """How many claimed rows have no slot yet."""
         return len(self._ready) + self._queue_length
 
-    def demand(self, *, enqueued: bool = False) -> ClaimRequest:
+    @property
+    def in_flight(self) -> Counter[str]:
+        """How many deliveries are in flight to each destination, with those that wait."""
+        used = Counter(self._begun)
+        for destination, queued in self._queued.items():
+            used[destination] += len(queued)
+        return used
+
+    def demand(self, *, elsewhere: bool = True) -> ClaimRequest:
         """Return what to claim now; what finishes from now on counts for the next claim.
 
         Args:
-            enqueued: whether something was enqueued since the claim before. It may belong to another organization than
-                what waits, and so have its turn before it.
+            elsewhere: whether rows may be due to other destinations than those at their limit.
         """
         free = self.limit - self._in_flight - len(self._ready)
         ahead = min(AHEAD * self._finished.total(), self.limit)
         # Rows that wait for their destination leave the free slots to others.
         room = max(0, free) + max(0, ahead + min(0, free) - self._queue_length)
         if free <= 0 and room < self.limit // 2 and self.waiting:
-            if not enqueued or self.waiting >= self.limit + LEAST_DEMAND:
-                return ClaimRequest(
-                    0, Counter()
-                )  # what waits lasts for a while; a larger claim costs less a row
-            room = max(room, LEAST_DEMAND)
+            # What waits lasts for a while; a larger claim costs less a row.
+            return ClaimRequest(0, Counter())
+        if not elsewhere:
+            room = min(room, self._refillable())
+            if room <= 0:
+                return ClaimRequest(0, Counter())
         finished, self._finished = self._finished, Counter()
         # Where the per-destination limit keeps claims small, each would examine many rows in vain.
         limit = min(max(0, room), max(LEAST_DEMAND, 2 * self._claimed))
-        in_flight = Counter(self._begun)
-        for destination, queued in self._queued.items():
-            in_flight[destination] += len(queued)
+        in_flight = self.in_flight
         in_flight.subtract({destination: AHEAD * count for destination, count in finished.items()})
         return ClaimRequest(limit, in_flight)
+
+    def _refillable(self) -> int:
+        """Return how many rows may be claimed for destinations at which half of what waited is gone."""
+        rows = 0
+        for destination, finished in self._finished.items():
+            waiting = len(self._queued.get(destination, ()))
+            if waiting <= self._refill.get(destination, 0):
+                rows += self._per_destination - self._begun[destination] - waiting + AHEAD * finished
+        return rows
 
     def add(self, request: ClaimRequest, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
         """Add what a claim returned, by destination.
@@ -128,17 +144,22 @@ class Slots(Generic[Item]):
             now: when it was claimed, in seconds by any clock.
         """
         used = request.in_flight
+        used.update(destination for destination, _ in claimed)
+        self.insert(claimed, now)
+        # One claim in vain says little about the next.
+        self._claimed = max(len(claimed), self._claimed // 2)
+        self._refill = {destination: len(queued) // 2 for destination, queued in self._queued.items()}
+        self._limited = {place for place, count in used.items() if count >= self._per_destination}
+
+    def insert(self, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
+        """Add what was claimed beside the claims that `demand` asks for."""
         for destination, item in claimed:
-            used[destination] += 1
             if self._begun[destination] < self._per_destination:
                 self._begun[destination] += 1
                 self._ready.append(self._owner(item), (destination, (now, item)))
             else:
                 self._queued.setdefault(destination, deque()).append((now, item))
                 self._queue_length += 1
-        self._claimed = len(claimed)
-        self._refill = {destination: len(queued) // 2 for destination, queued in self._queued.items()}
-        self._limited = {place for place, count in used.items() if count >= self._per_destination}
 
     def start(self) -> Iterator[Item]:
         """Yield what may start now, the oldest claim first."""
@@ -176,20 +197,32 @@ class Slots(Generic[Item]):
 
     def overdue(self, before: float) -> list[Item]:
         """Remove what was claimed before a time and still waits, and return it."""
+        return self.remove(lambda claimed_at, _item: claimed_at < before)
+
+    def remove(self, unwanted: Callable[[float, Item], bool]) -> list[Item]:
+        """Remove some of what waits, and return it.
+
+        Args:
+            unwanted: returns whether to remove a row, given when it was claimed, and the row.
+        """
         removed: list[Item] = []
         for destination, queued in list(self._queued.items()):
-            while queued and queued[0][0] < before:
-                removed.append(queued.popleft()[1])
-            if not queued:
+            kept = deque(each for each in queued if not unwanted(*each))
+            if len(kept) == len(queued):
+                continue
+            removed += [item for claimed_at, item in queued if unwanted(claimed_at, item)]
+            if kept:
+                self._queued[destination] = kept
+            else:
                 del self._queued[destination]
         self._queue_length -= len(removed)
         ready, self._ready = self._ready, _Turns()
         for destination, (claimed_at, item) in ready:
-            if claimed_at >= before:
-                self._ready.append(self._owner(item), (destination, (claimed_at, item)))
-            else:
+            if unwanted(claimed_at, item):
                 removed.append(item)
                 self._leave(destination)
+            else:
+                self._ready.append(self._owner(item), (destination, (claimed_at, item)))
         return removed
 
     def clear(self) -> list[Item]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.http.masking import masked_header, masked_url
-from flowactions_plugin.outbox.rules import FINISHED
+from flowactions_plugin.outbox.rules import FINISHED, due_time
 
 T = TypeVar("T")
 
@@ -19,6 +19,8 @@ SAFE_INTEGER: Final = 2**53
 """Programs read larger ones differently (RFC 7493 §2.2)."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=SAFE_INTEGER)]
 
 
 class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
@@ -47,7 +49,11 @@ class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Attempt(msgspec.Struct, rename="camel", kw_only=True):
-    """One attempt of a delivery; of the answer's body the first 2 KiB are kept."""
+    """One attempt of a delivery; of the answer's body the first 2 KiB are kept.
+
+    ``phases`` says how many milliseconds each phase of an attempt took that failed: ``resolve``, ``connect``, ``tls``, ``send`` and
+    ``wait`` (for the answer). It is empty for one that delivered, and what an open connection spared is left out.
+    """
 
     number: int
     started_at: str | None
@@ -55,6 +61,7 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
     status_code: int | None
     error: str | None
     response: str
+    phases: dict[str, Milliseconds] = {}
 
 
 class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
@@ -68,20 +75,31 @@ class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
 
 def summary(row: Any) -> DeliverySummary:
     """Return a row of the list, whatever it holds."""
-    reader = _Reader(row)
-    return DeliverySummary(**_summary(reader), defect=reader.defect())
+    reader = Reader(row)
+    return DeliverySummary(**summary_values(reader), defect=reader.defect())
 
 
 def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
     """Return a row with its attempts, whatever they hold."""
-    reader = _Reader(row)
-    values = _summary(reader)
+    reader = Reader(row)
+    values = detail_values(reader, log)
+    return DeliveryDetail(**values, defect=reader.defect())
+
+
+def detail_values(reader: Reader, log: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a `DeliveryDetail`, its defect excepted.
+
+    Args:
+        reader: of the row; it records what cannot be read of the attempts, too.
+        log: the attempts.
+    """
+    values = summary_values(reader)
     origin = reader.decoded("origin", Origin)
     headers = reader.decoded("headers", list[tuple[str, str]]) or []
-    body = row.body
+    body = reader.raw("body")
     attempts = []
     for attempt in log:
-        stored = _Reader(attempt, "attempts")
+        stored = Reader(attempt, "attempts")
         attempts.append(
             Attempt(
                 number=stored.number("number") or 0,
@@ -90,20 +108,22 @@ def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
                 status_code=stored.number("status_code", optional=True),
                 error=stored.text("error", optional=True),
                 response=_shown(attempt.response or b""),
+                phases={}
+                if attempt.phases is None
+                else stored.decoded("phases", dict[str, Milliseconds]) or {},
             )
         )
         reader.unreadable += stored.unreadable
-    return DeliveryDetail(
+    return {
         **values,
-        origin=origin,
-        headers=[Header(key=key, value=masked_header(key, value)) for key, value in headers],
-        body=None if body is None else _shown(body),
-        attempt_log=attempts,
-        defect=reader.defect(),
-    )
+        "origin": origin,
+        "headers": [Header(key=key, value=masked_header(key, value)) for key, value in headers],
+        "body": None if body is None else _shown(body),
+        "attempt_log": attempts,
+    }
 
 
-class _Reader:
+class Reader:
     """Reads the columns of one row, and records those that do not hold their type.
 
     Args:
@@ -120,6 +140,10 @@ class _Reader:
         """Return which columns could not be read."""
         names = ", ".join(dict.fromkeys(self.unreadable))
         return f"stored values that cannot be read: {names}" if names else msgspec.UNSET
+
+    def raw(self, name: str) -> Any:
+        """Return what is stored, whatever it is."""
+        return getattr(self._row, name)
 
     def text(self, name: str, *, optional: bool = False) -> str | None:
         """Return a text; what is not text is shown as far as possible."""
@@ -144,7 +168,7 @@ class _Reader:
         """Return a time as ISO 8601; ``None`` for what is not a time, or lies outside the calendar."""
         value = self.number(name, optional=optional)
         try:
-            return None if value is None else to_iso(value)
+            return None if value is None else to_iso(due_time(value))
         except (ValueError, OverflowError, OSError):
             self._record(name)
             return None
@@ -163,7 +187,8 @@ class _Reader:
         self.unreadable.append(self._label or name)
 
 
-def _summary(reader: _Reader) -> dict[str, Any]:
+def summary_values(reader: Reader) -> dict[str, Any]:
+    """Return the fields of a `DeliverySummary`, its defect excepted."""
     status = reader.text("status")
     finished = status in FINISHED
     return {

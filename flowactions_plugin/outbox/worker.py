@@ -110,13 +110,17 @@ class Worker:
             try:
                 pause = await self._shielded(self.run_once())
                 if failures:
-                    log.info("the outbox is reachable again")
+                    log.info("the outbox is reachable again", extra={"event": "outbox.reachable"})
                 failures = 0
             except StorageUnavailable as exc:
                 failures += 1
                 if failures == 1:
                     reason = printable(exc, message=True)
-                    log.error("the outbox is out of reach, trying again with backoff: %s", reason)  # noqa: TRY400
+                    log.error(  # noqa: TRY400
+                        "the outbox is out of reach, trying again with backoff: %s",
+                        reason,
+                        extra={"event": "outbox.unreachable"},
+                    )
                 await asyncio.sleep(outage_delay(failures))
             else:
                 await self._strategy.wait(pause)
@@ -140,7 +144,11 @@ class Worker:
         if now >= self._rescue_at:
             rescued = await self._store.rescue()
             if rescued:
-                log.warning("%s deliveries were due far ahead: the clock was set back; they go on", rescued)
+                log.warning(
+                    "%s deliveries were due far ahead: the clock was set back; they go on",
+                    rescued,
+                    extra={"event": "deliveries.rescued"},
+                )
             self._rescue_at = now + RESCUE_INTERVAL
 
     async def _quarantine(self) -> None:
@@ -167,7 +175,11 @@ class Worker:
             self._stop_now.set()
             await asyncio.wait({task})
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.warning("stopping although not all is done: %s", printable(error, message=True))
+                log.warning(
+                    "stopping although not all is done: %s",
+                    printable(error, message=True),
+                    extra={"event": "worker.stops_early"},
+                )
             raise
 
     async def _drain(self) -> None:
@@ -184,11 +196,14 @@ class Worker:
                 if await self._stops_within(outage_delay(failures)):
                     break
         except Exception:
-            log.exception("outcomes of deliveries could not be written")
+            log.exception(
+                "outcomes of deliveries could not be written", extra={"event": "outcomes.not_written"}
+            )
         if self._completer.unwritten:
             log.warning(
                 "the outcomes of %s deliveries could not be written; they will be sent again under the same id",
                 self._completer.unwritten,
+                extra={"event": "outcomes.lost"},
             )
 
     async def _flushed(self) -> bool:

@@ -17,11 +17,17 @@ from sqlalchemy import (
     column,
     extract,
     func,
+    literal,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
 from flowactions_plugin.clock import Clock
+
+
+def inline(value: Any) -> ColumnElement[Any]:
+    """Write a value into the statement itself: PostgreSQL's plan for a statement depends on it."""
+    return literal(value, literal_execute=True)
 
 
 class Dialect:

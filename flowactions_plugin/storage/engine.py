@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -44,6 +45,8 @@ class Engines:
         Raises:
             OSError: a file that the URL names cannot be read.
         """
+        if self._url.get_backend_name() == "sqlite":
+            hide_values()
         if self._shared is not None:
             self.current = self._shared
         elif self._own_sqlite:
@@ -91,3 +94,13 @@ class Engines:
                 if self._own_sqlite:
                     await connection.invalidate()
                 raise
+
+
+def hide_values() -> None:
+    """Keep what is stored out of the log: the driver of SQLite logs each statement with its values at debug level.
+
+    Whoever wants these lines sets the level of its logger before, or after.
+    """
+    driver = logging.getLogger("aiosqlite")
+    if driver.level == logging.NOTSET:
+        driver.setLevel(logging.INFO)

@@ -76,7 +76,9 @@ async def keep_pruning(prunes: Sequence[Prune]) -> None:
         try:
             removed = await prune_all(prunes)
             if removed:
-                log.info("retention: %s old rows removed", removed)
+                log.info("retention: %s old rows removed", removed, extra={"event": "retention.removed"})
         except StorageUnavailable as exc:
-            log.warning("retention failed, and the next run tries again: %s", exc)
+            log.warning(
+                "retention failed, and the next run tries again: %s", exc, extra={"event": "retention.failed"}
+            )
         await asyncio.sleep(PERIOD_SECONDS)

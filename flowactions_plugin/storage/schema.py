@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     CheckConstraint,
     Column,
+    Float,
     Index,
     Integer,
     LargeBinary,
@@ -16,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
     text,
 )
 
@@ -84,10 +87,19 @@ outbox: Final = Table(
     Column("flow_id", Text),
     Column("node_id", Text),
     Column("error_class", String(16)),
+    # The W3C ``traceparent`` of what enqueued the row. NULL: it was not traced.
+    Column("trace", String(55)),
+    # The bulk action of an operator that changed the row last. NULL: none did.
+    Column("action_id", String(36)),
     CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
-    # Room on each page for the versions that a claim and an outcome write.
-    postgresql_with={"fillfactor": 50},
 )
+# Room on each page for the versions that a claim and an outcome write. Only from SQLAlchemy 2.1 on can a table say so itself.
+event.listen(
+    outbox,
+    "after_create",
+    DDL("ALTER TABLE %(table)s SET (fillfactor = 50)").execute_if(dialect="postgresql"),  # type: ignore[no-untyped-call]  # as it is in the library
+)
+
 QUARANTINE_AFTER: Final = 5
 """Expired leases after which a row is sent in quarantine."""
 
@@ -184,6 +196,8 @@ attempts: Final = Table(
     Column("status_code", Integer),
     Column("error", Text),
     Column("response", LargeBinary),
+    # How long each phase took: a JSON object, milliseconds. NULL: not known.
+    Column("phases", Text),
 )
 
 deferred: Final = Table(
@@ -309,3 +323,160 @@ enqueue_rates: Final = Table(
     Column("updated_at", BigInteger, nullable=False),
 )
 Index("ix_flowactions_enqueue_rates_updated", enqueue_rates.c.updated_at)
+
+workers: Final = Table(
+    "flowactions_workers",
+    metadata,
+    # New for each start of a process that delivers.
+    Column("id", String(36), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("host_name", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("in_flight", Integer, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("last_seen_at", BigInteger, nullable=False),
+    # When a claim of its last returned a row. NULL: none did yet.
+    Column("last_claim_at", BigInteger),
+    Column("stopped_at", BigInteger),
+)
+
+EVERY_ORGANIZATION: Final = ""
+"""Instead of an organization, in what an operator of the host does for all of them: no id is empty."""
+
+pauses: Final = Table(
+    "flowactions_pauses",
+    metadata,
+    Column("organization_id", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),
+    Column("paused_at", BigInteger, nullable=False),
+    Column("paused_by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    # Since then it is paused no more, and rows that are parked are made due. NULL: it is paused.
+    Column("resumed_at", BigInteger),
+)
+
+destinations: Final = Table(
+    "flowactions_destinations",
+    metadata,
+    Column("organization_id", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),
+    Column("last_success_at", BigInteger),
+    Column("last_failure_at", BigInteger),
+    # The first failure since the last success. NULL: the last attempt succeeded.
+    Column("failing_since", BigInteger),
+    Column("failures_in_row", Integer, nullable=False),
+    Column("last_error", Text),
+    # When the host was told that it fails. NULL: it was not, or was told of the recovery.
+    Column("alerted_at", BigInteger),
+    Column("updated_at", BigInteger, nullable=False),
+)
+Index("ix_flowactions_destinations_updated", destinations.c.updated_at)
+FAILING: Final = text("failing_since IS NOT NULL")
+Index(
+    "ix_flowactions_destinations_failing",
+    destinations.c.failing_since,
+    sqlite_where=FAILING,
+    postgresql_where=FAILING,
+)
+
+statistics: Final = Table(
+    "flowactions_statistics",
+    metadata,
+    # The start of an interval of five minutes.
+    Column("bucket", BigInteger, primary_key=True),
+    Column("organization_id", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),
+    Column("delivered", Integer, nullable=False),
+    # Attempts that failed.
+    Column("failed", Integer, nullable=False),
+    Column("dead", Integer, nullable=False),
+    # Of all attempts: the time for which they held a slot.
+    Column("duration_ms", BigInteger, nullable=False),
+)
+Index("ix_flowactions_statistics_organization", statistics.c.organization_id, statistics.c.bucket)
+
+actions: Final = Table(
+    "flowactions_actions",
+    metadata,
+    # UUIDv7: in the order of time.
+    Column("id", String(36), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("organization_id", Text, nullable=False),
+    # The filter as JSON, and the set: rows that met it at this time, and how many they were.
+    Column("filter", Text, nullable=False),
+    Column("as_of", BigInteger, nullable=False),
+    Column("counted", BigInteger, nullable=False),
+    Column("actor_id", Text, nullable=False),
+    Column("actor_name", Text, nullable=False),
+    Column("actor_role", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("reset_attempts", Integer, nullable=False),
+    # Rows per second. NULL: without limit.
+    Column("rate", Float),
+    Column("canary", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("state_reason", Text),
+    Column("created_at", BigInteger, nullable=False),
+    # The end of the time in which it can be undone.
+    Column("starts_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    # The last row that was done: the others follow in the order of ids.
+    Column("position", String(36)),
+    Column("done", BigInteger, nullable=False),
+    # The stage of a canary, as JSON.
+    Column("stage", Text),
+    # From when on, and from how many rows on, the rate counts.
+    Column("paced_from", BigInteger),
+    Column("paced_done", BigInteger, nullable=False),
+    # The lease of the process that carries it out.
+    Column("held_by", String(32)),
+    Column("held_until", BigInteger),
+)
+Index("ix_flowactions_actions_organization", actions.c.organization_id, actions.c.id)
+OPEN_ACTION: Final = text("finished_at IS NULL")
+"""Actions that workers still have to do something for."""
+Index(
+    "ix_flowactions_actions_open", actions.c.starts_at, sqlite_where=OPEN_ACTION, postgresql_where=OPEN_ACTION
+)
+
+audit: Final = Table(
+    "flowactions_audit",
+    metadata,
+    # UUIDv7: in the order of time.
+    Column("id", String(36), primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("organization_id", Text, nullable=False),
+    Column("actor_id", Text, nullable=False),
+    Column("actor_name", Text, nullable=False),
+    Column("actor_role", String(16), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("delivery_id", String(36)),
+    Column("action_id", String(36)),
+    Column("destination", Text),
+    Column("filter", Text),
+    Column("reason", Text, nullable=False),
+    # How many rows it concerned.
+    Column("number", BigInteger),
+    # What it changed, as it was before: JSON.
+    Column("before", Text),
+)
+Index("ix_flowactions_audit_organization", audit.c.organization_id, audit.c.id)
+AUDITED_ACTION: Final = text("action_id IS NOT NULL")
+Index(
+    "ix_flowactions_audit_action",
+    audit.c.action_id,
+    audit.c.id,
+    sqlite_where=AUDITED_ACTION,
+    postgresql_where=AUDITED_ACTION,
+)
+AUDITED_DELIVERY: Final = text("delivery_id IS NOT NULL")
+Index(
+    "ix_flowactions_audit_delivery",
+    audit.c.delivery_id,
+    audit.c.id,
+    sqlite_where=AUDITED_DELIVERY,
+    postgresql_where=AUDITED_DELIVERY,
+)

@@ -23,5 +23,9 @@ async def shielded(work: Awaitable[T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
         if not task.cancelled() and task.exception() is not None:
-            log.debug("failed while its caller was cancelled: %r", task.exception())
+            log.debug(
+                "failed while its caller was cancelled: %r",
+                task.exception(),
+                extra={"event": "transaction.failed_while_cancelled"},
+            )
         raise

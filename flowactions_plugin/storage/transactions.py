@@ -246,7 +246,11 @@ class _Savepoint:
             await connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
             await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
         except Exception as exc:  # noqa: BLE001  after any error, the transaction cannot be used
-            log.error("a host's transaction is lost, and its commit will fail: %s", type(exc).__name__)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "a host's transaction is lost, and its commit will fail: %s",
+                type(exc).__name__,
+                extra={"event": "transaction.lost"},
+            )
             await _invalidate(connection)
 
 

@@ -93,6 +93,7 @@ def prepare(connection: Connection, outdated: Outdated) -> None:
             "the tables are at revision %s, which is newer than this release's %s; upgrade this process soon",
             revision,
             wanted,
+            extra={"event": "tables.newer"},
         )
         return
     if revision is not None and outdated == "refuse":
@@ -100,7 +101,12 @@ def prepare(connection: Connection, outdated: Outdated) -> None:
             f"the tables are at revision {revision} and this release needs {wanted}: run 'flowactions migrate'"
         )
     upgrade(connection)
-    log.info("the tables were brought from revision %s to %s", revision or "none", wanted)
+    log.info(
+        "the tables were brought from revision %s to %s",
+        revision or "none",
+        wanted,
+        extra={"event": "tables.upgraded"},
+    )
 
 
 def run(metadata: MetaData) -> None:

@@ -1,0 +1,192 @@
+"""The app manifest of the chat provider: its form, and what this plugin needs in it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+import msgspec
+
+from flowactions_plugin.chat.events import REASONS
+from flowactions_plugin.chat.paths import CALLBACK_PATH, EVENTS_PATH, routes_url
+from flowactions_plugin.chat.scopes import SCOPES
+from flowactions_plugin.errors import CannotRun
+from flowactions_plugin.settings_urls import parse_url
+
+MOST_NAME_CHARACTERS: Final = 35
+"""The provider's limit of an app's name."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of the manifest, with the provider's names."""
+
+
+class DisplayInformation(Part, frozen=True):
+    """What people see of the app.
+
+    Attributes:
+        name: of the app.
+        description: of the app.
+    """
+
+    name: str
+    description: str = "Posts the messages of flows to channels and members."
+
+
+class AppHome(Part, frozen=True):
+    """The app's own place in a workspace.
+
+    Attributes:
+        home_tab_enabled: no: there is nothing to show.
+        messages_tab_enabled: yes: without it, the provider refuses direct messages of the app.
+        messages_tab_read_only_enabled: yes: nobody reads what a member answers.
+    """
+
+    home_tab_enabled: bool = False
+    messages_tab_enabled: bool = True
+    messages_tab_read_only_enabled: bool = True
+
+
+class BotUser(Part, frozen=True):
+    """The user that messages come from.
+
+    Attributes:
+        display_name: the same as the app's.
+        always_online: no: nobody answers there.
+    """
+
+    display_name: str
+    always_online: bool = False
+
+
+class Features(Part, frozen=True):
+    """Parts of the app that people meet.
+
+    Attributes:
+        bot_user: the user that messages come from.
+        app_home: its own place in a workspace.
+    """
+
+    bot_user: BotUser
+    app_home: AppHome = AppHome()
+
+
+class Scopes(Part, frozen=True):
+    """What the app asks for.
+
+    Attributes:
+        bot: the scopes of its token, those that an install requests (§2.3).
+    """
+
+    bot: tuple[str, ...] = SCOPES
+
+
+class OAuthConfig(Part, frozen=True):
+    """How the app is installed.
+
+    Attributes:
+        redirect_urls: where browsers may be sent back after an install: the callback's URL.
+        scopes: what it asks for.
+    """
+
+    redirect_urls: tuple[str, ...]
+    scopes: Scopes = Scopes()
+
+
+class EventSubscriptions(Part, frozen=True):
+    """What the app is told.
+
+    Attributes:
+        request_url: where events are sent.
+        bot_events: those that end a chat connection (§6.2).
+    """
+
+    request_url: str
+    bot_events: tuple[str, ...] = tuple(REASONS)
+
+
+class Interactivity(Part, frozen=True):
+    """Buttons and menus in messages.
+
+    Attributes:
+        is_enabled: no: messages are text.
+    """
+
+    is_enabled: bool = False
+
+
+class AppSettings(Part, frozen=True):
+    """How the provider talks to the app.
+
+    Attributes:
+        event_subscriptions: what the app is told.
+        interactivity: buttons and menus in messages.
+        org_deploy_enabled: no: an organization of this host connects one workspace.
+        socket_mode_enabled: no: events come as signed requests.
+        token_rotation_enabled: no: the stored token does not expire (§2.2).
+    """
+
+    event_subscriptions: EventSubscriptions
+    interactivity: Interactivity = Interactivity()
+    org_deploy_enabled: bool = False
+    socket_mode_enabled: bool = False
+    token_rotation_enabled: bool = False
+
+
+class AppManifest(Part, frozen=True):
+    """The app manifest.
+
+    Attributes:
+        display_information: what people see of the app.
+        features: parts of the app that people meet.
+        oauth_config: how the app is installed.
+        settings: how the provider talks to the app.
+    """
+
+    display_information: DisplayInformation
+    features: Features
+    oauth_config: OAuthConfig
+    settings: AppSettings
+
+
+def app_manifest(name: str, public_url: str, prefix: str = "") -> AppManifest:
+    """Return the manifest of a host's app.
+
+    Args:
+        name: of the app, up to `MOST_NAME_CHARACTERS`.
+        public_url: ``BACKEND_PUBLIC_URL``, without a slash at the end.
+        prefix: of ``FlowActions.load``.
+    """
+    routes = routes_url(public_url, prefix)
+    return AppManifest(
+        display_information=DisplayInformation(name=name),
+        features=Features(bot_user=BotUser(display_name=name)),
+        oauth_config=OAuthConfig(redirect_urls=(f"{routes}{CALLBACK_PATH}",)),
+        settings=AppSettings(event_subscriptions=EventSubscriptions(request_url=f"{routes}{EVENTS_PATH}")),
+    )
+
+
+def is_on_loopback(public_url: str, source: str) -> bool:
+    """Return whether a URL leads to this machine only, where the real provider cannot reach it.
+
+    Args:
+        public_url: a URL that can be parsed.
+        source: the setting or option that it comes from.
+
+    Raises:
+        CannotRun: it starts with ``http://`` and leads elsewhere: the provider takes ``https://`` only.
+    """
+    url = parse_url(public_url)
+    loopback = url.host == "localhost" or _is_loopback_address(url.host.strip("[]"))
+    if url.scheme != "https" and not loopback:
+        raise CannotRun(
+            f"{source} must start with https://, for the chat provider takes no other URL: name the public URL, with --url"
+        )
+    return loopback
+
+
+def _is_loopback_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,231 @@
+"""The commands that change deliveries: single ones at once, those of a filter as a bulk action that workers carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from flowactions_plugin.cli.filtering import filter_options
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, run
+from flowactions_plugin.cli.options import host_option, organization_option, reason_option, yes_option
+
+if TYPE_CHECKING:
+    from flowactions_plugin.operate.sets import Kind
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_UNDO_SECONDS: Final = 3600.0
+
+EXITS: Final = {
+    **TABLES_EXITS,
+    DONE: "done; or begun, with --detach; or nothing meets the filter",
+    FAILED: "it failed; the action was stopped; the set was another than the one that was shown; "
+    "or a single delivery was not in a state for it",
+}
+
+
+class ChangeRequest(NamedTuple):
+    """What a command asks for.
+
+    Attributes:
+        kind: what is done.
+        given: the options of the filter.
+        everything: whether no filter may mean all.
+        reason: why, for the audit.
+        dry_run: whether it is only shown what would be done.
+        expect: how many deliveries there have to be.
+        yes: whether nobody is asked.
+        detach: whether the command ends when the action has begun.
+        as_json: whether the result is JSON.
+        undo_seconds: the time for undoing; ``None``: that of the settings.
+        ids: single deliveries; empty: those of the filter.
+        reset_attempts: whether each delivery has all of its attempts again.
+        rate: deliveries a second at the most.
+        canary: how many go first.
+    """
+
+    kind: Kind
+    given: Mapping[str, str | None]
+    everything: bool
+    reason: str
+    dry_run: bool
+    expect: int | None
+    yes: bool
+    detach: bool
+    as_json: bool
+    undo_seconds: float | None
+    ids: tuple[str, ...] = ()
+    reset_attempts: bool = False
+    rate: float | None = None
+    canary: int = 0
+
+
+def _options(function: Function) -> Function:
+    """Add the options of every command that changes deliveries."""
+    for option in reversed(
+        (
+            host_option(),
+            filter_options(without={"status", "id"}),
+            click.option("--all", "everything", is_flag=True, help="Without any filter: all of them."),
+            reason_option,
+            click.option("--dry-run", is_flag=True, help="Change nothing; show how many there are, and where."),
+            click.option(
+                "--expect",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="Do nothing unless there are exactly so many.",
+            ),
+            yes_option,
+            click.option(
+                "--undo-seconds",
+                type=click.FloatRange(0, MOST_UNDO_SECONDS),
+                metavar="N",
+                help="For so long nothing leaves, and 'outbox undo' takes it back; not for single ids. "
+                "Without it, FLOWACTIONS_UNDO_SECONDS.",
+            ),
+            click.option("--detach", is_flag=True, help="Do not wait: workers carry it out."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+_ids = click.argument("ids", nargs=-1, metavar="[ID]...")
+_reset = click.option(
+    "--reset-attempts", is_flag=True, help="Each has all of its attempts again; without it, one more."
+)
+
+
+@command("retry", document="results:Outcome", exits=EXITS)
+@_ids
+@_reset
+@_options
+def retry(host: str | None, **options: Any) -> int:
+    """Make dead deliveries due now: those with these ids, or those of a filter.
+
+    For many deliveries, 'replay' paces them and can try one first.
+    """
+    return _change(host, "retry", options)
+
+
+@command("replay", document="results:Outcome", exits=EXITS)
+@_reset
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at the most."
+)
+@click.option(
+    "--canary",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="So many first; then ten times as many, and so on; stop when more than a tenth of a stage fails.",
+)
+@click.option(
+    "--follow", metavar="ACTION", help="Show how an action goes on that was begun before, and nothing else."
+)
+@_options
+def replay(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
+    """Make many dead deliveries due again, paced, and show how far it is.
+
+    Workers carry it out: it goes on when this command is killed, and when they are. Until it starts, 'outbox undo' takes it
+    back; later, 'outbox stop' ends it.
+    """
+    if follow is not None:
+        return run(partial(_follow, host, follow, as_json))
+    return _change(host, "replay", {**options, "as_json": as_json})
+
+
+@command("cancel", document="results:Outcome", exits=EXITS)
+@_ids
+@_options
+def cancel(host: str | None, **options: Any) -> int:
+    """End deliveries that wait for an attempt: those with these ids, or those of a filter.
+
+    They are dead then, and can be retried.
+    """
+    return _change(host, "cancel", options)
+
+
+@command("delete", document="results:Outcome", exits=EXITS)
+@_ids
+@_options
+def delete(host: str | None, **options: Any) -> int:
+    """Remove dead deliveries with their attempts: those with these ids, or those of a filter.
+
+    They cannot be brought back once the time for undoing has passed.
+    """
+    return _change(host, "delete", options)
+
+
+@command("actions", document="results:ActionList", exits=TABLES_EXITS)
+@host_option()
+@organization_option("Of this organization only.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at the most."
+)
+def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+    """List bulk actions, the latest first."""
+    return run(partial(_list, host, organization, limit, as_json))
+
+
+@command(
+    "undo",
+    document="results:Outcome",
+    exits={**TABLES_EXITS, FAILED: "there is no such action, or it has started; or it failed"},
+)
+@click.argument("action_id", metavar="ACTION")
+@host_option()
+def undo(action_id: str, host: str | None, as_json: bool) -> int:
+    """Take a bulk action back that has not started: everything is as it was."""
+    return run(partial(_undo, host, action_id, as_json))
+
+
+@command(
+    "stop",
+    document="results:Outcome",
+    exits={**TABLES_EXITS, FAILED: "there is no such action, or it has ended; or it failed"},
+)
+@click.argument("action_id", metavar="ACTION")
+@host_option()
+def stop(action_id: str, host: str | None, as_json: bool) -> int:
+    """Stop a bulk action; what it has done stays."""
+    return run(partial(_stop, host, action_id, as_json))
+
+
+def _change(host: str | None, kind: Kind, options: dict[str, Any]) -> int:
+    """Carry out a command whose options are those of `ChangeRequest` and of a filter."""
+    own = {name: options.pop(name) for name in ChangeRequest._fields if name in options}
+    return run(partial(_requested, host, ChangeRequest(kind=kind, given=options, **own)))
+
+
+async def _requested(host: str | None, request: ChangeRequest) -> int:
+    from flowactions_plugin.cli.changing import change
+
+    return await change(host, request)
+
+
+async def _follow(host: str | None, action_id: str, as_json: bool) -> int:
+    from flowactions_plugin.cli.changing import follow_again
+
+    return await follow_again(host, action_id, as_json)
+
+
+async def _undo(host: str | None, action_id: str, as_json: bool) -> int:
+    from flowactions_plugin.cli.changing import take_back
+
+    return await take_back(host, action_id, as_json)
+
+
+async def _stop(host: str | None, action_id: str, as_json: bool) -> int:
+    from flowactions_plugin.cli.changing import end
+
+    return await end(host, action_id, as_json)
+
+
+async def _list(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+    from flowactions_plugin.cli.changing import list_actions
+
+    return await list_actions(host, organization, limit, as_json)

@@ -1,0 +1,168 @@
+"""Checks of ``flowactions doctor`` on egress, keys and chat tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable
+from typing import Final
+
+from flowactions_hookspecs import FlowActionsError
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.reseal import reseal
+from flowactions_plugin.chat.service import build_chat, keys_of
+from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.tokens import usable_token
+from flowactions_plugin.cli.documents import Check
+from flowactions_plugin.cli.failures import summary
+from flowactions_plugin.cli.places import Place
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.outbound import guard_of
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.errors import EgressRefused, NotConfigured
+from flowactions_plugin.log_text import printable
+
+CHAT_TOKENS: Final = 20
+"""How many chat tokens are tested at the most, so that the provider does not throttle the app."""
+
+RESOLVE_SECONDS: Final = 10.0
+
+
+class Checks:
+    """Collects the results of checks."""
+
+    def __init__(self) -> None:
+        self.found: list[Check] = []
+
+    def ok(self, name: str, message: str) -> None:
+        """It is as it should be."""
+        self.found.append(Check(name=name, result="ok", message=message, advice=""))
+
+    def warn(self, name: str, message: str, advice: str = "") -> None:
+        """It works, and somebody should look."""
+        self.found.append(Check(name=name, result="warning", message=message, advice=advice))
+
+    def fail(self, name: str, message: str, advice: str = "") -> None:
+        """It does not work."""
+        self.found.append(Check(name=name, result="failed", message=message, advice=advice))
+
+    def skip(self, name: str, message: str) -> None:
+        """It could not be checked, or there is nothing to check."""
+        self.found.append(Check(name=name, result="skipped", message=message, advice=""))
+
+    async def guarded(self, name: str, check: Awaitable[None]) -> None:
+        """Make a check; an error of it is its result."""
+        try:
+            await check
+        except FlowActionsError as exc:
+            self.fail(name, str(exc))
+        except Exception as exc:  # noqa: BLE001  the other checks are still made
+            self.fail(name, f"the check failed unexpectedly: {summary(exc)}")
+
+    @property
+    def failed(self) -> bool:
+        """Whether any check failed."""
+        return any(check.result == "failed" for check in self.found)
+
+
+async def check_egress(checks: Checks, place: Place, url: str) -> None:
+    """Say what would happen to a webhook to a URL, and why. Nothing is connected to."""
+    name = "egress"
+    try:
+        destination = parse_destination(url)
+    except EgressRefused as exc:
+        checks.fail(name, f"refused at enqueue: {exc}", "correct the URL")
+        return
+    settings, host = place.settings, destination.host
+    if place.host is not None and place.host.transport is not None:
+        way = "by the host's own transport"
+    elif settings.egress_proxy is not None:
+        way = "through the proxy of FLOWACTIONS_EGRESS_PROXY"
+    else:
+        way = "directly"
+    resolver = Resolver(threads=1)
+    guard = guard_of(settings, resolver)
+    try:
+        addresses = [str(ipaddress.ip_address(host))]
+    except ValueError:
+        if settings.egress_resolve == "proxy":
+            checks.ok(name, f"{host} would be sent to {way}, which resolves and judges its addresses")
+            return
+        try:
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                addresses = [*dict.fromkeys(await resolver(host, destination.port))]
+        except (OSError, TimeoutError, UnicodeError) as exc:
+            reason = str(exc) or "no answer"
+            checks.fail(
+                name,
+                f"{host} has no address now ({reason}): it would be enqueued, and each attempt would fail",
+                "see that the name exists and that this machine's resolver knows it",
+            )
+            return
+    for address in addresses:
+        try:
+            guard.check_address(address)
+        except EgressRefused as exc:
+            allowed = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={address}/{128 if ':' in address else 32}"
+            checks.fail(name, f"{host} at {address} would be refused: {exc}", allowed)
+            return
+    checks.ok(name, f"{host} at {', '.join(addresses)} would be sent to {way}; port {destination.port}")
+
+
+async def check_keys(checks: Checks, place: Place) -> None:
+    """Check that the encryption keys open every stored token. Nothing is resealed."""
+    store = ConnectionStore(place.database)
+    stored = await store.sealed_tokens("", 1)
+    settings = place.settings
+    if not settings.encryption_keys and (not stored or settings.environment == "development"):
+        checks.skip("keys", "no encryption key is set, and no token needs one")
+        return
+    try:
+        keys = keys_of(settings, place.database)
+    except NotConfigured as exc:
+        checks.fail("keys", str(exc), "set it to the keys that the tokens were sealed with")
+        return
+    done = await reseal(store, keys, dry=True)
+    said = f"{done.current} tokens under the newest key, {done.changed} under older ones"
+    if done.broken:
+        some = ", ".join(printable(each) for each in done.broken[:5])
+        checks.fail(
+            "keys",
+            f"{said}; no key opens those of {len(done.broken)} organizations: {some}",
+            "add the missing key to FLOWACTIONS_ENCRYPTION_KEYS, or let them reconnect",
+        )
+    elif done.changed:
+        checks.warn("keys", said, "run 'flowactions reseal' before you remove an older key")
+    else:
+        checks.ok("keys", said)
+
+
+async def check_chat(checks: Checks, place: Place) -> None:
+    """Ask the chat provider whether it accepts the stored tokens (auth-test). Nothing is recorded."""
+    chat = build_chat(place.settings, place.database)
+    if isinstance(chat, NotConfigured):
+        checks.skip("chat", f"not configured: {chat}")
+        return
+    keys = keys_of(place.settings, place.database)
+    store = ConnectionStore(place.database)
+    try:
+        if place.settings.chat_bot_token is not None:
+            identity = await chat.provider.identify(place.settings.chat_bot_token)
+            checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
+        tokens = await store.sealed_tokens("", CHAT_TOKENS + 1)
+        accepted = 0
+        for organization_id, _ in tokens[:CHAT_TOKENS]:
+            stored = await store.get(organization_id)
+            if stored is None:
+                continue
+            try:
+                await chat.provider.identify(usable_token(keys, stored))
+                accepted += 1
+            except ChatRefused as refusal:
+                checks.fail("chat", f"organization {printable(organization_id)}: {refusal.code}", str(refusal))
+        more = "; the others were not asked about" if len(tokens) > CHAT_TOKENS else ""
+        checks.ok("chat", f"the provider accepts {accepted} of {min(len(tokens), CHAT_TOKENS)} tokens{more}")
+    except ChatRefused as refusal:
+        checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", str(refusal))
+    finally:
+        await chat.aclose()

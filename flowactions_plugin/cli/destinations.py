@@ -1,0 +1,153 @@
+"""``flowactions destinations``: where webhooks go, and pauses."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command, run
+from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
+
+
+@click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)
+def destinations() -> None:
+    """List destinations, pause and resume them."""
+
+
+@command("list", document="results:Destinations", exits=TABLES_EXITS)
+@host_option()
+@organization_option("Of this organization only.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at the most."
+)
+def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+    """List destinations with what came of the last hour's attempts, and what is paused."""
+    return run(partial(_list, host, organization, limit, as_json))
+
+
+async def _list(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+    from flowactions_plugin.cli.moments import duration, moment
+    from flowactions_plugin.cli.output import line, status, table, write_json
+    from flowactions_plugin.cli.places import opened
+    from flowactions_plugin.cli.results import Destinations
+    from flowactions_plugin.operate.pauses import Pauses
+    from flowactions_plugin.operate.queries import OperatorQueries
+    from flowactions_plugin.operate.scope import Scope
+
+    scope = Scope(organization)
+    async with opened(host) as place:
+        found = list(
+            await OperatorQueries.of(place.database, place.settings).destinations(scope, limit + 1, None)
+        )
+        pauses = list(await Pauses(place.database).list(scope))
+    rows, more = found[:limit], len(found) > limit
+    if as_json:
+        write_json(Destinations(data=rows, pauses=pauses, more=more))
+        return DONE
+    if rows:
+        columns = (
+            "destination",
+            "organization",
+            "delivered>",
+            "failed>",
+            "dead>",
+            "workers' time>",
+            "failing since",
+            "last error",
+            "paused",
+        )
+        table(
+            columns,
+            (
+                (
+                    row.destination,
+                    row.organization_id,
+                    f"{row.delivered:,}",
+                    f"{row.failed:,}",
+                    f"{row.dead:,}",
+                    duration(row.worker_ms / 1000),
+                    moment(row.failing_since),
+                    row.last_error,
+                    "paused" if row.paused else "",
+                )
+                for row in rows
+            ),
+        )
+    else:
+        status("nothing was sent to any destination yet")
+    if more:
+        status(f"there are more than {limit}: --limit shows further ones")
+    if pauses:
+        line()
+        table(
+            ("paused", "for", "since", "by", "reason"),
+            (
+                (
+                    each.destination,
+                    each.organization_id or "all",
+                    moment(each.paused_at),
+                    each.paused_by,
+                    each.reason,
+                )
+                for each in pauses
+            ),
+        )
+    return DONE
+
+
+@command("pause", document="results:Paused", exits=TABLES_EXITS)
+@click.argument("destination", type=WORDS)
+@host_option()
+@organization_option("For this organization only; without it, for all.")
+@reason_option
+def pause(destination: str, host: str | None, organization: str | None, reason: str, as_json: bool) -> int:
+    """Pause a destination: its deliveries wait, use up no attempt and delay nobody.
+
+    DESTINATION is scheme, host and port, or a URL. What is being sent is finished.
+    """
+    return run(partial(_change, "pause", destination, host, organization, reason, as_json))
+
+
+@command("resume", document="results:Paused", exits=TABLES_EXITS)
+@click.argument("destination", type=WORDS)
+@host_option()
+@organization_option("For this organization only; without it, for all.")
+@reason_option
+def resume(destination: str, host: str | None, organization: str | None, reason: str, as_json: bool) -> int:
+    """Resume a destination: what has waited is due at once, in its order."""
+    return run(partial(_change, "resume", destination, host, organization, reason, as_json))
+
+
+async def _change(
+    what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
+) -> int:
+    from flowactions_plugin.cli.output import line, write_json
+    from flowactions_plugin.cli.people import actor
+    from flowactions_plugin.cli.places import opened
+    from flowactions_plugin.cli.results import Paused
+    from flowactions_plugin.egress.destination import parse_destination
+    from flowactions_plugin.errors import CannotRun, EgressRefused
+    from flowactions_plugin.operate.pauses import Pauses
+    from flowactions_plugin.operate.scope import Scope
+
+    try:
+        key = parse_destination(destination).key
+    except EgressRefused as exc:
+        raise CannotRun(f"this is no destination: {exc}") from None
+    async with opened(host) as place:
+        pauses = Pauses(place.database)
+        call = pauses.pause if what == "pause" else pauses.resume
+        changed = await call(Scope(organization), key, actor(), reason)
+    if as_json:
+        write_json(Paused(destination=key, organization=organization, changed=changed))
+    else:
+        who = organization or "all organizations"
+        state = "paused" if what == "pause" else "resumed"
+        before = {"pause": "it was paused before", "resume": "it was not paused"}[what]
+        line(f"{key} {state} for {who}" if changed else f"{key} for {who}: {before}")
+    return DONE
+
+
+for each in (list_destinations, pause, resume):
+    destinations.add_command(each)

@@ -1,0 +1,220 @@
+"""The checks of ``flowactions doctor``, in the order in which one depends on another. None of them leaves anything behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from flowactions_hookspecs import FlowActionsError, Host
+from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys
+from flowactions_plugin.cli.doctor import FAILING, STALLED
+from flowactions_plugin.cli.documents import Diagnosis
+from flowactions_plugin.cli.frame import DONE, FAILED
+from flowactions_plugin.cli.hosts import opened_host
+from flowactions_plugin.cli.moments import moment
+from flowactions_plugin.cli.output import quoted
+from flowactions_plugin.cli.places import Place
+from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
+from flowactions_plugin.host_settings import settings_of
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.operate.health_results import Worker
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+
+SLOW_MS: Final = 200.0
+"""A database that answers later than this makes everything slow."""
+
+SKEW_SECONDS: Final = 5.0
+HOUR_MS: Final = 3600 * 1000
+WRONG_CLOCK_SECONDS: Final = 240.0
+"""Receivers reject a signature whose time is five minutes away."""
+
+
+async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:
+    """Make all checks.
+
+    Args:
+        host: ``MODULE:NAME``; ``None``: the settings of the environment.
+        urls: what would happen to webhooks to them is said.
+        with_chat: whether the chat provider is asked about tokens.
+
+    Raises:
+        CannotRun: the host cannot be made.
+        HostInvalid: it is none.
+    """
+    checks = Checks()
+    verdict: str | None = None
+    async with AsyncExitStack() as stack:
+        made = None if host is None else await stack.enter_async_context(opened_host(host))
+        place = _settings(checks, made)
+        if place is not None:
+            for url in urls:
+                await checks.guarded("egress", check_egress(checks, place, url))
+            if await _tables(checks, place):
+                stack.push_async_exit(place.database)
+                await place.database.open(required=True)
+                await checks.guarded("writing", _writing(checks, place))
+                await checks.guarded("clock", _clock(checks, place))
+                await checks.guarded("keys", check_keys(checks, place))
+                if with_chat:
+                    await checks.guarded("chat", check_chat(checks, place))
+                verdict = await _deliveries(checks, place)
+    return Diagnosis(verdict=verdict, exit_status=_status(checks, verdict), checks=checks.found)
+
+
+def _status(checks: Checks, verdict: str | None) -> int:
+    by_verdict = {"stalled": STALLED, "failing": FAILING}
+    return by_verdict.get(verdict or "", FAILED if checks.failed else DONE)
+
+
+def _settings(checks: Checks, host: Host | None) -> Place | None:
+    try:
+        settings = read_settings(os.environ) if host is None else settings_of(host)
+        database = Database(settings.database_url, None if host is None else lambda: host.database)
+    except FlowActionsError as exc:
+        checks.fail("settings", str(exc), "correct them; docs/reference/settings.md describes each")
+        return None
+    who = "nobody: run 'flowactions worker'" if not settings.host_worker else "the host's processes"
+    checks.ok("settings", f"{settings.environment}, {settings.delivery} delivery by {who}")
+    if settings.environment == "development":
+        checks.warn(
+            "settings",
+            "in development, webhooks may go to private addresses",
+            "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used",
+        )
+    return Place(host, settings, database)
+
+
+async def _tables(checks: Checks, place: Place) -> bool:
+    """Check the database and the revision of its tables; return whether it can be opened."""
+    missing = place.database.missing_file
+    if missing is not None:
+        checks.fail(
+            "database",
+            f"there is no file {missing}",
+            "set FLOWACTIONS_DATABASE_URL, name the host with --host, or run 'flowactions migrate' to make it",
+        )
+        return False
+    began = time.perf_counter()
+    try:
+        before, wanted = await place.database.migrate(dry=True)
+    except SchemaNewer as exc:
+        checks.ok("database", f"{place.database.dialect} answers")
+        checks.fail("migrations", str(exc), "run this command of the release that the tables are of")
+        return False
+    except FlowActionsError as exc:
+        checks.fail(
+            "database", str(exc), "see that it runs and that the URL's host, user and password are right"
+        )
+        return False
+    took = (time.perf_counter() - began) * 1000
+    answers = f"{place.database.dialect} answers in {took:.0f} ms, connecting included"
+    if took > SLOW_MS:
+        checks.warn("database", answers, "see whether the database or the network to it is overloaded")
+    else:
+        checks.ok("database", answers)
+    if before != wanted:
+        checks.fail(
+            "migrations",
+            f"the tables are at revision {before or 'none'}, and this release needs {wanted}",
+            "run 'flowactions migrate'",
+        )
+        return False
+    checks.ok("migrations", f"the tables are at revision {wanted}, as this release needs")
+    return True
+
+
+async def _writing(checks: Checks, place: Place) -> None:
+    from flowactions_plugin.health.queries import try_writing
+
+    try:
+        await try_writing(place.database)
+    except StorageUnavailable as exc:
+        checks.fail(
+            "writing",
+            str(exc),
+            "nothing can be enqueued, claimed or completed until the database can be written; then all goes on by itself",
+        )
+    else:
+        checks.ok("writing", "a row was written, and removed")
+
+
+async def _clock(checks: Checks, place: Place) -> None:
+    if place.database.dialect == "sqlite":
+        checks.skip("clock", "SQLite uses this machine's clock, and there is no other to compare it with")
+        return
+    before = place.database.clock()
+    theirs = await place.database.time()
+    after = place.database.clock()
+    # Only what the time of the question cannot explain is skew.
+    skew = 0.0 if before <= theirs <= after else min(theirs - before, theirs - after, key=abs)
+    said = f"this machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
+    advice = "synchronize both clocks (NTP): signatures carry this machine's time, and receivers refuse those of five minutes away"
+    if abs(skew) >= WRONG_CLOCK_SECONDS:
+        checks.fail("clock", said, advice)
+    elif abs(skew) >= SKEW_SECONDS:
+        checks.warn("clock", said, advice)
+    else:
+        checks.ok("clock", "this machine's clock and the database's agree")
+
+
+async def _deliveries(checks: Checks, place: Place) -> str | None:
+    """Check whether deliveries go on; return the verdict."""
+    from flowactions_plugin.operate.queries import OperatorQueries
+    from flowactions_plugin.operate.scope import Scope
+    from flowactions_plugin.operate.statistics import fails
+
+    try:
+        overview = await OperatorQueries.of(place.database, place.settings).overview(Scope())
+    except FlowActionsError as exc:
+        checks.fail("deliveries", str(exc))
+        return None
+    verdict = overview.verdict
+    now = int(await place.database.time() * 1000)
+    _workers(checks, overview.workers, now)
+    for each in overview.worst:
+        # One whose failures are older has had nothing to send since.
+        if each.failed and each.failing_since and fails(each.failing_since, now, each.failures_in_row):
+            checks.warn(
+                "destination",
+                f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
+                f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}",
+                "see what it answers: flowactions outbox list --destination "
+                f"{quoted(each.destination)}, then outbox show of one",
+            )
+    more = "" if overview.due_exact else "+"
+    said = f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
+    if verdict.state in {"ok", "idle"}:
+        checks.ok("deliveries", said)
+    elif verdict.state == "stalled":
+        checks.fail("deliveries", said, "see that a worker runs and reaches the database: flowactions workers")
+    else:
+        checks.fail("deliveries", said, "see which destinations fail: flowactions destinations list")
+    return verdict.state
+
+
+def _workers(checks: Checks, workers: Sequence[Worker], now: int) -> None:
+    """Check whether workers are alive, and whether they end without being stopped."""
+    alive = [each for each in workers if each.state == "alive"]
+    lost = [each for each in workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
+    said = (
+        f"{len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight"
+        if alive
+        else "none is alive"
+    )
+    if lost:
+        said += f"; {len(lost)} of the last hour ended without being stopped: killed, crashed, or without the database"
+    if not alive:
+        advice = "start the host, or 'flowactions worker' where it leaves delivering to it"
+        checks.warn("workers", said, advice)
+    elif lost:
+        checks.warn(
+            "workers",
+            said,
+            "see which: flowactions workers; then the last lines of their logs, and what their memory was",
+        )
+    else:
+        checks.ok("workers", said)

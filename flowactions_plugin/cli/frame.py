@@ -1,0 +1,130 @@
+"""What all commands share: how they are declared, run, and how their errors become one line and an exit status."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    import asyncio
+
+PROGRAM: Final = "flowactions"
+SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+DONE: Final = 0
+FAILED: Final = 1
+CANNOT_RUN: Final = 2
+NEWER_TABLES: Final = 3
+INTERRUPTED: Final = 128 + signal.SIGINT
+
+COMMON_EXITS: Final = {
+    DONE: "done, or nothing to do",
+    FAILED: "it failed, for example because the database does not answer or refuses the role; or there is something to do",
+    CANNOT_RUN: "the command cannot run like this: a wrong option, a wrong setting, no such host, no such database",
+    INTERRUPTED: "interrupted (Ctrl+C)",
+}
+"""Exit statuses that every command may have."""
+
+TABLES_EXITS: Final = {NEWER_TABLES: "the tables are of a later release than this one"}
+"""Exit statuses of commands that work on the tables."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command with what the reference page says of it.
+
+    Args:
+        exits: exit statuses beside `COMMON_EXITS`, or with a meaning of their own, and what they mean.
+        document: the struct of `flowactions_plugin.cli.documents` that ``--json`` writes; ``None``: it has no ``--json``.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        exits: Mapping[int, str] | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
+        self.exits = {} if exits is None else dict(exits)
+        self.document = document
+
+
+def command(
+    name: str, *, exits: Mapping[int, str] | None = None, document: str | None = None
+) -> Callable[[Function], Command]:
+    """Declare a command; with a document it has the option ``--json``."""
+
+    def declare(function: Function) -> Command:
+        if document is not None:
+            function = click.option(
+                "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
+            )(function)
+            # Click lists the option that was added last first; the reader wants it last.
+            declared = getattr(function, "__click_params__")  # noqa: B009  click's own
+            declared.insert(0, declared.pop())
+        return click.command(name, cls=Command, exits=exits, document=document)(function)
+
+    return declare
+
+
+def call(root: click.Command, arguments: Sequence[str] | None) -> int:
+    """Run the command line; returns the exit status. Mistakes are one line on standard error."""
+    from flowactions_plugin.cli.output import status  # with the first line
+
+    try:
+        code = root.main(
+            None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
+        )
+    except click.UsageError as exc:
+        where = PROGRAM if exc.ctx is None else exc.ctx.command_path
+        status(f"{PROGRAM}: {_line(exc.format_message())} See '{where} --help'.")
+        return CANNOT_RUN
+    except click.ClickException as exc:
+        status(f"{PROGRAM}: {_line(exc.format_message())}")
+        return CANNOT_RUN
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return int(code or DONE)
+
+
+def run(
+    work: Callable[[], Coroutine[Any, Any, int]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
+    """Run a command's work in an event loop; returns the exit status.
+
+    Every error that an operator can cause becomes one line that says what to do. No message of an unexpected error is
+    shown, for it may hold a secret; ``--log-level debug`` logs it.
+    """
+    import asyncio  # not for --help
+    import logging
+
+    from flowactions_hookspecs import FlowActionsError
+    from flowactions_plugin.cli.failures import advice, exit_status, summary
+    from flowactions_plugin.cli.output import status
+
+    level = click.get_current_context().find_root().params.get("log_level", "info")
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every check of the tables
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(work())
+    except (BrokenPipeError, click.ClickException, click.Abort):
+        raise  # click ends with 1, and without a word, when whoever reads the output has enough
+    except FlowActionsError as exc:
+        message, code = advice(exc), exit_status(exc)
+    except Exception as exc:  # printed in the same form as all others
+        message, code = f"failed unexpectedly: {summary(exc)}", FAILED
+        log = logging.getLogger("flowactions.cli")
+        log.debug("failed unexpectedly", exc_info=True, extra={"event": "command.failed"})
+    status(f"{PROGRAM}: {_line(message)}")
+    return code
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())

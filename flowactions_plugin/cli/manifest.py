@@ -1,0 +1,81 @@
+"""``flowactions chat-manifest``: the app manifest of the chat provider for this host."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from flowactions_plugin.cli.frame import DONE, command, run
+from flowactions_plugin.cli.options import WORDS, host_option
+
+
+@command("chat-manifest", document="app_manifest:AppManifest")
+@host_option()
+@click.option(
+    "--url",
+    type=WORDS,
+    metavar="URL",
+    help="The URL at which browsers and the provider reach this host's routes. Without it, BACKEND_PUBLIC_URL.",
+)
+@click.option(
+    "--prefix",
+    type=WORDS,
+    default="",
+    metavar="PATH",
+    help="The prefix of FlowActions.load, if there is one; it is added where the URL does not end in it.",
+)
+@click.option(
+    "--name",
+    type=WORDS,
+    default="Flow messages",
+    show_default=True,
+    help="The app's name, which people see in their workspace; 35 characters at the most.",
+)
+def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
+    """Write the app manifest of the chat provider for this host.
+
+    With the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a manifest'. It
+    holds no secret, nothing is sent, and no database is opened. The steps that follow are written to standard error,
+    unless --json is given.
+    """
+    return run(partial(_chat_manifest, host, url, prefix, name, as_json))
+
+
+async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
+    from flowactions_hookspecs.routes import check_prefix
+    from flowactions_plugin.cli.app_manifest import MOST_NAME_CHARACTERS, app_manifest, is_on_loopback
+    from flowactions_plugin.cli.output import status, write_json
+    from flowactions_plugin.cli.places import place_of
+    from flowactions_plugin.settings_readers import base_url
+
+    try:
+        check_prefix(prefix)
+    except ValueError as exc:
+        raise click.UsageError(f"--{exc}.") from None  # it begins with "prefix"
+    try:
+        public_url = None if url is None else base_url(url)
+    except ValueError as exc:
+        raise click.UsageError(f"--url {exc}.") from None
+    if not name.strip() or not name.isprintable() or len(name) > MOST_NAME_CHARACTERS:
+        raise click.UsageError(f"--name must be up to {MOST_NAME_CHARACTERS} printable characters.")
+    if public_url is None:
+        async with place_of(host) as place:
+            public_url = place.settings.public_url
+    if public_url is None:
+        raise click.UsageError("Nothing says where the routes are: set BACKEND_PUBLIC_URL, or add --url.")
+    loopback = is_on_loopback(public_url, "BACKEND_PUBLIC_URL" if url is None else "--url")
+    write_json(app_manifest(name, public_url, prefix))
+    if loopback:
+        status("flowactions: warning: the URL leads to this machine only: a real provider cannot reach it.")
+    if not as_json:
+        status(
+            "Create the app: https://api.slack.com/apps, Create New App, From a manifest; paste what is above."
+        )
+        status(
+            "Set CHAT_CLIENT_ID, CHAT_CLIENT_SECRET and CHAT_SIGNING_SECRET from its Basic Information; restart the host."
+        )
+        status(
+            "Then verify the request URL under Event Subscriptions: the host answers there once it knows the signing secret."
+        )
+    return DONE

@@ -1,0 +1,77 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_CHARACTERS: Final = 2048
+
+HOST_HELP: Final = "Where the host is made: 'package.module:name' of a Host, or of a function that returns one."
+
+
+def host_option(*, required: bool = False) -> Callable[[Function], Function]:
+    """Return the option ``--host``."""
+    more = "" if required else " Without it, the settings of the environment are used."
+    return click.option("--host", "host", required=required, metavar="MODULE:NAME", help=f"{HOST_HELP}{more}")
+
+
+class Words(click.ParamType):  # type: ignore[type-arg]  # generic for a checker only
+    """Text that every database can store."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("It must be valid UTF-8.", param, ctx)
+        if "\0" in value or len(value) > MOST_CHARACTERS:
+            self.fail(f"It must be text of {MOST_CHARACTERS} characters at the most.", param, ctx)
+        return value
+
+
+WORDS: Final = Words()
+
+
+def organization_option(text: str) -> Callable[[Function], Function]:
+    """Return the option ``--organization``."""
+    return click.option("--organization", type=WORDS, metavar="ID", help=text)
+
+
+reason_option = click.option(
+    "--reason", type=WORDS, default="", metavar="TEXT", help="Why; it is kept in the audit."
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+secret_file_option = click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="A file that holds the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+)
+
+
+def read_secret(path: str | None) -> str | None:
+    """Return the signing secret of a file, or that of the environment; ``None`` when there is none.
+
+    Raises:
+        click.UsageError: the file cannot be read, or holds no text.
+    """
+    import os
+
+    if path is None:
+        return os.environ.get("WEBHOOK_SECRET") or None
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            secret: str = file.read(1 << 16).strip("\r\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        raise click.UsageError(f"The secret's file cannot be read: {reason}.") from None
+    if not secret:
+        raise click.UsageError("The secret's file is empty.")
+    return secret

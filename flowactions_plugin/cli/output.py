@@ -1,0 +1,121 @@
+"""What commands write: results to standard output, everything else to standard error.
+
+Whatever is written passes `escaped` or JSON's ASCII form, so that no stored or received text reaches a terminal as a control
+sequence, a line break or a text-direction mark.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any, Final
+
+import click
+
+from flowactions_plugin.log_text import escaped
+
+SAFE_INTEGER: Final = 2**53
+"""Programs read larger integers differently (RFC 7493 §2.2), so from here on they are written as text."""
+
+UNLIMITED_COLUMNS: Final = 100_000
+"""The width of a table that is not written to a terminal: nothing is cut."""
+
+
+def line(text: object = "") -> None:
+    """Write one line of a result."""
+    click.echo(escaped(str(text)), color=False)
+
+
+def status(text: object) -> None:
+    """Write one line to standard error: progress, advice, errors."""
+    click.echo(escaped(str(text)), err=True, color=False)
+
+
+def block(text: str, indent: str = "    ") -> None:
+    """Write a text of several lines; each of them is indented, so that none can pass as the command's own."""
+    for each in text.replace("\r\n", "\n").split("\n"):
+        line(f"{indent}{each}".replace("\t", "    "))
+
+
+def write_json(document: object, *, indent: int | None = 2) -> None:
+    """Write a struct, or what JSON has, to standard output, in ASCII.
+
+    Integers beyond 2^53 are written as text.
+
+    Args:
+        document: the result.
+        indent: ``None`` writes one line, for documents that follow each other.
+    """
+    import msgspec  # not for --help
+
+    click.echo(json.dumps(json_ready(msgspec.to_builtins(document)), indent=indent), color=False)
+
+
+def json_ready(value: Any) -> Any:
+    """Return a value in which integers beyond 2^53 are text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(each) for each in value]
+    if isinstance(value, int) and not isinstance(value, bool) and not -SAFE_INTEGER < value < SAFE_INTEGER:
+        return str(value)
+    return value
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table: fitted to a terminal, and in full where there is none. Columns that end in ``>`` are aligned right."""
+    from rich.table import Table  # only where a table is printed
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        drawn.add_column(
+            name.removesuffix(">"), justify="right" if name.endswith(">") else "left", no_wrap=True
+        )
+    for row in rows:
+        drawn.add_row(*(Text("" if cell is None else escaped(str(cell))) for cell in row))
+    console(sys.stdout).print(drawn)
+
+
+def console(file: IO[str]) -> Any:
+    """Return rich's console on a stream; it interprets no markup."""
+    from rich.console import Console
+
+    width = None if file.isatty() else UNLIMITED_COLUMNS
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False)
+
+
+def quoted(text: str) -> str:
+    """Return a text as one word of a shell's command.
+
+    What is not printable is written as escapes in ``$'…'`` (bash, zsh, ksh): a terminal would interpret it when the command
+    is pasted.
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    encoded = "".join(
+        character
+        if character.isprintable() and character not in "\\'"
+        else "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+        for character in text
+    )
+    return f"$'{encoded}'"
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask on the terminal; returns whether the answer is yes.
+
+    Args:
+        question: ends with a question mark.
+        yes: ``--yes``: do not ask.
+
+    Raises:
+        click.UsageError: nobody can answer.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nobody can be asked here: add --yes to do it, or --dry-run to look.")
+    return click.confirm(escaped(question), err=True)

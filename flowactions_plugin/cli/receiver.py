@@ -1,0 +1,278 @@
+"""The receiver of ``flowactions listen``: reads requests, verifies their signatures (§5.3.4, §5.3.5), prints them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import os
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from flowactions_plugin.cli.documents import Received
+from flowactions_plugin.cli.output import block, line, status, write_json
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.egress.header_names import (
+    EVENT_ID_HEADER,
+    EVENT_TYPE_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+)
+from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.errors import CannotRun
+
+Verdict: TypeAlias = Literal["verified", "unsigned", "stale", "wrong"]
+
+TOLERANCE_SECONDS: Final = 300
+HEAD_BYTES: Final = 128 << 10
+BODY_BYTES: Final = 32 << 20
+READ_SECONDS: Final = 30.0
+CONNECTIONS: Final = 100
+REMEMBERED_IDS: Final = 10_000
+
+
+class _Refused(Exception):
+    """A request that is answered with an error, and not printed as received."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Arrived(NamedTuple):
+    """A request as it came."""
+
+    method: str
+    target: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header; ``None`` without one."""
+        return next((value for each, value in self.headers if each.lower() == name), None)
+
+
+def verify(secret: str, arrived: Arrived, now: float) -> Verdict:
+    """Check the signature of a request.
+
+    Args:
+        secret: the signing secret of the webhook.
+        arrived: the request.
+        now: Unix seconds.
+    """
+    signature = arrived.header(SIGNATURE_HEADER)
+    if signature is None:
+        return "unsigned"
+    timestamp = arrived.header(TIMESTAMP_HEADER) or ""
+    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 16):
+        return "wrong"
+    expected = sign(secret, int(timestamp), arrived.body)
+    # The signature covers the timestamp's own characters, so one with leading zeros is wrong.
+    if str(int(timestamp)) != timestamp or not hmac.compare_digest(
+        expected.encode(), signature.encode("utf-8", "replace")
+    ):
+        return "wrong"
+    return "verified" if abs(now - int(timestamp)) <= TOLERANCE_SECONDS else "stale"
+
+
+class Receiver:
+    """Answers and prints every request.
+
+    Args:
+        secret: the signing secret.
+        answer: the status of every answer.
+        count: after how many requests it is done; ``None``: never.
+        show_headers: whether headers and bodies are printed.
+        as_json: whether each request is printed as one line of JSON.
+
+    Attributes:
+        done: set after `count` requests.
+        all_verified: whether every request so far was.
+    """
+
+    def __init__(
+        self, secret: str, answer: int, count: int | None, *, show_headers: bool, as_json: bool
+    ) -> None:
+        self._secret = secret
+        self._answer = answer
+        self._left = count
+        self._show_headers = show_headers
+        self._as_json = as_json
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._connections = 0
+        self.done = asyncio.Event()
+        self.all_verified = True
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection."""
+        self._connections += 1
+        try:
+            if self._connections > CONNECTIONS:
+                return
+            while not self.done.is_set():
+                try:
+                    async with asyncio.timeout(READ_SECONDS):
+                        arrived = await read_request(reader)
+                except _Refused as refused:
+                    status(f"a request was refused with {refused.code}: {refused}")
+                    writer.write(_answer(refused.code, close=True))
+                    break
+                if arrived is None:
+                    break
+                # Answered before it is counted: the process may end with the last one.
+                writer.write(_answer(self._answer, close=False))
+                await writer.drain()
+                self._print(arrived)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # the other side went away
+        finally:
+            self._connections -= 1
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    def _print(self, arrived: Arrived) -> None:
+        now = time.time()
+        verdict = verify(self._secret, arrived, now)
+        event_id = arrived.header(EVENT_ID_HEADER)
+        repeated = self._repeated(event_id)
+        received = Received(
+            received_at=to_iso(int(now * 1000)),
+            method=arrived.method,
+            target=arrived.target,
+            verified=verdict,
+            event_id=event_id,
+            event_type=arrived.header(EVENT_TYPE_HEADER),
+            repeated=repeated,
+            status=self._answer,
+            headers=list(arrived.headers),
+            body=arrived.body.decode("utf-8", "replace"),
+            body_bytes=len(arrived.body),
+        )
+        if self._as_json:
+            write_json(received, indent=None)
+        else:
+            self._print_lines(received)
+        self.all_verified = self.all_verified and verdict == "verified"
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                self.done.set()
+
+    def _print_lines(self, received: Received) -> None:
+        again = "  (this event id came before)" if received.repeated else ""
+        line(
+            f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
+            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{again}"
+        )
+        if self._show_headers:
+            for name, value in received.headers:
+                line(f"    {name}: {value}")
+            line()
+            block(received.body)
+
+    def _repeated(self, event_id: str | None) -> bool:
+        if event_id is None:
+            return False
+        if event_id in self._seen:
+            return True
+        self._seen[event_id] = None
+        if len(self._seen) > REMEMBERED_IDS:
+            self._seen.popitem(last=False)
+        return False
+
+
+async def serve(receiver: Receiver, bind: str, port: int) -> None:
+    """Listen until the receiver is done, or SIGINT or SIGTERM comes.
+
+    Raises:
+        CannotRun: the address cannot be listened at.
+    """
+    try:
+        server = await asyncio.start_server(receiver.serve, bind, port, limit=HEAD_BYTES)
+    except OSError as exc:
+        reason = os.strerror(exc.errno) if exc.errno and exc.errno in errno.errorcode else exc.strerror
+        raise CannotRun(
+            f"{bind}, port {port} cannot be listened at: {reason}; give another --port, or --bind"
+        ) from None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, receiver.done.set)
+    address, bound = server.sockets[0].getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    status(f"listening at http://{shown}:{bound}/")
+    try:
+        await receiver.done.wait()
+    finally:
+        server.close()
+
+
+async def read_request(reader: asyncio.StreamReader) -> Arrived | None:
+    """Read a request of HTTP/1.1; ``None`` when the other side has closed the connection.
+
+    Raises:
+        _Refused: it is none, or is too large.
+    """
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError as exc:
+        if not exc.partial:
+            return None
+        raise
+    except asyncio.LimitOverrunError:
+        raise _Refused(431, f"its head is larger than {HEAD_BYTES} bytes") from None
+    first, *lines = head[:-4].decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise _Refused(400, "it is not HTTP/1.1")
+    headers = [(name, value.strip(" \t")) for name, _, value in (each.partition(":") for each in lines)]
+    by_name = {name.lower(): value for name, value in headers}
+    return Arrived(words[0], words[1], _as_utf8(headers), await _read_body(reader, by_name))
+
+
+def _as_utf8(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, value.encode("latin-1").decode("utf-8", "replace")) for name, value in headers]
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if "transfer-encoding" in headers:
+        return await _read_chunks(reader)
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise _Refused(400, "its Content-Length is not a number")
+    if len(length) > 12 or int(length) > BODY_BYTES:
+        raise _Refused(413, f"its body is larger than {BODY_BYTES} bytes")
+    return await reader.readexactly(int(length))
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while True:
+        try:
+            size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
+        except (ValueError, asyncio.LimitOverrunError):
+            raise _Refused(400, "its chunks are not well formed") from None
+        if size < 0 or len(body) + size > BODY_BYTES:
+            raise _Refused(413, f"its body is larger than {BODY_BYTES} bytes")
+        if not size:
+            while await reader.readuntil(b"\r\n") != b"\r\n":  # trailers
+                pass
+            return bytes(body)
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+
+
+def _answer(code: int, *, close: bool) -> bytes:
+    try:
+        phrase = HTTPStatus(code).phrase
+    except ValueError:
+        phrase = "Status"
+    ending = "connection: close\r\n" if close else ""
+    # 204 and 304 have no body, and no length of one.
+    length = "" if code in {204, 304} else "content-length: 0\r\n"
+    return f"HTTP/1.1 {code} {phrase}\r\n{length}{ending}\r\n".encode()

@@ -1,0 +1,120 @@
+"""What the commands on deliveries write with ``--json``, beside what `operate` returns; the reference page lists these fields.
+
+Times that are integers are Unix milliseconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowactions_plugin.cli.documents import Document
+from flowactions_plugin.operate.action_results import Action, Preview
+from flowactions_plugin.operate.health_results import DestinationState, Overview, Worker
+from flowactions_plugin.operate.purge import Purged
+from flowactions_plugin.operate.results import Counted, Found, Page, Pause
+
+__all__ = [
+    "Action",
+    "ActionList",
+    "Changed",
+    "Counted",
+    "Destinations",
+    "Found",
+    "Outcome",
+    "Overview",
+    "Page",
+    "Paused",
+    "Purge",
+    "Workers",
+]
+
+
+class Changed(Document):
+    """A single delivery.
+
+    Attributes:
+        id: the delivery's.
+        changed: whether it was in a state in which this can be done.
+    """
+
+    id: str
+    changed: bool
+
+
+class Outcome(Document):
+    """What a command on many deliveries came to.
+
+    Attributes:
+        preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
+        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
+        deliveries: single deliveries, and whether each was changed; empty for a filter.
+    """
+
+    preview: Preview | None = None
+    action: Action | None = None
+    deliveries: list[Changed] = msgspec.field(default_factory=list)
+
+
+class ActionList(Document):
+    """Bulk actions.
+
+    Attributes:
+        data: the latest first.
+    """
+
+    data: list[Action]
+
+
+class Destinations(Document):
+    """Destinations with what came of the last hour, and those that are paused.
+
+    Attributes:
+        data: the destinations.
+        pauses: what is paused.
+        more: whether there are further ones.
+    """
+
+    data: list[DestinationState]
+    pauses: list[Pause]
+    more: bool
+
+
+class Paused(Document):
+    """A destination that was paused or resumed.
+
+    Attributes:
+        destination: scheme, host and port.
+        organization: for whom; `null`: for all organizations.
+        changed: whether it was not so before.
+    """
+
+    destination: str
+    organization: str | None
+    changed: bool
+
+
+class Workers(Document):
+    """The processes that deliver.
+
+    Attributes:
+        data: the workers; those that have been silent for a day are gone.
+    """
+
+    data: list[Worker]
+
+
+class Purge(Document):
+    """What is kept of an organization, or was.
+
+    Attributes:
+        organization: its id.
+        dry: whether it was counted only.
+        counts: how many of each kind.
+        token_revoked: whether the token of a chat connection could be revoked at the provider; `null` without a connection, or
+            when it was counted only.
+    """
+
+    organization: str
+    dry: bool
+    counts: Purged
+    token_revoked: bool | None = None

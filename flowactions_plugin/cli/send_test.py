@@ -1,0 +1,87 @@
+"""``flowactions send-test``: one signed delivery by the way that real ones take, each phase timed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from flowactions_plugin.cli.frame import DONE, FAILED, command, run
+from flowactions_plugin.cli.options import host_option, read_secret, secret_file_option
+
+
+@command(
+    "send-test",
+    document="Sent",
+    exits={
+        DONE: "the receiver answered with 2xx",
+        FAILED: "it did not, or nothing could be sent; the line says why",
+    },
+)
+@click.argument("url")
+@host_option()
+@secret_file_option
+@click.option("--method", default="POST", show_default=True, help="The HTTP method.")
+@click.option("--event-type", default="flowactions.test", show_default=True, help="The type of the event.")
+@click.option(
+    "--body-file",
+    metavar="FILE",
+    help="A file with the body; '-': standard input. Without it, a small test event.",
+)
+def send_test(
+    url: str,
+    host: str | None,
+    secret_file: str | None,
+    method: str,
+    event_type: str,
+    body_file: str | None,
+    as_json: bool,
+) -> int:
+    """Send one delivery to a URL, and time each phase of it.
+
+    It is sent from here by the egress rules, the proxy and the certificates of the settings, signed with the secret if there
+    is one. Nothing is written to a database, and nothing is repeated.
+    """
+    secret = read_secret(secret_file)
+    body = None
+    if body_file is not None:
+        try:
+            with click.open_file(body_file, "rb") as file:
+                body = file.read()
+        except OSError as exc:
+            raise click.UsageError(f"The body's file cannot be read: {exc.strerror}.") from None
+    return run(partial(_send_test, url, host, secret, method, event_type, body, as_json))
+
+
+async def _send_test(
+    url: str,
+    host: str | None,
+    secret: str | None,
+    method: str,
+    event_type: str,
+    body: bytes | None,
+    as_json: bool,
+) -> int:
+    from flowactions_plugin.cli.output import block, line, write_json
+    from flowactions_plugin.cli.places import place_of
+    from flowactions_plugin.cli.trial import a_message, send
+
+    async with place_of(host) as place:
+        message = a_message(url, method, event_type, body, place.settings.max_body_bytes)
+        transport = None if place.host is None else place.host.transport
+        sent = await send(message, secret, place.settings, transport)
+    if as_json:
+        write_json(sent)
+        return DONE if sent.delivered else FAILED
+    for phase in sent.phases:
+        failed = "  failed here" if sent.error and phase.name == sent.phase else ""
+        line(f"{phase.name:10} {phase.ms:10.1f} ms{failed}")
+    line(f"{'total':10} {sent.duration_ms:10.1f} ms")
+    if sent.error is not None:
+        line(f"not delivered: {sent.error}")
+    else:
+        signed = "signed" if sent.signed else "not signed, for no secret was given"
+        line(f"{'delivered' if sent.delivered else 'not delivered'}: it answered {sent.status_code} ({signed})")
+        if sent.response:
+            block(sent.response)
+    return DONE if sent.delivered else FAILED

@@ -1,0 +1,174 @@
+"""A test delivery: what is sent, and how long each phase of the attempt took."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from flowactions_plugin.cli.documents import Phase, Sent
+from flowactions_plugin.clock import lease_clock, system_clock, to_iso
+from flowactions_plugin.egress import attempt
+from flowactions_plugin.egress.attempt import Aborted, Outcome, Progress
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.outbound import guard_of, outbound
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.errors import BodyTooLarge, CannotRun
+from flowactions_plugin.http.masking import masked_url
+from flowactions_plugin.outbox.rules import BODYLESS_METHODS, delivery_headers, event_id, method_name
+from flowactions_plugin.settings import Settings
+
+if TYPE_CHECKING:
+    import httpx
+
+POLL_SECONDS: Final = 0.001
+"""How exactly the phases of the exchange are told apart; resolving, connecting and TLS are exact."""
+
+PHASES: Final = {
+    **attempt.PHASES,
+    "sending the request or waiting for the answer": "firstByte",
+    "waiting for the answer": "firstByte",
+    "reading the body": "body",
+}
+"""What a transport calls a phase → its name here, where the answer has two."""
+
+
+class TestMessage(NamedTuple):
+    """What is sent, before it is signed."""
+
+    method: str
+    url: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes | None
+    event_id: str
+
+
+def a_message(url: str, method: str, event_type: str, body: bytes | None, most: int) -> TestMessage:
+    """Return the test event.
+
+    Args:
+        url: where to.
+        method: the HTTP method; `GET` and `HEAD` have no body (§2.4).
+        event_type: its type.
+        body: ``None``: a small JSON document.
+        most: bytes that a body may have.
+
+    Raises:
+        CannotRun: the method or the type is none.
+        BodyTooLarge: the body is larger than allowed.
+    """
+    named = method_name(method)
+    if named is None:
+        raise CannotRun("--method is not the name of an HTTP method")
+    if not event_type.strip() or not event_type.isprintable() or not event_type.isascii():
+        raise CannotRun("--event-type must be printable ASCII")
+    now = system_clock()
+    if body is None:
+        event = {
+            "type": event_type,
+            "version": 1,
+            "data": {"occurredAt": to_iso(int(now * 1000)), "test": True},
+        }
+        body = json.dumps(event).encode()
+    if len(body) > most:
+        raise BodyTooLarge(f"The body has {len(body)} bytes, and FLOWACTIONS_MAX_BODY_BYTES is {most}.")
+    sent = None if named in BODYLESS_METHODS else body
+    made = event_id(event_type, f"send-test {now}", sent or b"")
+    headers, _ = delivery_headers((), event_id=made, event_type=event_type, has_body=sent is not None)
+    return TestMessage(named, url, headers, sent, made)
+
+
+async def send(
+    message: TestMessage,
+    secret: str | None,
+    settings: Settings,
+    host_transport: httpx.AsyncBaseTransport | None = None,
+) -> Sent:
+    """Make one attempt, as a worker with these settings would.
+
+    Args:
+        message: what is sent.
+        secret: signs it; ``None``: not signed.
+        settings: the egress rules, proxy and certificates, and whether the headers of Standard Webhooks are sent.
+        host_transport: the host's own transport, if it has one.
+    """
+    guard = guard_of(settings, Resolver(threads=4))
+    transport, validate = outbound(settings, guard, host_transport, 1)
+    timeline = Timeline(time.perf_counter)
+    with StallMonitor(lease_clock) as monitor:
+        sender = Sender(
+            transport,
+            validate,
+            system_clock,
+            time.monotonic,
+            monitor,
+            progress=timeline.begin,
+            standard_webhooks=settings.standard_webhooks,
+        )
+        try:
+            outcome = await sender.send(message, secret)
+        finally:
+            await sender.aclose()
+    phases = timeline.timed()
+    if isinstance(outcome, Aborted):
+        outcome = Outcome(0, round(sum(phase.ms for phase in phases)), error=outcome.reason)
+    code = outcome.status_code
+    return Sent(
+        url=masked_url(message.url),
+        delivered=outcome.error is None and code is not None and 200 <= code < 300,
+        signed=secret is not None,
+        event_id=message.event_id,
+        status_code=code,
+        error=outcome.error,
+        phase=phases[-1].name if outcome.error is not None and phases else None,
+        response=outcome.response.decode("utf-8", "replace"),
+        duration_ms=outcome.duration_ms,
+        phases=phases,
+    )
+
+
+class Timeline(Progress):
+    """The progress of one attempt, which tells the phases of the answer apart: it asks for the exact phase all the time.
+
+    Args:
+        timer: monotonic seconds.
+    """
+
+    def __init__(self, timer: Callable[[], float]) -> None:
+        super().__init__(timer)
+        self._poll: asyncio.Handle | None = None
+        self._ended = 0.0
+
+    def begin(self) -> Timeline:
+        """The attempt begins."""
+        self.enter("resolving the name")
+        return self
+
+    def sending(self, refine: Callable[[], str]) -> None:
+        """Take that the request is handed over from now on, and ask for the exact phase every millisecond."""
+        super().sending(refine)
+        if self._poll is not None:
+            self._poll.cancel()
+        self._poll = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        if self.refine is not None:
+            phase = self.refine()
+            if phase != self._began[-1][0]:
+                self._began.append((phase, self._now()))
+            self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._look)
+
+    def end(self) -> None:
+        """Take that the attempt has ended."""
+        self._ended = self._now()
+        if self._poll is not None:
+            self._poll.cancel()
+
+    def timed(self) -> list[Phase]:
+        """Return how long each phase took."""
+        taken = self._taken(PHASES, self._ended)
+        order = dict.fromkeys(PHASES.values())
+        return [Phase(name=name, ms=round(taken[name] * 1000, 2)) for name in order if name in taken]

@@ -1,0 +1,51 @@
+"""The way out that the settings of a host ask for: its rules, its transport, and what is checked before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowactions_plugin.egress.attempt import Transport
+from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.sender import Validate
+from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.settings import Settings
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def guard_of(settings: Settings, resolve: Resolve) -> EgressGuard:
+    """Return the rules on addresses.
+
+    Args:
+        settings: those of the host.
+        resolve: looks up names, where they are looked up here.
+    """
+    return EgressGuard(
+        development=settings.environment == "development",
+        allow=settings.egress_allow,
+        resolve=resolve if settings.egress_resolve == "local" else None,
+    )
+
+
+def outbound(
+    settings: Settings, guard: EgressGuard, host_transport: httpx.AsyncBaseTransport | None, limit: int
+) -> tuple[Transport, Validate]:
+    """Return the transport, to be created in the event loop that it is used in, and what parses a URL before.
+
+    The plugin's own transport checks each address that it dials. What a host's transport or a proxy dials is not seen here,
+    so names are resolved and checked before.
+
+    Args:
+        settings: those of the host.
+        guard: the rules.
+        host_transport: the host's own; ``None``: it has none.
+        limit: connections open at once.
+    """
+    if host_transport is not None:
+        from flowactions_plugin.egress.host_transport import HostTransport  # noqa: PLC0415  imports httpx
+
+        return HostTransport(host_transport), guard.resolve
+    proxy = settings.egress_proxy
+    transport = OutboundTransport(guard, limit, proxy, settings.egress_ca)
+    return transport, guard.validate if proxy is None else guard.resolve

@@ -1,0 +1,1 @@
+"""Health of this process, for whoever starts, stops and balances processes."""

@@ -1,0 +1,1 @@
+"""What operators see and do: searches, counts, health, statistics, bulk actions, pages."""

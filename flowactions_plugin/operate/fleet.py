@@ -1,0 +1,107 @@
+"""The fleet: each process that delivers writes a row of its own, so that operators see which are alive."""
+
+from __future__ import annotations
+
+import os
+import socket
+from importlib.metadata import version
+from typing import Final
+
+from sqlalchemy import Insert, insert, update
+
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.schema import workers
+
+BEAT_SECONDS: Final = 10.0
+"""How often a process writes that it is alive."""
+
+STALE_MS: Final = 45_000
+"""A process that was not seen for so long is stale."""
+
+KEPT_MS: Final = DAY_MS
+"""How long the row of one that is gone is kept."""
+
+
+class Fleet:
+    """The row of this process.
+
+    Args:
+        database: where.
+        mode: ``scheduled`` or ``continuous``.
+        slots: attempts at once.
+    """
+
+    def __init__(self, database: Database, mode: str, slots: int) -> None:
+        self._database = database
+        self._mode = mode
+        self._slots = slots
+        self._id = ""
+        self._claimed = 0
+
+    async def beat(self, in_flight: int, claimed: int) -> None:
+        """Write that this process is alive; the first time, a new row. A row that is gone is written anew.
+
+        Args:
+            in_flight: rows that it holds.
+            claimed: how many it has claimed since its start.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        now = self._database.now()
+        has_claimed = claimed != self._claimed
+        seen = (
+            update(workers)
+            .where(workers.c.id == self._id)
+            .values(
+                in_flight=in_flight,
+                last_seen_at=now,
+                last_claim_at=now if has_claimed else workers.c.last_claim_at,
+                stopped_at=None,
+            )
+        )
+        async with self._database.write() as transaction:
+            if not self._id or (await transaction.execute(seen)).rowcount == 0:
+                self._id = self._id or new_id(self._database.clock())
+                await transaction.execute(self._started(in_flight, has_claimed=has_claimed))
+        self._claimed = claimed
+
+    async def stop(self) -> None:
+        """Write that this process has stopped, in order.
+
+        Raises:
+            StorageUnavailable: the database failed; the row is stale after a while.
+        """
+        now = self._database.now()
+        stopped = (
+            update(workers)
+            .where(workers.c.id == self._id)
+            .values(in_flight=0, last_seen_at=now, stopped_at=now)
+        )
+        async with self._database.write() as transaction:
+            await transaction.execute(stopped)
+        self._id = ""
+
+    def _started(self, in_flight: int, *, has_claimed: bool) -> Insert:
+        now = self._database.now()
+        host_name = socket.gethostname()
+        return insert(workers).values(
+            id=self._id,
+            name=f"{host_name}:{os.getpid()}",
+            version=version("flowactions-plugin"),
+            host_name=host_name,
+            pid=os.getpid(),
+            mode=self._mode,
+            slots=self._slots,
+            in_flight=in_flight,
+            started_at=now,
+            last_seen_at=now,
+            last_claim_at=now if has_claimed else None,
+        )
+
+
+async def prune(database: Database, limit: int) -> int:
+    """Delete the rows of processes that were last seen a day ago; returns how many there were."""
+    return await database.prune(workers.c.last_seen_at, KEPT_MS, limit)

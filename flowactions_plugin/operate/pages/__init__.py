@@ -1,0 +1,1 @@
+"""The operator pages: server-rendered HTML below ``/integrations/webhooks``, readable without JavaScript."""

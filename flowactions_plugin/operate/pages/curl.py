@@ -1,0 +1,96 @@
+r"""Commands that send a delivery again, and that compute its signature. Pure.
+
+What is stored came from outside, and people paste these commands into a shell. Everything is quoted, control characters
+are written as escapes (``$'\x1b'``), and curl reads no file for a value that begins with ``@``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from flowactions_hookspecs import Header
+from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
+
+MOST_CHARACTERS: Final = 64 << 10
+"""Of a body: systems limit an argument to 128 KiB."""
+
+REPLACED: Final = "\ufffd"
+"""Stands for bytes that are no text, which are lost."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_URL: Final = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
+
+
+class Commands(NamedTuple):
+    """Commands for a shell such as bash or zsh.
+
+    Attributes:
+        send: sends the delivery again, signed with the secret in ``$SECRET``.
+        verify: prints the signature for the timestamp in ``$TIMESTAMP``, as receivers get it (§5.3.3).
+    """
+
+    send: str
+    verify: str
+
+
+def commands(method: str, url: str, headers: Sequence[Header], body: str | None) -> Commands | None:
+    """Return the commands of a delivery; ``None`` when it cannot be written as one.
+
+    Args:
+        method: as it is sent.
+        url: as it is shown, without credentials.
+        headers: the same.
+        body: as text; ``None``: without.
+    """
+    text = body or ""
+    if len(text) > MOST_CHARACTERS or REPLACED in text or "\0" in text:
+        return None
+    if not _URL.fullmatch(url) or not _NAME.fullmatch(method):
+        return None
+    lines = ["curl --globoff --http1.1 --include"]
+    lines.append("--head" if method == "HEAD" else f"--request {quoted(method)}")
+    lines.append(f"--url {quoted(url)}")
+    for header in headers:
+        if not _NAME.fullmatch(header.key):
+            return None
+        # Without a value, a colon would remove the header.
+        lines.append(
+            f"--header {quoted(f'{header.key}: {header.value}' if header.value else f'{header.key};')}"
+        )
+    lines.append(f'--header "{TIMESTAMP_HEADER}: $TIMESTAMP"')
+    lines.append(f'--header "{SIGNATURE_HEADER}: $SIGNATURE"')
+    if body is not None and method != "HEAD":
+        lines.append('--data-raw "$BODY"')
+    signature = (
+        'printf \'%s.%s\' "${TIMESTAMP:?}" "$BODY" | openssl dgst -sha256 -hmac "${SECRET:?}" -r'
+        " | sed 's/^/v1,/; s/ .*//'"
+    )
+    send = "\n".join(
+        [
+            f"BODY={quoted(text)}",
+            "TIMESTAMP=$(date +%s)",
+            f"SIGNATURE=$({signature})",
+            " \\\n  ".join(lines),
+        ]
+    )
+    return Commands(send, f"BODY={quoted(text)}; {signature}")
+
+
+def quoted(text: str) -> str:
+    r"""Return a text as one word of a shell, without a character that a terminal could act on."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_escaped, text)) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return "\\" + character
+    if character == "\n":
+        return "\\n"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "replace"))

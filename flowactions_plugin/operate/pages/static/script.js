@@ -1,0 +1,210 @@
+// The pages work without this. It shows times in the reader's zone, brings what is shown up to date, and copies.
+"use strict";
+
+const main = document.getElementById("main");
+
+const SHORT = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+const THIS_YEAR = new Intl.DateTimeFormat(undefined, SHORT);
+const ANY_YEAR = new Intl.DateTimeFormat(undefined, { ...SHORT, year: "numeric" });
+
+function local(moment) {
+  return (moment.getFullYear() === new Date().getFullYear() ? THIS_YEAR : ANY_YEAR).format(moment);
+}
+
+function localize(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.getTime())) continue;
+    const utc = `${time.dateTime.slice(0, 10)} ${time.dateTime.slice(11, 19)} UTC`;
+    time.title = "ago" in time.dataset ? `${local(moment)} · ${utc}` : utc;
+    if ("ago" in time.dataset) continue;
+    time.textContent = local(moment);
+    if ("both" in time.dataset) {
+      const beside = document.createElement("span");
+      beside.className = "utc";
+      beside.textContent = ` ${utc}`;
+      time.append(beside);
+    }
+  }
+}
+
+// What was shown is replaced where it stands; rows are never inserted or removed, so nothing moves under a reader.
+
+const seen = new Map();
+
+function remember(root) {
+  for (const part of root.querySelectorAll("[data-live]")) seen.set(part.dataset.live, part.outerHTML);
+}
+
+function liveParts(root) {
+  return new Map([...root.querySelectorAll("[data-live]")].map((part) => [part.dataset.live, part]));
+}
+
+function update(fresh) {
+  const there = liveParts(document);
+  const now = liveParts(fresh);
+  for (const [key, part] of now) {
+    const old = there.get(key);
+    const html = part.outerHTML;
+    if (!old || seen.get(key) === html) continue;
+    seen.set(key, html);
+    const open = [...old.querySelectorAll("details")].map((each) => each.open);
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    const place = focused ? focusable(old).indexOf(focused) : -1;
+    const replacement = document.importNode(part, true);
+    localize(replacement);
+    old.replaceWith(replacement);
+    replacement.querySelectorAll("details").forEach((each, index) => { each.open = open[index] ?? each.open; });
+    if (place >= 0) focusable(replacement)[place]?.focus({ preventScroll: true });
+  }
+  for (const [key, part] of there) {
+    if (key.startsWith("row ")) part.classList.toggle("gone", !now.has(key));
+  }
+  const notice = document.querySelector("[data-new]");
+  if (notice) notice.hidden = ![...now.keys()].some((key) => key.startsWith("row ") && !there.has(key));
+  if (!fresh.getElementById("main")?.dataset.refresh) delete main.dataset.refresh;
+}
+
+function focusable(root) {
+  return [...root.querySelectorAll("a, button, input, summary, [tabindex]")];
+}
+
+let paused = false;
+
+function isReading() {
+  const active = document.activeElement;
+  const typing = active && active.matches("input:not([type=checkbox]), textarea, select");
+  const selecting = String(document.getSelection()) !== "" || document.querySelector("[data-rows] input:checked");
+  const changing = main.querySelector("details.inline[open]");
+  return paused || document.hidden || typing || selecting || changing;
+}
+
+async function refresh() {
+  if (!isReading()) {
+    try {
+      const answer = await fetch(location.href, { redirect: "error", headers: { accept: "text/html" } });
+      const text = await answer.text();
+      // It may have begun meanwhile.
+      if (answer.ok && !isReading()) {
+        update(new DOMParser().parseFromString(text, "text/html"));
+        say(`Updated ${new Date().toLocaleTimeString()}`);
+      } else if (!answer.ok) {
+        say(`Not up to date: the server answered ${answer.status}`);
+      }
+    } catch {
+      say("Not up to date: the server does not answer");
+    }
+  }
+  schedule();
+}
+
+function schedule() {
+  const seconds = Number(main.dataset.refresh);
+  if (seconds > 0) setTimeout(refresh, seconds * 1000);
+}
+
+let said = null;
+
+function say(text) {
+  if (said) said.textContent = paused ? "Updates paused" : text;
+}
+
+function addPauseButton() {
+  const who = document.querySelector(".who");
+  if (!who || !main.dataset.refresh) return;
+  said = document.createElement("span");
+  said.className = "live";
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet";
+  button.textContent = "Pause updates";
+  button.addEventListener("click", () => {
+    paused = !paused;
+    button.textContent = paused ? "Resume updates" : "Pause updates";
+    say("Updates resumed");
+  });
+  who.prepend(said, button);
+}
+
+// A checkbox for the page's rows; with Shift, a click selects all from the one before.
+
+function addSelection() {
+  const rows = document.querySelector("[data-rows]");
+  const head = document.querySelector("th.check");
+  const bar = document.querySelector("[data-bulk]");
+  if (!rows || !head || !bar) return;
+  const boxes = () => [...rows.querySelectorAll("input[type=checkbox]")];
+  const all = document.createElement("input");
+  all.type = "checkbox";
+  all.setAttribute("aria-label", "Select all on this page");
+  head.append(all);
+  const label = bar.querySelector(".on-page");
+  const buttons = [...bar.querySelectorAll("button")];
+  const count = () => {
+    const chosen = boxes().filter((box) => box.checked).length;
+    all.checked = chosen > 0 && chosen === boxes().length;
+    all.indeterminate = chosen > 0 && !all.checked;
+    label.textContent = chosen ? `${chosen} selected on this page:` : "None selected on this page:";
+    for (const button of buttons) button.disabled = !chosen;
+  };
+  all.addEventListener("change", () => {
+    for (const box of boxes()) box.checked = all.checked;
+    count();
+  });
+  let last = null;
+  rows.addEventListener("click", (event) => {
+    const box = event.target;
+    if (!(box instanceof HTMLInputElement)) return;
+    const list = boxes();
+    const from = last ? list.indexOf(last) : -1;
+    if (event.shiftKey && from >= 0) {
+      const [start, end] = [from, list.indexOf(box)].sort((a, b) => a - b);
+      for (const each of list.slice(start, end + 1)) each.checked = box.checked;
+    }
+    last = box;
+    count();
+  });
+  count();
+}
+
+// Browsers have a clipboard on https only; elsewhere the text is selected and copied.
+
+async function copy(text, element) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const selection = document.getSelection();
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  selection.removeAllRanges();
+  selection.addRange(range);
+  document.execCommand("copy");
+  selection.removeAllRanges();
+}
+
+function addCopyButtons() {
+  for (const box of document.querySelectorAll("[data-copy]")) {
+    const code = box.querySelector("pre");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      try {
+        await copy(code.textContent, code);
+        button.textContent = "Copied";
+      } catch {
+        button.textContent = "Select and copy it";
+      }
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    box.append(button);
+  }
+}
+
+remember(document);
+localize(document);
+addPauseButton();
+addSelection();
+addCopyButtons();
+schedule();

@@ -1,0 +1,73 @@
+"""Rows of the tables as operators see them: as far as they can be read, and without credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from flowactions_plugin.operate.explain import certainty
+from flowactions_plugin.operate.results import DeliveryFacts, DeliveryRow, KnownAttempt
+from flowactions_plugin.outbox.rules import FINISHED, due_time
+from flowactions_plugin.outbox.views import Reader, detail_values, summary_values
+from flowactions_plugin.storage.text import as_text
+
+T = TypeVar("T")
+
+
+def row_of(row: Any) -> DeliveryRow:
+    """Return a delivery of a list, whatever its row holds."""
+    reader = Reader(row)
+    values = {**summary_values(reader), **_place(reader)}
+    return DeliveryRow(**values, defect=reader.defect())
+
+
+def facts_of(row: Any, log: Sequence[Any], now: int) -> tuple[DeliveryFacts, list[KnownAttempt]]:
+    """Return a delivery and its attempts, whatever their rows hold.
+
+    Args:
+        row: all columns of the outbox.
+        log: rows of the attempts log.
+        now: Unix milliseconds; a lease that has expired holds nothing.
+    """
+    reader = Reader(row)
+    values = {**detail_values(reader, log), **_place(reader)}
+    ended = values["status"] in FINISHED
+    due = reader.number("next_attempt_at")
+    until = reader.number("claimed_until", optional=True)
+    held = not ended and until is not None and until > now
+    facts = DeliveryFacts(
+        **values,
+        due_at=None if ended or due is None else due_time(due),
+        claimed_at=reader.number("updated_at") if held else None,
+        claimed_until=until if held else None,
+        waiting_since=reader.number("waiting_since", optional=True),
+        reclaims=reader.number("takeovers"),
+        quarantine_rounds=reader.number("quarantine_rounds"),
+        trace=reader.text("trace", optional=True),
+        action_id=reader.text("action_id", optional=True),
+        defect=reader.defect(),
+    )
+    attempts = [
+        KnownAttempt(**msgspec.structs.asdict(each), certainty=certainty(each)) for each in facts.attempt_log
+    ]
+    return facts, attempts
+
+
+def struct_of(row: Any, kind: Callable[..., T]) -> T:
+    """Return the struct whose fields a row's columns have; text that is none is shown as far as possible."""
+    values = row._mapping  # noqa: SLF001  public in SQLAlchemy
+    return kind(
+        **{name: as_text(value) if isinstance(value, str | bytes) else value for name, value in values.items()}
+    )
+
+
+def _place(reader: Reader) -> dict[str, Any]:
+    return {
+        "organization_id": reader.text("organization_id"),
+        "destination": reader.text("destination"),
+        "flow_id": reader.text("flow_id", optional=True),
+        "node_id": reader.text("node_id", optional=True),
+        "error_class": reader.text("error_class", optional=True),
+    }

@@ -1,0 +1,63 @@
+"""Which rows are due: they are live, their time has come, no claim holds them, and their destination is not paused."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, func, select, tuple_, type_coerce
+
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, QUARANTINE_AFTER, outbox, pauses
+
+DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
+
+
+def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[Any]:
+    """Select and lock the oldest rows that are due."""
+    return (
+        select(*(outbox.c[name] for name in DUE_COLUMNS), size(database))
+        .where(
+            LIVE,
+            outbox.c.takeovers < inline(QUARANTINE_AFTER),
+            outbox.c.next_attempt_at <= now,
+            free(now),
+            *unpaused(),
+        )
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(inline(limit))
+        .with_for_update(skip_locked=True)
+    )
+
+
+def free(now: ColumnElement[int], until: ColumnElement[Any] = outbox.c.claimed_until) -> ColumnElement[bool]:
+    """Return the condition that no claim holds a row: there is none, or its lease has expired."""
+    return until.is_(None) | (until <= now)
+
+
+def unpaused(
+    organization: ColumnElement[str] = outbox.c.organization_id,
+    destination: ColumnElement[str] = outbox.c.destination,
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Return the conditions that a row's destination is not paused, neither for its organization nor for all.
+
+    They are no joins: what is paused is read once for a statement, and rows are met in the order of their index.
+    """
+    paused = select(pauses.c.destination).where(pauses.c.resumed_at.is_(None))
+    everywhere = paused.where(pauses.c.organization_id == inline(EVERY_ORGANIZATION))
+    own = paused.with_only_columns(pauses.c.organization_id, pauses.c.destination)
+    return (
+        destination.not_in(everywhere),
+        tuple_(organization, destination).not_in(own),
+    )
+
+
+def paused_now(_database: Dialect) -> Select[Any]:
+    """Select the organizations and destinations that are paused."""
+    return select(pauses.c.organization_id, pauses.c.destination).where(pauses.c.resumed_at.is_(None))
+
+
+def size(database: Dialect) -> ColumnElement[int]:
+    """Return about how many bytes a row's body and headers take, without reading them."""
+    length = func.octet_length if database.dialect == "postgresql" else func.length
+    body = length(type_coerce(outbox.c.body, LargeBinary), type_=Integer)
+    return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")

@@ -1,0 +1,184 @@
+"""The metrics: their names, units and labels. The reference page, the dashboard and the alert rules are made from them.
+
+Every value of every label stands here. So the number of time series is bounded, whatever customers, receivers and
+strangers send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "histogram", "gauge"]
+
+SCOPE: Final = "flowactions"
+"""The name of the meter and of the tracer."""
+
+DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0)
+"""Seconds. An attempt ends within ten."""
+
+LATENCY_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
+"""Seconds. With retries, a delivery may take minutes; after a replay, weeks."""
+
+OUTCOMES: Final = (
+    "delivered",
+    "http_1xx",
+    "http_3xx",
+    "http_4xx",
+    "http_5xx",
+    "http_other",
+    "timeout",
+    "network",
+    "refused",
+)
+PHASES: Final = ("resolve", "connect", "tls", "send", "wait")
+VERDICTS: Final = ("ok", "idle", "stalled", "failing")
+
+
+class Metric(NamedTuple):
+    """A metric.
+
+    Attributes:
+        name: as OpenTelemetry has it.
+        kind: of its instrument.
+        unit: ``s`` for seconds, or what is counted, in braces.
+        meaning: a sentence for its description.
+        labels: label → all values that it can have.
+        buckets: upper bounds of a histogram.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    labels: Mapping[str, tuple[str, ...]] = {}
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def prometheus(self) -> str:
+        """The name that OpenTelemetry's exporters give it in Prometheus."""
+        name = self.name.replace(".", "_")
+        if self.unit == "s":
+            name += "_seconds"
+        return name + "_total" if self.kind == "counter" else name
+
+
+ENQUEUED: Final = Metric(
+    "flowactions.outbox.enqueued",
+    "counter",
+    "{delivery}",
+    "Deliveries that were written to the outbox. One in a transaction of the host counts although that may roll back.",
+    {"origin": ("flow_node", "logic_action", "host", "plugin")},
+)
+ATTEMPTS: Final = Metric(
+    "flowactions.delivery.attempts",
+    "counter",
+    "{attempt}",
+    "Attempts whose outcome was written.",
+    {"outcome": OUTCOMES},
+)
+ENDED: Final = Metric(
+    "flowactions.delivery.ended",
+    "counter",
+    "{delivery}",
+    "Deliveries that ended: `delivered`, or `dead` for any reason.",
+    {"status": ("delivered", "dead")},
+)
+ATTEMPT_DURATION: Final = Metric(
+    "flowactions.delivery.attempt.duration",
+    "histogram",
+    "s",
+    "How long attempts took.",
+    {"outcome": OUTCOMES},
+    DURATION_BUCKETS,
+)
+PHASE_DURATION: Final = Metric(
+    "flowactions.delivery.phase.duration",
+    "histogram",
+    "s",
+    "How long the phases of attempts took. An attempt over an open connection has neither `resolve` nor `connect` nor"
+    " `tls`; one over a transport of the host's has none.",
+    {"phase": PHASES},
+    DURATION_BUCKETS,
+)
+LATENCY: Final = Metric(
+    "flowactions.delivery.latency",
+    "histogram",
+    "s",
+    "From enqueue to the end of the attempt that delivered.",
+    buckets=LATENCY_BUCKETS,
+)
+RECLAIMS: Final = Metric(
+    "flowactions.delivery.reclaims",
+    "counter",
+    "{reclaim}",
+    "Leases that expired, because a worker ended or stood still. Counted when the delivery's next attempt has ended.",
+)
+REFUSALS: Final = Metric(
+    "flowactions.egress.refusals",
+    "counter",
+    "{refusal}",
+    "Requests that the egress guard refused, when they were to be enqueued or at an attempt.",
+    {"at": ("enqueue", "attempt")},
+)
+DUE: Final = Metric(
+    "flowactions.outbox.due",
+    "gauge",
+    "{delivery}",
+    "Deliveries that are due now and may be claimed; those of paused destinations apart. Counted up to 10,000.",
+)
+OLDEST_DUE: Final = Metric(
+    "flowactions.outbox.oldest_due_age", "gauge", "s", "For how long the oldest of them has been due."
+)
+IN_FLIGHT: Final = Metric(
+    "flowactions.worker.in_flight",
+    "gauge",
+    "{delivery}",
+    "Deliveries that this process has claimed and not ended.",
+)
+VERDICT: Final = Metric(
+    "flowactions.delivery.verdict",
+    "gauge",
+    "",
+    "1 for the present verdict on delivery, 0 for the others. `stalled`: deliveries are due, and nothing is claimed.",
+    {"verdict": VERDICTS},
+)
+CHAT_SENDS: Final = Metric(
+    "flowactions.chat.sends",
+    "counter",
+    "{message}",
+    "Messages of chat-message nodes: sent, or the reason why not.",
+    {
+        "target": ("channel", "member"),
+        "result": ("sent", "not_connected", "missing_target", "empty_message", "send_failed"),
+    },
+)
+INBOUND: Final = Metric(
+    "flowactions.inbound.requests",
+    "counter",
+    "{request}",
+    "Requests of the auth provider and the chat provider. `refused`: not signed as it must be; `invalid`: signed, but no"
+    " event; `failed`: the host could not handle it, or the database was away.",
+    {
+        "source": ("auth", "chat"),
+        "result": ("processed", "duplicate", "acknowledged", "refused", "invalid", "failed"),
+    },
+)
+
+METRICS: Final = (
+    ENQUEUED,
+    ATTEMPTS,
+    ENDED,
+    ATTEMPT_DURATION,
+    PHASE_DURATION,
+    LATENCY,
+    RECLAIMS,
+    REFUSALS,
+    DUE,
+    OLDEST_DUE,
+    IN_FLIGHT,
+    VERDICT,
+    CHAT_SENDS,
+    INBOUND,
+)
+"""All of them, in the order of the reference page."""

@@ -1,0 +1,233 @@
+"""The spans of a delivery's way: node, enqueue, attempt; none while nobody has configured OpenTelemetry's SDK.
+
+An attempt belongs to the trace of what enqueued it, and is linked to it, too: between the two lies the queue.
+No span holds a URL's path or query, a header, a body, or the message of an error: these may hold secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from flowactions_hookspecs import Node, NodeResult, Walk
+from flowactions_plugin.telemetry.meters import is_configured
+from flowactions_plugin.telemetry.names import SCOPE
+
+TRACEPARENT: Final = "traceparent"
+"""The header of W3C Trace Context."""
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+"""Of the semantic conventions; others are ``_OTHER``."""
+
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+
+class NodeSpan:
+    """The span of a node that runs."""
+
+    def __init__(self, span: Span | None = None) -> None:
+        self._span = span
+
+    def end_with(self, result: NodeResult) -> None:
+        """Note what the node came to."""
+        if self._span is not None:
+            self._span.set_attribute("flowactions.node.status", result.status)
+            if result.reason is not None:
+                self._span.set_attribute("flowactions.node.reason", result.reason)
+
+
+class EnqueueSpan:
+    """The span of a delivery that is made.
+
+    Attributes:
+        traceparent: what is kept on the row; ``None``: nothing.
+    """
+
+    def __init__(self, span: Span | None = None, traceparent: str | None = None) -> None:
+        self._span = span
+        self.traceparent = traceparent
+
+    def made(self, delivery_id: str, event_id: str, destination: str) -> None:
+        """Note which delivery it is."""
+        if self._span is not None:
+            self._span.set_attributes(
+                {
+                    "messaging.message.id": event_id,
+                    "flowactions.delivery.id": delivery_id,
+                    "flowactions.destination": destination,
+                }
+            )
+
+
+class Attempted(NamedTuple):
+    """An attempt that has ended.
+
+    Attributes:
+        traceparent: of what enqueued it.
+        started_at: Unix milliseconds.
+        earlier: how many attempts there were before.
+        outcome: ``delivered``, or the kind of failure.
+        phases: phase → seconds.
+    """
+
+    traceparent: str | None
+    started_at: int
+    duration_ms: int
+    method: str
+    destination: str
+    delivery_id: str
+    event_id: str
+    event_type: str
+    organization_id: str
+    earlier: int
+    status_code: int | None
+    outcome: str
+    phases: Mapping[str, float]
+
+
+_NO_NODE: Final = nullcontext(NodeSpan())
+_NO_ENQUEUE: Final = nullcontext(EnqueueSpan())
+
+
+class Spans:
+    """The tracer of one host.
+
+    Args:
+        provider: OpenTelemetry's; ``None``: the global one, as it is when the host's lifespan opens.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._given = provider
+        self._tracer: Tracer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether spans are made."""
+        return self._tracer is not None
+
+    def open(self) -> None:
+        """Make spans from now on, if somebody has configured where to."""
+        provider = trace.get_tracer_provider() if self._given is None else self._given
+        self._tracer = provider.get_tracer(SCOPE) if is_configured(provider) else None
+
+    def close(self) -> None:
+        """Make no more spans."""
+        self._tracer = None
+
+    def node(self, walk: Walk, node: Node) -> AbstractContextManager[NodeSpan]:
+        """Make the block the span of a node that runs."""
+        return _NO_NODE if self._tracer is None else self._node(self._tracer, walk, node)
+
+    @contextmanager
+    def _node(self, tracer: Tracer, walk: Walk, node: Node) -> Iterator[NodeSpan]:
+        attributes = {
+            "flowactions.node.type": node.type,
+            "flowactions.node.id": node.id,
+            "flowactions.flow.id": walk.flow_id,
+            "flowactions.run.id": walk.run_id,
+            "flowactions.organization.id": walk.organization_id,
+        }
+        with _current(tracer, f"node {node.type}", SpanKind.INTERNAL, attributes) as span:
+            yield NodeSpan(span)
+
+    def enqueue(self, organization_id: str, event_type: str) -> AbstractContextManager[EnqueueSpan]:
+        """Make the block the span of a delivery that is made."""
+        return _NO_ENQUEUE if self._tracer is None else self._enqueue(self._tracer, organization_id, event_type)
+
+    @contextmanager
+    def _enqueue(self, tracer: Tracer, organization_id: str, event_type: str) -> Iterator[EnqueueSpan]:
+        attributes = {
+            "messaging.system": SCOPE,
+            "messaging.operation.type": "create",
+            "messaging.operation.name": "enqueue",
+            "messaging.destination.name": "outbox",
+            "flowactions.event.type": event_type,
+            "flowactions.organization.id": organization_id,
+        }
+        with _current(tracer, "enqueue outbox", SpanKind.PRODUCER, attributes) as span:
+            yield EnqueueSpan(span, _written(span))
+
+    def attempt(self, attempted: Attempted) -> None:
+        """Make the span of an attempt that has ended."""
+        if self._tracer is None:
+            return
+        context = _read(attempted.traceparent)
+        scheme, _, place = attempted.destination.partition("://")
+        host, _, port = place.rpartition(":")
+        known = attempted.method in METHODS
+        attributes: dict[str, str | int | float] = {
+            "http.request.method": attempted.method if known else "_OTHER",
+            "http.request.resend_count": attempted.earlier,
+            "url.scheme": scheme,
+            "server.address": host.strip("[]"),
+            "messaging.system": SCOPE,
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "attempt",
+            "messaging.destination.name": "outbox",
+            "messaging.message.id": attempted.event_id,
+            "flowactions.event.type": attempted.event_type,
+            "flowactions.delivery.id": attempted.delivery_id,
+            "flowactions.organization.id": attempted.organization_id,
+            "flowactions.outcome": attempted.outcome,
+        }
+        if port.isdigit():
+            attributes["server.port"] = int(port)
+        if not known:
+            attributes["http.request.method_original"] = attempted.method
+        for phase, seconds in attempted.phases.items():
+            attributes[f"flowactions.phase.{phase}"] = seconds
+        status = attempted.status_code
+        if status is not None:
+            attributes["http.response.status_code"] = status
+        if attempted.outcome != "delivered":
+            attributes["error.type"] = attempted.outcome if status is None else str(status)
+        span = self._tracer.start_span(
+            attempted.method if known else "HTTP",
+            context=Context() if context is None else trace.set_span_in_context(_remote(context), Context()),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            links=() if context is None else (Link(context),),
+            start_time=attempted.started_at * 1_000_000,
+        )
+        if attempted.outcome != "delivered":
+            span.set_status(StatusCode.ERROR)
+        span.end((attempted.started_at + attempted.duration_ms) * 1_000_000)
+
+
+@contextmanager
+def _current(tracer: Tracer, name: str, kind: SpanKind, attributes: Mapping[str, str]) -> Iterator[Span]:
+    # Of an error its kind alone: its message may hold what was at work.
+    with tracer.start_as_current_span(
+        name, kind=kind, attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield span
+        except BaseException as exc:
+            span.set_attribute("error.type", type(exc).__qualname__)
+            span.set_status(StatusCode.ERROR)
+            raise
+
+
+def _written(span: Span) -> str | None:
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
+    return carrier.get(TRACEPARENT)
+
+
+def _read(traceparent: str | None) -> SpanContext | None:
+    """Return the context of a stored ``traceparent``; ``None`` where there is none, or one that cannot be read."""
+    if traceparent is None:
+        return None
+    found = trace.get_current_span(_PROPAGATOR.extract({TRACEPARENT: traceparent}, Context()))
+    context = found.get_span_context()
+    return context if context.is_valid else None
+
+
+def _remote(context: SpanContext) -> Span:
+    return trace.NonRecordingSpan(context)

@@ -1,0 +1,46 @@
+"""The telemetry of one host: its metrics and spans, open while its lifespan is."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from flowactions_plugin.telemetry.meters import Meters
+from flowactions_plugin.telemetry.spans import Spans
+
+
+class Telemetry:
+    """Metrics and spans of one host; a context manager that can be entered again.
+
+    Whether anybody listens is decided when it is entered: OpenTelemetry's SDK is to be configured before.
+
+    Args:
+        meter_provider: where metrics go; ``None``: OpenTelemetry's global one.
+        tracer_provider: where spans go; ``None``: OpenTelemetry's global one.
+
+    Attributes:
+        meters: the metrics.
+        spans: the spans.
+    """
+
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
+    ) -> None:
+        self.meters = Meters(meter_provider)
+        self.spans = Spans(tracer_provider)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is recorded."""
+        return self.meters.is_open or self.spans.is_open
+
+    def __enter__(self) -> Self:
+        self.meters.open()
+        self.spans.open()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.meters.close()
+        self.spans.close()
