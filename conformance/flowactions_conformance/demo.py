@@ -58,7 +58,12 @@ class PortUnavailable(Exception):
 
 @asynccontextmanager
 async def running_demo(
-    environment: Mapping[str, str], directory: Path, *, channel_id: str | None = None, port: int = 0
+    environment: Mapping[str, str],
+    directory: Path,
+    *,
+    channel_id: str | None = None,
+    port: int = 0,
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Demo]:
     """Start the three apps on loopback.
 
@@ -67,6 +72,7 @@ async def running_demo(
         directory: for the database.
         channel_id: the channel that the sample flows post to.
         port: of the reference host, 0 for a free one.
+        settings: of the plugin, instead of the demo's own.
 
     Raises:
         PortUnavailable: the port is taken.
@@ -109,8 +115,10 @@ async def running_demo(
             **chat,
             "FLOWACTIONS_ENVIRONMENT": "development",
             "FLOWACTIONS_TICK_SECONDS": TICK_SECONDS,
+            "FLOWACTIONS_LOGIN_PATH": "/login",
             "BACKEND_PUBLIC_URL": url_of(listener),
             "AUTH_WEBHOOK_SIGNING_SECRET": auth_secret,
+            **(settings or {}),
         }
         made = create_app(settings, directory / "reference-host.db", sample=sample)
         host_url = await stack.enter_async_context(serve(made.app, listener))
@@ -140,12 +148,13 @@ async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> 
             connected = f"connected to {await connect_chat(demo.host_url, demo.dashboard_token)}"
         _say(
             f"""
-The demo runs. Sign in as Ada; no password is asked.
+The demo runs. Sign in as Ada or as Olive, who operates it; no password is asked.
 
   Flow editor          {demo.host_url}/editor
   A flow as a user     {demo.host_url}/run/order-placed
   Step by step         {demo.host_url}/run/onboarding
   Deliveries           {demo.host_url}/deliveries
+  Operator pages       {demo.host_url}/integrations/webhooks  (as Ada those of Acme; as Olive, the operator, all)
   Chat connection      {demo.host_url}/connections  ({connected})
   Webhook receiver     {demo.receiver_url}/
   Chat channels        {f"{demo.provider_url}/" if demo.provider_url else "in your workspace"}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
-from litestar import Request, Response, Router, get, post, put
+from litestar import Request, Response, Router, delete, get, post, put
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
 from litestar.exceptions import (
@@ -63,9 +63,15 @@ async def list_people(store: NamedDependency[Store]) -> Data:
     """List who can sign in."""
     names = {row["id"]: row["name"] for row in await store.find(tables.organizations)}
     people = await store.find(tables.people)
+    operators = {row["id"] for row in await store.find(tables.operators)}
     return _data(
         [
-            {"userId": row["id"], "userName": row["name"], "organizationName": names[row["organization_id"]]}
+            {
+                "userId": row["id"],
+                "userName": row["name"],
+                "organizationName": names[row["organization_id"]],
+                "operator": row["id"] in operators,
+            }
             for row in people
         ]
     )
@@ -146,6 +152,13 @@ async def save_flow(
     """Save a flow, and tell what is wrong with the configs of its nodes."""
     await _own_flow(store, author, flow_id)
     return await _save(store, actions, author, flow_id, data)
+
+
+@delete("/flows/{flow_id:str}", raises=[NotFoundException])
+async def delete_flow(author: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> None:
+    """Delete a flow. What its nodes have queued has no signing secret any more, and ends as dead."""
+    await _own_flow(store, author, flow_id)
+    await store.delete_flow(flow_id)
 
 
 @get("/flows/{flow_id:str}/runs", raises=[NotFoundException])
@@ -240,6 +253,7 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
         create_flow,
         show_flow,
         save_flow,
+        delete_flow,
         list_runs,
         fire,
     ]
@@ -294,7 +308,8 @@ async def _save(
         items=change.items,
     )
     await store.save_flow(flow)
-    # A flow may be saved with problems, as authors do before they are done; each is shown beside its node.
+    # A flow may be saved with problems, as authors do before they are done. The editor says that it is a draft then, and
+    # what will not run.
     return {**_data(msgspec.to_builtins(flow)), "problems": await _problems(actions, flow)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ from flowactions_hookspecs import (
     LogicActionOrigin,
     LogicActionRef,
     Node,
+    Operator,
     Origin,
     OriginGone,
     QuestionRequired,
@@ -44,9 +46,7 @@ class ReferenceHost(Host):
 
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """Tell who is signed in, by session cookie or bearer token."""
-        token = _bearer(request) or request.cookies.get(SESSION_COOKIE)
-        found = await self.store.token("dashboard", token)
-        person = await self.store.one(tables.people, id=found["person_id"]) if found else None
+        person = await self._person(request)
         if person is None:
             return None
         return DashboardPrincipal(
@@ -55,6 +55,18 @@ class ReferenceHost(Host):
             user_name=person["name"],
             may_change=person["may_change"],
         )
+
+    async def operator(self, request: Request) -> Operator | None:
+        """Tell whether the person who is signed in operates this host."""
+        person = await self._person(request)
+        if person is None or await self.store.one(tables.operators, id=person["id"]) is None:
+            return None
+        return Operator(user_id=person["id"], user_name=person["name"], may_change=person["may_change"])
+
+    async def _person(self, request: Request) -> Mapping[str, Any] | None:
+        token = _bearer(request) or request.cookies.get(SESSION_COOKIE)
+        found = await self.store.token("dashboard", token)
+        return await self.store.one(tables.people, id=found["person_id"]) if found else None
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:
         """Tell which customer backend calls, by bearer token."""

@@ -39,6 +39,8 @@ async def load_sample(store: Store, sample: Sample) -> None:
             name=f"{organization.title()} Support",
             organization_id=organization,
         )
+    await store.put(tables.people, id="olive", name="Olive", organization_id="acme")
+    await store.put(tables.operators, id="olive")
     for flow in (_order_placed(sample), _onboarding(sample)):
         await store.save_flow(flow)
     action = {"url": sample.webhook_url, "secret": sample.webhook_secret, "headers": []}

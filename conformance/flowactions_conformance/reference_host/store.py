@@ -42,6 +42,8 @@ people = _table(
     Column("organization_id", String),
     Column("may_change", Boolean, default=True),
 )
+# Those of them who operate the host.
+operators = _table("operators")
 agents = _table("agents", Column("name", String), Column("organization_id", String))
 tokens = _table(
     "tokens",
@@ -202,6 +204,16 @@ class Store:
     async def save_flow(self, flow: Flow) -> None:
         """Store a flow."""
         await self.put(flows, **msgspec.structs.asdict(flow))
+
+    async def delete_flow(self, flow_id: str) -> None:
+        """Delete a flow with its runs: a session that is under way ends."""
+        own = select(runs.c.id).where(runs.c.flow_id == flow_id)
+        sessions = select(runs.c.session).where(runs.c.flow_id == flow_id)
+        async with self.engine.begin() as connection:
+            await connection.execute(delete(results).where(results.c.run_id.in_(own)))
+            await connection.execute(delete(owed).where(owed.c.session.in_(sessions)))
+            await connection.execute(delete(runs).where(runs.c.flow_id == flow_id))
+            await connection.execute(delete(flows).where(flows.c.id == flow_id))
 
     async def start_run(self, run: Run, connection: AsyncConnection) -> None:
         """Store a run that was just opened."""

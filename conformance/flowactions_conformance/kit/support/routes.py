@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-Caller: TypeAlias = Literal["dashboard", "backend", "provider"]
+Caller: TypeAlias = Literal["dashboard", "backend", "provider", "anybody"]
 
 
 class Route(NamedTuple):
@@ -13,7 +13,7 @@ class Route(NamedTuple):
     Attributes:
         method: of the request.
         path: below the host's prefix.
-        caller: who it is for; a provider has no credential, but a signature or a state.
+        caller: who it is for; a provider has no credential, but a signature or a state, and anybody may ask for health.
         answers: the statuses of the plugin's own answer to the author. A path that does not exist has none of them.
         json: the body; ``None``: none.
         text: a body that is not JSON.
@@ -68,6 +68,8 @@ ROUTES: Final = (
     _route("POST", "/integrations/nodes/check", "dashboard", 400, json={}),
     _route("POST", "/integrations/nodes/preview", "dashboard", 400, json={}),
     _route("POST", "/integrations/nodes/test", "dashboard", 400, json={}, changes=True),
+    _route("GET", "/integrations/health/live", "anybody", 200),
+    _route("GET", "/integrations/health/ready", "anybody", 200),
     # 503: the host's settings hold no secret for it.
     _route("POST", "/webhooks/auth", "provider", 401, 503, json={}),
 )

@@ -51,7 +51,7 @@ function defaultChannel(card) {
       saved.textContent = error.message;
     }
   };
-  return h("div", { class: "field" }, h("label", { for: "default-channel" }, "Default channel"), h("div", { class: "row", style: "align-items:start" }, h("div", { style: "flex:1" }, choice), h("button", { class: "quiet", id: "save-channel", click: save }, "Save")), saved);
+  return h("div", { class: "field" }, h("label", { for: "default-channel" }, "Default channel"), h("div", { class: "row", style: "align-items:start" }, h("div", { style: "flex:1" }, choice.element), h("button", { class: "quiet", id: "save-channel", click: save }, "Save")), saved);
 }
 
 function testMessage() {

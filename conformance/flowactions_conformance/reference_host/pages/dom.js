@@ -43,7 +43,7 @@ export function relative(time) {
 /** Put the keys of the page's header in place: navigation, who is signed in, sign out. */
 export function header(me, signOut) {
   const here = location.pathname;
-  const links = [["/editor", "Editor"], ["/deliveries", "Deliveries"], ["/connections", "Connections"]];
+  const links = [["/editor", "Editor"], ["/deliveries", "Deliveries"], ["/connections", "Connections"], ["/integrations/webhooks", "Operator pages"]];
   $("header.top").replaceChildren(
     h("a", { class: "skip", href: "#main" }, "Skip to content"),
     h("strong", {}, "Reference host"),

@@ -1,39 +1,87 @@
-// The flow editor: flows and palette, the flow's items, and the form of the selected item.
+// The flow editor: which flow is open, what of it is saved, and every way out of it.
 
 import { begin, call } from "./api.js";
-import { $, badge, h, icon, relative } from "./dom.js";
-import { SchemaForm } from "./schema-form.js";
+import { ask } from "./dialog.js";
+import { $, h } from "./dom.js";
+import { check, draftOf } from "./drafts.js";
+import { STEP, drawItems, drawPalette, nameOf, replaceKeepingFocus } from "./flow-view.js";
+import { NodePanel } from "./node-panel.js";
+import { drawRun, readRuns } from "./runs.js";
+import { Settings } from "./settings.js";
 
-const STEP = { type: "step", title: "Content step", description: "Something the end user sees." };
-const STEP_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round"><rect x="4" y="4" width="16" height="16" rx="3"/><path d="M8 9h8M8 13h8M8 17h4"/></svg>';
+const RUNS_MS = 2000;
+const KINDS = { single_shot: "Everything at once", client_paced: "Step by step" };
 
 let types = {};
-let flow = null;
+let flow = null; // as it is edited
+let saved = null; // as the server has it: {text, items: id → text, errors}
 let selected = null;
-let problems = [];
+let panel = null;
+let found = new Map(); // item id → what is wrong with it
+let dropped = false; // whether the author has given the changes up
+const settings = new Settings($("#settings"), () => {
+  panel?.commit();
+  if (selected) $(`[data-item-id="${CSS.escape(selected.id)}"] .choice`)?.focus();
+});
 
-const typeOf = (item) => (item.kind === "step" ? STEP : types[item.type]);
-const iconOf = (item) => icon(item.kind === "step" ? STEP_ICON : (types[item.type]?.icon ?? ""));
+const edited = () => ({ name: $("#flow-name").value.trim(), kind: $("#flow-kind").value, agentId: $("#flow-agent").value, items: flow.items });
+const hasChanges = () => flow !== null && !dropped && JSON.stringify(edited()) !== saved.text;
+const isAction = (item) => item.kind === "action" && types[item.type];
 
-function summary(item) {
-  if (item.kind === "step") return item.text || "";
-  const { config } = item;
-  return config.webhookUrl ?? config.chatMessageText ?? typeOf(item)?.description ?? "No plugin offers this type.";
+function remember(body, problems) {
+  const items = new Map(body.items.map((item) => [item.id, JSON.stringify(item)]));
+  saved = { text: JSON.stringify(body), items, errors: problems.filter(({ severity }) => severity === "error") };
+}
+
+function say(text, bad = false) {
+  // Where the form is over the flow, it is said there.
+  for (const line of [$("#status"), $("#status-here")]) {
+    line.textContent = text;
+    line.classList.toggle("bad", bad);
+  }
 }
 
 function changed() {
-  $("#status").textContent = "Not saved yet";
-  drawItems();
+  dropped = false;
+  say(hasChanges() ? "Not saved yet" : "");
+  draw();
 }
 
-function select(item) {
+function draw() {
+  $("#name-error").textContent = $("#flow-name").value.trim() ? "" : "Give the flow a name.";
+  drawItems({
+    items: flow.items,
+    types,
+    selected,
+    problems: (item) => found.get(item.id) ?? [],
+    unsaved: (item) => saved.items.get(item.id) !== JSON.stringify(item),
+    select,
+    move,
+    remove,
+  });
+}
+
+function select(item, fresh = false) {
+  panel?.commit();
+  panel?.close();
+  panel = null;
   selected = item;
-  drawItems();
-  const title = typeOf(item)?.title ?? item.type;
-  $("#form-title").textContent = title;
-  if (item.kind === "step") return $("#form").replaceChildren(textField(item, "title", "Title"), textField(item, "text", "Text", true));
-  if (!types[item.type]) return $("#form").replaceChildren(h("p", { class: "muted" }, `No installed plugin offers “${item.type}”.`));
-  $("#form").replaceChildren(new SchemaForm(types[item.type], item.config, changed).element);
+  draw();
+  if (item.kind === "step") return settings.show(STEP.title, h("div", { class: "form" }, textField(item, "title", "Title"), textField(item, "text", "Text", true)));
+  const type = types[item.type];
+  if (!type) return settings.show(item.type, h("p", { class: "muted" }, `No installed plugin offers “${item.type}”.`));
+  panel = new NodePanel(item, type, {
+    agentId: () => $("#flow-agent").value,
+    flowId: flow.id,
+    fresh,
+    changed,
+    found: (problems) => {
+      // Of what was just added, the author knows that it is empty.
+      found.set(item.id, panel?.form.all === false && !saved.items.has(item.id) ? [] : problems);
+      draw();
+    },
+  });
+  return settings.show(type.title, panel.element);
 }
 
 function textField(item, name, label, area) {
@@ -47,113 +95,140 @@ function defaults(schema) {
 }
 
 function add(type) {
+  if (!flow) return;
   const id = crypto.randomUUID();
   const item = type === "step" ? { id, kind: "step", title: "New step", text: "" } : { id, kind: "action", type, config: defaults(types[type].configSchema) };
   flow.items.push(item);
+  select(item, true);
   changed();
-  select(item);
-  $("#form").querySelector("input, select, textarea")?.focus();
+  settings.focus();
 }
 
 function move(item, by) {
   const from = flow.items.indexOf(item);
-  const to = from + by;
-  if (to < 0 || to >= flow.items.length) return;
-  flow.items.splice(to, 0, ...flow.items.splice(from, 1));
+  flow.items.splice(from, 1);
+  flow.items.splice(from + by, 0, item);
   changed();
-  $(`[data-item-id="${item.id}"] [data-move="${by}"]`)?.focus();
 }
 
 function remove(item) {
   flow.items = flow.items.filter((other) => other !== item);
-  if (selected === item) {
-    selected = null;
-    $("#form-title").textContent = "Settings";
-    $("#form").replaceChildren(h("p", { class: "muted" }, "Choose an item of the flow to edit it."));
-  }
+  if (selected === item) deselect();
   changed();
+  $("#items .choice")?.focus();
 }
 
-function drawItems() {
-  $("#no-items").hidden = flow.items.length > 0;
-  $("#items").replaceChildren(
-    ...flow.items.map((item) => {
-      const name = item.kind === "step" ? item.title || "Untitled step" : (typeOf(item)?.title ?? item.type);
-      const moves = [[-1, "↑", "Move up"], [1, "↓", "Move down"]].map(([by, arrow, label]) => h("button", { class: "quiet small", "data-move": by, "aria-label": `${label}: ${name}`, click: () => move(item, by) }, arrow));
-      return h(
-        "li",
-        { "data-item-id": item.id, "data-type": item.kind === "step" ? "step" : item.type },
-        h("button", { class: "choice", "aria-current": String(item === selected), click: () => select(item) }, iconOf(item), h("span", {}, name), h("small", {}, summary(item))),
-        h("div", { class: "moves" }, ...moves),
-        h("button", { class: "quiet small", "aria-label": `Remove: ${name}`, click: () => remove(item) }, "×"),
-        ...problems.filter(({ nodeId }) => nodeId === item.id).map((problem) => h("p", { class: problem.severity === "error" ? "problem error" : "problem muted" }, problem.message)),
-      );
-    }),
-  );
-}
-
-function drawPalette() {
-  const groups = Map.groupBy ? Map.groupBy(Object.values(types), ({ category }) => category) : new Map([["Actions", Object.values(types)]]);
-  const choice = (type, name, svg, title, description, reason) =>
-    h("li", {}, h("button", { class: "choice", "data-testid": `add-${name}`, disabled: Boolean(reason), click: () => add(name) }, icon(svg), h("span", {}, title), h("small", {}, reason ?? description)));
-  $("#palette").replaceChildren(
-    h("ul", { class: "plain" }, choice(null, "step", STEP_ICON, STEP.title, STEP.description)),
-    ...[...groups].flatMap(([category, members]) => [
-      h("h3", { class: "muted", style: "font-size:.85rem;margin:1rem 0 .4rem" }, category),
-      h("ul", { class: "plain" }, ...members.map((type) => choice(type, type.name, type.icon, type.title, type.description, type.available ? null : (type.unavailableReason ?? "Not available.")))),
-    ]),
-  );
+function deselect() {
+  panel?.close();
+  panel = null;
+  selected = null;
+  settings.empty();
 }
 
 async function drawFlows() {
   const { data } = await call("/api/flows");
-  const kinds = { single_shot: "Everything at once", client_paced: "Step by step" };
-  $("#flows").replaceChildren(...data.map((one) => h("li", {}, h("button", { class: "choice text", "aria-current": String(one.id === flow?.id), click: () => open(one.id) }, h("span", {}, one.name), h("small", {}, kinds[one.kind])))));
+  $("#flows").replaceChildren(...data.map((one) => h("li", {}, h("button", { class: "choice text", "aria-current": String(one.id === flow?.id), click: () => go(() => open(one.id)) }, h("span", {}, one.name), h("small", {}, KINDS[one.kind])))));
   return data;
 }
 
 async function drawRuns() {
-  const { data } = await call(`/api/flows/${flow.id}/runs`);
-  const shown = data.slice(0, 5).map((run) => {
-    const results = run.results.map((result) => h("p", {}, badge(result.status), " ", nameOf(result.nodeId), result.reason ? ` · ${result.reason}: ${result.message ?? ""}` : ""));
-    return h("div", { class: "run" }, h("p", { class: "muted" }, `${run.userId || "Somebody"}, ${relative(run.openedAt * 1000)}`), ...results);
-  });
-  $("#runs").replaceChildren(...(shown.length ? shown : [h("p", { class: "muted" }, "Nobody has run this flow yet.")]));
+  if (!flow || document.hidden) return;
+  const { id } = flow;
+  const runs = await readRuns(id);
+  if (flow?.id !== id) return;
+  const named = (nodeId) => {
+    const item = flow.items.find((one) => one.id === nodeId);
+    return item ? nameOf(item, types) : "a removed node";
+  };
+  $("#no-runs").hidden = runs.length > 0;
+  replaceKeepingFocus($("#runs"), runs.map((run) => drawRun(run, named)));
 }
 
-function nameOf(nodeId) {
-  const item = flow.items.find(({ id }) => id === nodeId);
-  return item ? (typeOf(item)?.title ?? item.type) : "a removed node";
+/** Check the saved nodes, so that each says in the list what keeps it from running. */
+async function checkItems() {
+  const { id } = flow;
+  for (const item of flow.items.filter(isAction)) {
+    const problems = await check(draftOf($("#flow-agent").value, item));
+    if (flow?.id !== id) return;
+    if (!found.has(item.id)) found.set(item.id, problems);
+    saved.errors.push(...problems.filter(({ severity }) => severity === "error").map((problem) => ({ ...problem, nodeId: item.id })));
+  }
+  draw();
 }
 
 async function open(id) {
-  flow = (await call(`/api/flows/${id}`)).data;
-  selected = null;
-  problems = [];
+  const { data } = await call(`/api/flows/${encodeURIComponent(id)}`);
+  deselect();
+  flow = data;
+  dropped = false;
+  found = new Map();
   history.replaceState(null, "", `?flow=${encodeURIComponent(id)}`);
   $("#flow-title").textContent = flow.name;
   $("#flow-name").value = flow.name;
   $("#flow-kind").value = flow.kind;
   $("#flow-agent").value = flow.agentId;
   $("#run").href = `/run/${encodeURIComponent(id)}`;
-  $("#status").textContent = "";
-  $("#form-title").textContent = "Settings";
-  $("#form").replaceChildren(h("p", { class: "muted" }, "Choose an item of the flow to edit it."));
-  drawItems();
-  await Promise.all([drawFlows(), drawRuns()]);
+  for (const list of ["#items", "#runs"]) $(list).replaceChildren();
+  document.body.dataset.flow = "open";
+  remember(edited(), []);
+  say("");
+  draw();
+  checkItems().catch(() => {});
+  drawRuns().catch(() => {});
+  await drawFlows();
 }
 
+/** Save, and say so; what cannot run is said to be a draft. Gives whether it was saved. */
 async function save() {
-  const { items } = flow;
-  const body = { name: $("#flow-name").value, kind: $("#flow-kind").value, agentId: $("#flow-agent").value, items };
+  panel?.commit();
+  panel?.showAll();
+  const body = structuredClone(edited());
   try {
-    ({ problems } = await call(`/api/flows/${flow.id}`, { method: "PUT", body }));
-    drawItems();
+    const { problems } = await call(`/api/flows/${flow.id}`, { method: "PUT", body });
+    remember(body, problems);
+    for (const { id } of body.items) found.set(id, problems.filter(({ nodeId }) => nodeId === id));
+    panel?.saved(found.get(panel.item.id) ?? []);
     $("#flow-title").textContent = body.name;
-    $("#status").textContent = "Saved";
+    if (hasChanges()) say("Not saved yet");
+    else if (saved.errors.length) say(`Saved as a draft. ${wontRun()}`, true);
+    else say("Saved");
+    draw();
     await drawFlows();
+    return true;
   } catch (error) {
-    $("#status").textContent = `Not saved: ${error.message}`;
+    say(`Not saved: ${error.message}`, true);
+    return false;
+  }
+}
+
+/** Say which actions of the saved flow do not run, and why. */
+function wontRun() {
+  const ids = [...new Set(saved.errors.map(({ nodeId }) => nodeId))];
+  const [first] = saved.errors;
+  const more = ids.length > 1 ? ` ${ids.length - 1} more will not run either.` : "";
+  return `${nameOf(flow.items.find(({ id }) => id === first.nodeId) ?? { kind: "step", title: "A removed action" }, types)} will not run: ${first.message}${more}`;
+}
+
+/** Ask what to do about changes; gives whether to go on. */
+async function mayLeave() {
+  panel?.commit();
+  if (!hasChanges()) return true;
+  const broken = flow.items.find(({ id }) => found.get(id)?.some(({ severity }) => severity === "error"));
+  const note = broken ? ` As it is, ${nameOf(broken, types)} will not run.` : "";
+  const answer = await ask("Save your changes?", `“${$("#flow-name").value}” has changes that are not saved.${note}`, [["save", "Save"], ["drop", "Do not save", "danger"], ["", "Stay here", "quiet"]]);
+  if (answer === "save") return save();
+  if (answer !== "drop") return false;
+  dropped = true;
+  return true;
+}
+
+async function go(elsewhere) {
+  if (!(await mayLeave())) return;
+  try {
+    await elsewhere();
+  } catch (error) {
+    dropped = false;
+    say(error.message, true);
   }
 }
 
@@ -163,27 +238,72 @@ async function create() {
   $("#flow-name").select();
 }
 
-await begin();
+async function removeFlow() {
+  const name = $("#flow-title").textContent;
+  const answer = await ask(`Delete “${name}”?`, "Runs that are under way end, and webhooks of it that still wait are not sent. This cannot be undone.", [["", "Keep it", "quiet"], ["delete", "Delete the flow", "danger"]]);
+  if (answer !== "delete") return;
+  try {
+    await call(`/api/flows/${flow.id}`, { method: "DELETE" });
+  } catch (error) {
+    return say(`Not deleted: ${error.message}`, true);
+  }
+  flow = null;
+  return openFirst();
+}
+
+/** Open a flow of the list; without any, say so. */
+async function openFirst(wanted) {
+  const flows = await drawFlows();
+  const first = flows.find(({ id }) => id === wanted) ?? flows[0];
+  if (first) return open(first.id);
+  deselect();
+  document.body.dataset.flow = "none";
+  history.replaceState(null, "", location.pathname);
+  return $("#new-flow").focus();
+}
+
+/** The saved version runs, which is said where it is not what one sees. */
+async function run(event) {
+  panel?.commit();
+  const dirty = hasChanges();
+  if (!dirty && !saved.errors.length) return;
+  event.preventDefault();
+  const { href } = $("#run");
+  const note = saved.errors.length ? ` In the saved version, ${wontRun()}` : "";
+  const answer = dirty
+    ? await ask("Run the saved version?", `Run takes the flow as it was saved; your changes since then are not in it.${note}`, [["save", "Save and run"], ["run", "Run the saved version", "quiet"], ["", "Cancel", "quiet"]])
+    : await ask("Run it all the same?", wontRun(), [["run", "Run"], ["", "Cancel", "quiet"]]);
+  if (answer === "run" || (answer === "save" && (await save()))) window.open(href, "_blank", "noopener");
+}
+
+await begin({ hasChanges, mayLeave });
 types = Object.fromEntries((await call("/api/node-types")).data.map((type) => [type.name, type]));
-drawPalette();
 const agents = (await call("/api/agents")).data;
 $("#flow-agent").replaceChildren(...agents.map(({ id, name }) => h("option", { value: id }, name)));
 for (const id of ["flow-name", "flow-kind", "flow-agent"]) $(`#${id}`).addEventListener("input", changed);
-$("#save").addEventListener("click", save);
-$("#new-flow").addEventListener("click", create);
+for (const id of ["save", "save-here"]) $(`#${id}`).addEventListener("click", save);
+$("#run").addEventListener("click", run);
+$("#new-flow").addEventListener("click", () => go(create));
+$("#delete-flow").addEventListener("click", removeFlow);
 document.addEventListener("keydown", (event) => {
-  if ((event.ctrlKey || event.metaKey) && event.key === "s") {
+  if ((event.ctrlKey || event.metaKey) && event.key === "s" && flow) {
     event.preventDefault();
     save();
   }
 });
-addEventListener("beforeunload", (event) => {
-  if ($("#status").textContent === "Not saved yet") event.preventDefault();
+// Links to other pages; the browser itself asks on reload, back and close.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href]");
+  const here = !link || link.target === "_blank" || link.hash || event.ctrlKey || event.metaKey || event.shiftKey;
+  if (here || !hasChanges()) return;
+  event.preventDefault();
+  go(() => location.assign(link.href));
 });
-const flows = await drawFlows();
-const wanted = new URLSearchParams(location.search).get("flow");
-const first = flows.find(({ id }) => id === wanted) ?? flows[0];
-if (first) await open(first.id);
-else await create();
+addEventListener("beforeunload", (event) => {
+  panel?.commit();
+  if (hasChanges()) event.preventDefault();
+});
+await openFirst(new URLSearchParams(location.search).get("flow"));
+drawPalette(types, add);
 for (const id of ["new-flow", "save"]) $(`#${id}`).disabled = false;
-setInterval(() => drawRuns().catch(() => {}), 2000);
+setInterval(() => drawRuns().catch(() => {}), RUNS_MS);

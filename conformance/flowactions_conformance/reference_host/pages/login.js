@@ -12,4 +12,4 @@ async function signIn(userId) {
 }
 
 const { data } = await call("/api/people");
-$("#people").replaceChildren(...data.map(({ userId, userName, organizationName }) => h("li", {}, h("button", { class: "choice text", "data-testid": `sign-in-${userId}`, click: () => signIn(userId) }, h("span", {}, userName), h("small", {}, organizationName)))));
+$("#people").replaceChildren(...data.map(({ userId, userName, organizationName, operator }) => h("li", {}, h("button", { class: "choice text", "data-testid": `sign-in-${userId}`, click: () => signIn(userId) }, h("span", {}, userName), h("small", {}, operator ? "operates the host" : organizationName)))));

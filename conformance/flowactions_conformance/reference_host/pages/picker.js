@@ -1,54 +1,97 @@
-// A searchable choice, fed by a route: {data: [{id, label, note}], nextCursor, notice}. An id can be typed as well.
+// A searchable choice, fed by a route: {data: [{id, label, note}], nextCursor, notice}. It shows the name and keeps the
+// id; an id can be typed as well.
 
 import { call } from "./api.js";
 import { h } from "./dom.js";
 
 const DEBOUNCE_MS = 200;
+const PAGES_FOR_A_NAME = 5;
 
 export function picker(route, attributes, value, set) {
-  const list = h("ul", { id: `${attributes.id}-choices`, role: "listbox", hidden: true });
+  const list = h("ul", { id: `${attributes.id}-choices`, role: "listbox", "aria-label": "Choices", hidden: true, mousedown: (event) => event.preventDefault() });
+  const more = h("button", { type: "button", class: "quiet small", hidden: true, mousedown: (event) => event.preventDefault() }, "More …");
   const note = h("p", { class: "help", "aria-live": "polite" });
   const input = h("input", {
     ...attributes,
     placeholder: "Search by name, or enter an ID",
     role: "combobox",
     autocomplete: "off",
+    spellcheck: "false",
     "aria-expanded": "false",
     "aria-controls": list.id,
     "aria-autocomplete": "list",
-    focus: () => search(""),
-    blur: () => setTimeout(close, 150),
+    focus: () => { input.select(); search(""); },
+    blur: () => { commit(); close(); },
     keydown,
     input: () => {
-      set(input.value.trim());
       clearTimeout(waiting);
       waiting = setTimeout(() => search(input.value), DEBOUNCE_MS);
     },
   });
-  input.value = value;
+  let chosen = { id: value, label: value, note: null };
   let waiting;
   let choices = [];
   let active = -1;
   let asked = 0;
+  let searched = null; // what the choices were found by
+
+  function show(choice) {
+    chosen = choice;
+    input.value = choice.label;
+    input.dataset.id = choice.id;
+    note.textContent = choice.label === choice.id ? "" : [`ID ${choice.id}`, choice.note].filter(Boolean).join(" · ");
+  }
 
   function close() {
+    clearTimeout(waiting);
     list.hidden = true;
+    more.hidden = true;
     active = -1;
+    asked += 1; // an answer on its way is dropped
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
   }
 
+  const typed = () => (input.value.trim() === chosen.label ? null : input.value.trim());
+
+  /** Take what was typed: a name of the list, or an id. */
+  function commit() {
+    const text = input.value.trim();
+    if (text === chosen.label) return;
+    const known = choices.find(({ id, label }) => id === text || label === text);
+    choose(known ?? { id: text, label: text, note: null });
+  }
+
+  async function page(text, cursor) {
+    return call(`${route}?${new URLSearchParams({ search: text, ...(cursor ? { cursor } : {}) })}`);
+  }
+
+  /** Find the name of the id that was saved. */
+  async function resolve() {
+    const { id } = chosen;
+    let cursor = null;
+    for (let read = 0; read < PAGES_FOR_A_NAME; read += 1) {
+      const answer = await page(id, cursor);
+      const found = answer.data.find((choice) => choice.id === id);
+      if (found && chosen.id === id && document.activeElement !== input) return show(found);
+      cursor = answer.nextCursor;
+      if (found || !cursor) return undefined;
+    }
+    return undefined;
+  }
+
   async function search(text, cursor) {
     const mine = ++asked;
-    const query = new URLSearchParams({ search: text, ...(cursor ? { cursor } : {}) });
     try {
-      const page = await call(`${route}?${query}`);
+      const answer = await page(text.slice(0, 100), cursor);
       if (mine !== asked) return;
-      choices = cursor ? [...choices, ...page.data] : page.data;
-      draw(text, page.nextCursor);
-      const nothing = choices.length ? "" : page.nextCursor ? "Nothing was found yet: choose More …" : "Nothing was found by this name.";
-      note.textContent = [nothing, page.notice].filter(Boolean).join(" ");
+      choices = cursor ? [...choices, ...answer.data] : answer.data;
+      searched = text.trim();
+      draw(text, answer.nextCursor);
+      const nothing = choices.length ? "" : answer.nextCursor ? "Nothing was found yet: choose More …" : "Nothing was found by this name.";
+      note.textContent = [nothing, answer.notice].filter(Boolean).join(" ");
     } catch (error) {
+      if (mine !== asked) return;
       choices = [];
       close();
       note.textContent = `${error.message} An ID can still be entered.`;
@@ -56,38 +99,49 @@ export function picker(route, attributes, value, set) {
   }
 
   function draw(text, cursor) {
+    active = -1;
     list.replaceChildren(
       ...choices.map((choice, index) =>
-        h("li", { role: "option", id: `${list.id}-${index}`, "data-id": choice.id, "aria-selected": "false", mousedown: () => choose(choice) }, choice.label, choice.note ? h("small", {}, choice.note) : null),
+        h("li", { role: "option", id: `${list.id}-${index}`, "data-id": choice.id, "aria-selected": "false", click: () => { choose(choice); close(); } }, choice.label, choice.note ? h("small", {}, choice.note) : null),
       ),
     );
-    if (cursor) list.append(h("li", { mousedown: (event) => { event.preventDefault(); search(text, cursor); } }, "More …"));
-    list.hidden = !list.children.length || document.activeElement !== input;
+    const open = document.activeElement === input;
+    list.hidden = !choices.length || !open;
+    more.hidden = !cursor || !open;
+    more.onclick = () => search(text, cursor);
     input.setAttribute("aria-expanded", String(!list.hidden));
   }
 
   function choose(choice) {
-    input.value = choice.id;
-    note.textContent = [choice.label, choice.note].filter(Boolean).join(" · ");
+    show(choice);
     set(choice.id);
-    close();
   }
 
   function keydown(event) {
-    if (event.key === "Escape") return close();
-    if (event.key === "Enter" && active >= 0) {
+    if (event.key === "Escape" && !list.hidden) {
       event.preventDefault();
-      return choose(choices[active]);
+      return close();
+    }
+    if (event.key === "Enter") {
+      event.preventDefault();
+      if (active >= 0) choose(choices[active]);
+      else if (typed() && !list.hidden && choices.length === 1 && searched === typed()) choose(choices[0]);
+      else commit();
+      return close();
     }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step || !choices.length || list.hidden) return;
+    if (!step) return undefined;
     event.preventDefault();
-    active = (active + step + choices.length) % choices.length;
+    if (list.hidden || !choices.length) return search(typed() ?? "");
+    active = active < 0 && step < 0 ? choices.length - 1 : (active + step + choices.length) % choices.length;
     [...list.children].forEach((item, index) => item.setAttribute("aria-selected", String(index === active)));
     input.setAttribute("aria-activedescendant", `${list.id}-${active}`);
     list.children[active].scrollIntoView({ block: "nearest" });
+    return undefined;
   }
 
-  const element = h("div", { class: "picker" }, input, list, note);
-  return element;
+  show(chosen);
+  if (value) resolve().catch(() => {}); // the id is shown then
+  const element = h("div", { class: "picker" }, input, h("div", { class: "popup" }, list, more), note);
+  return { element, input, commit, focus: () => input.focus(), label: (id) => (id === chosen.id ? chosen.label : id) };
 }

@@ -1,0 +1,75 @@
+// What is drawn of a flow: the palette of what can be added, and its items in their order.
+
+import { $, h, icon } from "./dom.js";
+
+export const STEP = { type: "step", title: "Content step", description: "Something the end user sees." };
+const STEP_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round"><rect x="4" y="4" width="16" height="16" rx="3"/><path d="M8 9h8M8 13h8M8 17h4"/></svg>';
+
+/** Name an item. */
+export function nameOf(item, types) {
+  if (item.kind === "step") return item.title || "Untitled step";
+  return types[item.type]?.title ?? item.type;
+}
+
+/** Say in a line what an item does: for an action, the first field that it cannot do without. */
+function summary(item, types) {
+  if (item.kind === "step") return item.text ?? "";
+  const type = types[item.type];
+  if (!type) return "No installed plugin offers this type.";
+  const value = (type.configSchema.required ?? []).map((name) => item.config[name]).find((each) => typeof each === "string" && each);
+  return value ?? type.description;
+}
+
+/** Draw the palette; add is called with a type's name. */
+export function drawPalette(types, add) {
+  const groups = new Map();
+  for (const type of Object.values(types)) groups.set(type.category, [...(groups.get(type.category) ?? []), type]);
+  const choice = (name, svg, title, description, reason) =>
+    h("li", {}, h("button", { class: "choice", "data-testid": `add-${name}`, disabled: Boolean(reason), click: () => add(name) }, icon(svg), h("span", {}, title), h("small", {}, reason ?? description)));
+  $("#palette").replaceChildren(
+    h("ul", { class: "plain" }, choice("step", STEP_ICON, STEP.title, STEP.description)),
+    ...[...groups].flatMap(([category, members]) => [
+      h("h3", {}, category),
+      h("ul", { class: "plain" }, ...members.map((type) => choice(type.name, type.icon, type.title, type.description, type.available ? null : (type.unavailableReason ?? "Not available.")))),
+    ]),
+  );
+}
+
+/**
+ * Draw the items. view: items, types, selected, problems(item), unsaved(item), and what the buttons do: select, move,
+ * remove.
+ */
+export function drawItems(view) {
+  const { items, types } = view;
+  $("#no-items").hidden = items.length > 0;
+  const drawn = items.map((item, index) => {
+    const name = nameOf(item, types);
+    const move = (by, arrow, label) => h("button", { class: "quiet small", "data-key": `${item.id} ${by}`, "aria-label": `${label}: ${name}`, disabled: !items[index + by], click: () => view.move(item, by) }, arrow);
+    const problems = view.problems(item).map(({ severity, message }) => h("p", { class: severity === "error" ? "problem error" : "problem warning" }, message));
+    return h(
+      "li",
+      { "data-item-id": item.id, "data-type": item.kind === "step" ? "step" : item.type },
+      h(
+        "button",
+        { class: "choice", "data-key": item.id, "aria-current": String(item === view.selected), click: () => view.select(item) },
+        icon(item.kind === "step" ? STEP_ICON : (types[item.type]?.icon ?? "")),
+        h("span", {}, name, view.unsaved(item) ? h("em", { class: "unsaved" }, "not saved") : null),
+        h("small", {}, summary(item, types)),
+      ),
+      h("div", { class: "moves" }, move(-1, "↑", "Move up"), move(1, "↓", "Move down")),
+      h("button", { class: "quiet small", "aria-label": `Remove: ${name}`, "data-key": `${item.id} remove`, click: () => view.remove(item) }, "×"),
+      ...problems,
+    );
+  });
+  replaceKeepingFocus($("#items"), drawn);
+}
+
+/** Replace children by new ones, unless they are the same; what had the focus has it again. */
+export function replaceKeepingFocus(element, children) {
+  const same = children.length === element.children.length && children.every((child, index) => child.isEqualNode(element.children[index]));
+  if (same) return;
+  const active = element.contains(document.activeElement) ? document.activeElement : null;
+  const key = active && (active.dataset.key ?? active.getAttribute("href"));
+  element.replaceChildren(...children);
+  if (key) [...element.querySelectorAll("[data-key], [href]")].find((each) => (each.dataset.key ?? each.getAttribute("href")) === key)?.focus();
+}

@@ -1,0 +1,50 @@
+// The panel of the selected item: beside the flow, and over it where there is no room.
+
+import { h } from "./dom.js";
+
+const NARROW = matchMedia("(max-width: 60rem)");
+
+export class Settings {
+  /** closed is called when its author has closed it over the flow. */
+  constructor(dialog, closed) {
+    this.dialog = dialog;
+    this.title = dialog.querySelector("#form-title");
+    this.content = dialog.querySelector("#form");
+    dialog.querySelector("#close-settings").addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => {
+      if (!this.placing) closed();
+      this.placing = false;
+    });
+    NARROW.addEventListener("change", () => this.place(!this.isEmpty));
+    this.empty();
+  }
+
+  show(title, content) {
+    this.isEmpty = false;
+    this.title.textContent = title;
+    this.content.replaceChildren(content);
+    this.place(true);
+  }
+
+  empty() {
+    this.isEmpty = true;
+    this.title.textContent = "Settings";
+    this.content.replaceChildren(h("p", { class: "muted" }, "Choose an item of the flow to edit it."));
+    this.place(false);
+  }
+
+  /** Go to the first field. */
+  focus() {
+    this.content.querySelector("input, select, textarea, [contenteditable=true]")?.focus();
+  }
+
+  place(wanted) {
+    const { dialog } = this;
+    this.placing = dialog.matches(":modal");
+    if (this.placing) dialog.close();
+    dialog.removeAttribute("open");
+    if (NARROW.matches && wanted) dialog.showModal();
+    // Without show(), which would move the focus into the panel.
+    else if (!NARROW.matches) dialog.setAttribute("open", "");
+  }
+}
