@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -20,6 +21,11 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.outages import Outage
 from tests.queueing import Queue
+from tests.repetitions import repetitions
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As where a shell started the tests in the background. Processes that tests start and interrupt would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,14 +53,21 @@ SLOW = (
     "tests/conformance/test_misbehaving.py",
     "tests/conformance/test_mutants.py",
     "tests/crash/",
+    "tests/docs/test_site.py",
+    "tests/docs/test_tutorials.py",
     "tests/packaging/",
     "tests/plugin/egress/test_receivers.py",
 )
 """Where tests take seconds each: they begin first, so that at the end no process is left alone with them."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the slow tests out: each process gets its share of them first."""
+    """Mark repetitions, and deal the slow tests out: each process gets its share of them first."""
+    repeated = repetitions(item.nodeid for item in items if item.get_closest_marker("soak") is None)
+    for item in items:
+        if item.nodeid in repeated:
+            item.add_marker("repetition")
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.nodeid.startswith(SLOW)]
     quick = [item for item in items if not item.nodeid.startswith(SLOW)]

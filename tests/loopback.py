@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -60,3 +61,17 @@ async def listening(
             writer.transport.abort()
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
+
+
+@contextmanager
+def black_hole(host: str = "127.0.0.1") -> Iterator[int]:
+    """Take no more connections, and do not say so; yields the port of a loopback address where that is so."""
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind((host, 0))
+        full.listen(0)
+        for _ in range(4):  # until its queue is full
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(full.getsockname())
+        yield full.getsockname()[1]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import asyncpg
 
-from tests.benchmarks.field import a_database, a_receiver_process, percentile, settings_of
+from tests.benchmarks.field import a_database, a_receiver_process, age, percentile, settings_of
 from tests.benchmarks.processor import has_loaded, memory_mib, parent_of, tree_seconds
 from tests.benchmarks.revisions import Tree
 from tests.benchmarks.sink import is_retried, sink
@@ -44,6 +44,8 @@ ENDED_SQL = (
     "SELECT count(*), sum(attempts), max(finished_at) FROM flowactions_outbox WHERE status = 'delivered'"
 )
 
+OLD_SQL = "SELECT count(*) FROM flowactions_outbox WHERE status = 'dead'"
+
 
 class Load(NamedTuple):
     """What is drained.
@@ -55,6 +57,7 @@ class Load(NamedTuple):
         workers: processes that deliver.
         retries: the share of rows that are answered with 503 once.
         settings: further settings of the workers.
+        old: rows that ended a hundred days ago, beside them.
     """
 
     database: str
@@ -63,6 +66,7 @@ class Load(NamedTuple):
     workers: int
     retries: float
     settings: Mapping[str, str]
+    old: int = 0
 
 
 class Cost(NamedTuple):
@@ -75,6 +79,7 @@ class Cost(NamedTuple):
         deliveries_per_s: from the workers' release to the last outcome.
         wal_bytes: PostgreSQL's write-ahead log, bytes a delivery.
         peak_rss_mib: the highest resident memory of any worker.
+        removed: old rows that were removed meanwhile; ``None``: there were none.
     """
 
     worker_us: float
@@ -83,6 +88,7 @@ class Cost(NamedTuple):
     deliveries_per_s: float
     wal_bytes: float | None
     peak_rss_mib: float
+    removed: float | None = None
 
 
 class _Watched(Protocol):
@@ -161,6 +167,40 @@ async def _watched(url: str) -> _Watched:
     return await _PostgreSQL.open(url)
 
 
+class _Field(NamedTuple):
+    """What a tree delivers from and to.
+
+    Attributes:
+        tree: the tree.
+        load: what is drained.
+        url: the database's.
+        receiver: the receivers' process.
+        receivers: their URLs.
+        workers: the processes that deliver.
+    """
+
+    tree: Tree
+    load: Load
+    url: str
+    receiver: int
+    receivers: Sequence[str]
+    workers: Sequence[subprocess.Popen[bytes]]
+
+
+@contextmanager
+def _field(tree: Tree, load: Load) -> Iterator[_Field]:
+    """Run receivers, a new database with a row for each of them, and workers."""
+    with ExitStack() as stack:
+        receiver, receivers = stack.enter_context(a_receiver_process(load.destinations, load.retries))
+        url = stack.enter_context(a_database(load.database))
+        tree.fill(url, load.destinations, receivers)
+        if load.old:
+            asyncio.run(age(url, load.old))
+        settings = {**settings_of(url), **load.settings}
+        workers = [stack.enter_context(tree.worker(settings)) for _ in range(load.workers)]
+        yield _Field(tree, load, url, receiver, receivers, workers)
+
+
 def drain(tree: Tree, load: Load) -> Cost:
     """Fill a new database with a tree's own code, and have its workers empty it.
 
@@ -170,55 +210,49 @@ def drain(tree: Tree, load: Load) -> Cost:
     Raises:
         RuntimeError: not every row was delivered, or one was attempted more often than it had to be.
     """
-    with ExitStack() as stack:
-        receiver, receivers = stack.enter_context(a_receiver_process(load.destinations, load.retries))
-        url = stack.enter_context(a_database(load.database))
-        tree.fill(url, load.destinations, receivers)
-        settings = {**settings_of(url), **load.settings}
-        processes = [stack.enter_context(tree.worker(settings)) for _ in range(load.workers)]
-        return asyncio.run(_drain(tree, load, url, receivers, receiver, processes))
+    with _field(tree, load) as field:
+        return asyncio.run(_drain_in_turn(field, [load.destinations]))[0]
 
 
-async def _drain(
-    tree: Tree,
-    load: Load,
-    url: str,
-    receivers: Sequence[str],
-    receiver: int,
-    processes: Sequence[subprocess.Popen[bytes]],
-) -> Cost:
-    database = await _watched(url)
+async def _drain_in_turn(field: _Field, turns: Iterable[int]) -> list[Cost]:
+    """Have the same workers drain once for each number of destinations."""
+    database = await _watched(field.url)
     try:
-        await _until_drained(database, processes)
+        await _until_drained(database, field.workers)
         # The other workers, which may have had none of the first rows, are up too.
         await asyncio.sleep(1)
-        warm, warm_attempts, _ = await database.row(ENDED_SQL)
-        if tree.loop == "uvloop" and not has_loaded(processes[0].pid, "/uvloop/"):
+        if field.tree.loop == "uvloop" and not has_loaded(field.workers[0].pid, "/uvloop/"):
             raise RuntimeError("the worker does not use uvloop")
-        with _stopped(processes, url) as resume:
-            tree.fill(url, load.rows, receivers)
-            await database.analyze()
-
-            def processor_times() -> tuple[float, float | None, float]:
-                worker = sum(tree_seconds(process.pid) for process in processes)
-                return worker, database.seconds(), tree_seconds(receiver)
-
-            log = await database.wal()
-            before = processor_times()
-            started = time.time()
-            resume()
-            await _until_drained(database, processes)
-            after = processor_times()
-            log_end = await database.wal()
-        delivered, attempts, ended = await database.row(ENDED_SQL)
-        peak = max(memory_mib(process.pid, "VmHWM") for process in processes)
+        return [await _drain(field, database, field.receivers[:number]) for number in turns]
     finally:
         await database.close()
+
+
+async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) -> Cost:
+    load, processes = field.load, field.workers
+    before_delivered, before_attempts, _ = await database.row(ENDED_SQL)
+    with _stopped(processes, field.url) as resume:
+        field.tree.fill(field.url, load.rows, receivers)
+        await database.analyze()
+
+        def processor_times() -> tuple[float, float | None, float]:
+            worker = sum(tree_seconds(process.pid) for process in processes)
+            return worker, database.seconds(), tree_seconds(field.receiver)
+
+        (old,) = await database.row(OLD_SQL)
+        log = await database.wal()
+        before = processor_times()
+        started = time.time()
+        resume()
+        await _until_drained(database, processes)
+        after = processor_times()
+        log_end = await database.wal()
+        (left,) = await database.row(OLD_SQL)
+    delivered, attempts, ended = await database.row(ENDED_SQL)
+    made = (delivered - before_delivered, attempts - before_attempts)
     expected = load.rows + sum(is_retried(number, load.retries) for number in range(load.rows))
-    if (delivered - warm, attempts - warm_attempts) != (load.rows, expected):
-        raise RuntimeError(
-            f"{load.rows} rows, {delivered - warm} delivered, {attempts - warm_attempts} attempts"
-        )
+    if made != (load.rows, expected):
+        raise RuntimeError(f"{load.rows} rows, {made[0]} delivered, {made[1]} attempts")
 
     def each(end: float | None, start: float | None) -> float | None:
         return None if end is None or start is None else (end - start) / load.rows
@@ -230,8 +264,35 @@ async def _drain(
         receiver_us=(receiving or 0) * 1e6,
         deliveries_per_s=load.rows / (ended / 1000 - started),
         wal_bytes=each(log_end, log),
-        peak_rss_mib=peak,
+        peak_rss_mib=max(memory_mib(process.pid, "VmHWM") for process in processes),
+        removed=float(old - left) if load.old else None,
     )
+
+
+def compare_loads(tree: Tree, load: Load, other: Load, prefix: str, rounds: int) -> dict[str, Any]:
+    """Drain two loads, so many times in turns, and give the costs and the ratios of the first to the other."""
+    costs: dict[bool, list[Cost]] = {True: [], False: []}
+    for first in _turns(True, False, rounds):
+        costs[first].append(drain(tree, load if first else other))
+    return _compared(costs[True], costs[False], prefix)
+
+
+def compare_destinations(tree: Tree, load: Load, few: int, rounds: int) -> dict[str, Any]:
+    """Have the same workers drain queues to all destinations and to a few of them, so many times in turns.
+
+    Returns:
+        The costs of both, and the ratios of the few to all.
+    """
+    turns = list(_turns(few, load.destinations, rounds))
+    with _field(tree, load) as field:
+        drained = asyncio.run(_drain_in_turn(field, turns))
+    costs: dict[int, list[Cost]] = {few: [], load.destinations: []}
+    for number, cost in zip(turns, drained, strict=True):
+        costs[number].append(cost)
+    found = _compared(costs[few], costs[load.destinations], f"of_{load.destinations}_")
+    words = {1: "one", 10: "ten"}
+    found[f"{words.get(few, few)}_to_{words.get(load.destinations, load.destinations)}"] = found["rate_ratio"]
+    return found
 
 
 @contextmanager
@@ -318,13 +379,17 @@ def compare(this: Tree, other: Tree, load: Load, rounds: int) -> dict[str, Any]:
     costs: dict[Tree, list[Cost]] = {this: [], other: []}
     for tree in _turns(this, other, rounds):
         costs[tree].append(drain(tree, load))
+    return _compared(costs[this], costs[other], "other_")
+
+
+def _compared(mine: Sequence[Cost], theirs: Sequence[Cost], prefix: str) -> dict[str, Any]:
+    """Give the medians of costs, of the second ones under names with a prefix, and of the ratios of the pairs."""
     found: dict[str, Any] = {}
-    for prefix, tree in (("", this), ("other_", other)):
+    for start, costs in (("", mine), (prefix, theirs)):
         for name in Cost._fields:
-            found[prefix + name] = _median([getattr(cost, name) for cost in costs[tree]])
+            found[start + name] = _median([getattr(cost, name) for cost in costs])
     for ratio, name in RATIOS.items():
-        mine, theirs = ([getattr(cost, name) for cost in costs[tree]] for tree in (this, other))
-        found |= _ratios(ratio, mine, theirs)
+        found |= _ratios(ratio, *([getattr(cost, name) for cost in costs] for costs in (mine, theirs)))
     return found
 
 

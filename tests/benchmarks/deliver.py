@@ -3,6 +3,7 @@
     python -m tests.benchmarks.deliver [--database sqlite|postgres] [--rows 20000] [--destinations 10] [--json]
     python -m tests.benchmarks.deliver --against REVISION [--rounds 5] [--loop asyncio|uvloop] [--workers 1]
         [--retries 0.1] …
+    python -m tests.benchmarks.deliver --destinations 1 10 [--rounds 5] [--loop asyncio|uvloop] …
 
 Measured in one run, against a local receiver (nginx where it is installed):
 
@@ -22,6 +23,9 @@ With ``--against``, queues are drained by this tree and by a revision that Git k
   to the revision's, the median of the rounds' ratios; ``…_spread`` is the lowest and the highest of them.
 - the time to arrival of both, and ``p99_ratio``, ``apart_p99_ratio``.
 
+With two numbers of destinations, the same workers drain queues to the first few of them and to all, in turns: the same
+figures, of all as ``of_10_…``, and the ratios of the few to all, ``one_to_ten`` (the rate's, after the numbers) among them.
+
 Where something else keeps the machine busy, the ratios hold and the rest does not.
 """
 
@@ -36,10 +40,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tests.benchmarks.comparison import Load, arrivals_ms, compare, compare_arrivals
+from tests.benchmarks.comparison import Load, arrivals_ms, compare, compare_arrivals, compare_destinations
 from tests.benchmarks.field import (
     ROOT,
     a_database,
+    a_parser,
     a_receiver,
     drain,
     fill,
@@ -83,11 +88,8 @@ def latency(kind: str, rate: float, seconds: float, *, apart: bool) -> dict[str,
     return {f"{prefix}p{share}_ms": percentile(took, share / 100) for share in (50, 95, 99)}
 
 
-def against(options: argparse.Namespace, settings: Mapping[str, str]) -> dict[str, Any]:
+def against(options: argparse.Namespace, load: Load) -> dict[str, Any]:
     """Compare this tree with a revision."""
-    load = Load(
-        options.database, options.rows, options.destinations, options.workers, options.retries, settings
-    )
     this = this_tree(options.loop)
     with checked_out(options.against) as folder:
         other = Tree(folder, options.against_loop)
@@ -101,9 +103,9 @@ def against(options: argparse.Namespace, settings: Mapping[str, str]) -> dict[st
     return found
 
 
-def alone(options: argparse.Namespace, settings: Mapping[str, str]) -> dict[str, Any]:
+def alone(options: argparse.Namespace, load: Load) -> dict[str, Any]:
     """Measure this tree."""
-    found = throughput(options.database, options.rows, options.destinations, settings)
+    found = throughput(load.database, load.rows, load.destinations, load.settings)
     if options.seconds:
         found["rate_per_s"] = options.rate
         found |= latency(options.database, options.rate, options.seconds, apart=False)
@@ -114,10 +116,8 @@ def alone(options: argparse.Namespace, settings: Mapping[str, str]) -> dict[str,
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--destinations", type=int, default=10)
+    parser = a_parser(__doc__, one_database=True, rows=20_000)
+    parser.add_argument("--destinations", type=int, nargs="+", default=[10], help="1 10: one against ten")
     parser.add_argument("--concurrency", type=int, default=100, help="deliveries in flight (default: 100)")
     parser.add_argument("--rate", type=float, default=200, help="webhooks a second for the latency")
     parser.add_argument(
@@ -125,8 +125,7 @@ def main() -> None:
         type=float,
         help="how long at that rate, each time; 0: not at all (default: 15, with --against 5)",
     )
-    parser.add_argument("--json", action="store_true")
-    comparing = parser.add_argument_group("comparison with another revision")
+    comparing = parser.add_argument_group("comparisons: with another revision, of numbers of destinations")
     comparing.add_argument("--against", metavar="REVISION", help="a commit, tag or branch of this clone")
     comparing.add_argument("--rounds", type=int, default=5, help="of one drain each (default: 5)")
     comparing.add_argument("--loop", choices=LOOPS, help="the event loop of this tree's workers")
@@ -136,24 +135,32 @@ def main() -> None:
         "--retries", type=float, default=0.0, help="the share of rows, to 0.9, that is answered with 503 once"
     )
     options = parser.parse_args()
-    if not options.against and (
-        options.loop or options.against_loop or options.retries or options.workers != 1
-    ):
-        parser.error("--loop, --against-loop, --workers and --retries are for --against")
+    few, many = options.destinations[0], options.destinations[-1]
+    if len(options.destinations) > 2 or (few != many and (options.against or few > many)):
+        parser.error("--destinations takes one number, or a smaller and a larger one without --against")
+    compares = options.against is not None or few != many
+    if not compares and (options.loop or options.against_loop or options.retries or options.workers != 1):
+        parser.error("--loop, --against-loop, --workers and --retries are for comparisons")
     if options.seconds is None:
         options.seconds = 5 if options.against else 15
     found: dict[str, Any] = {
         "database": options.database,
         "rows": options.rows,
-        "destinations": options.destinations,
+        "destinations": few if few == many else [few, many],
         "concurrency": options.concurrency,
         "machine": machine(),
     }
-    if options.against:
+    if compares:
         compared = ("against", "rounds", "loop", "against_loop", "workers", "retries")
-        found |= {name: getattr(options, name) for name in compared}
+        found |= {name: getattr(options, name) for name in compared if getattr(options, name)}
     settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
-    found |= (against if options.against else alone)(options, settings)
+    load = Load(options.database, options.rows, many, options.workers, options.retries, settings)
+    if options.against:
+        found |= against(options, load)
+    elif few != many:
+        found |= compare_destinations(this_tree(options.loop), load, few, options.rounds)
+    else:
+        found |= alone(options, load)
     show(found, as_json=options.json)
 
 

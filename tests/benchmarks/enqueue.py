@@ -126,7 +126,7 @@ async def measure(url: str, count: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    on_each_database(__doc__, measure, 2000)
+    on_each_database(__doc__, measure, count=2000)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ ratios.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
@@ -29,6 +28,7 @@ from flowactions_plugin.storage.schema import outbox
 from tests.benchmarks.field import (
     ROOT,
     a_database,
+    a_parser,
     a_receiver,
     fill,
     machine,
@@ -100,15 +100,7 @@ async def measure(kind: str, rows: int, destinations: int, rate: float, seconds:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--destinations", type=int, default=100)
-    parser.add_argument("--rate", type=float, default=50)
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = a_parser(__doc__, rows=20_000, destinations=100, rate=50.0, seconds=10.0, rounds=3).parse_args()
     logging.disable(logging.INFO)
     found: dict[str, Any] = {
         "rows": options.rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import platform
 import shutil
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin, Header
 from flowactions_plugin.clock import system_clock
@@ -32,18 +34,41 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.benchmarks.processor import memory_mib
+from tests.bulk import SERIES
 from tests.support import development
 
 ROOT = Path(__file__).parents[2]
 BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
 FILL = 1000
+AGE_MS = 100 * 24 * 3600 * 1000
+DATABASES = ("sqlite", "postgres")
 HOST = "tests.benchmarks.bare:BareHost"
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Have SIGTERM raise an exception within the block, as Ctrl-C does, so that what was started is ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, _frame: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 @contextmanager
 def a_database(kind: str) -> Iterator[str]:
     """Give the URL of a new database, ``sqlite`` or ``postgres``."""
-    with tempfile.TemporaryDirectory(prefix="flowactions-", ignore_cleanup_errors=True) as directory:
+    with (
+        terminable(),
+        tempfile.TemporaryDirectory(prefix="flowactions-", ignore_cleanup_errors=True) as directory,
+    ):
         if kind == "sqlite":
             yield f"sqlite:///{directory}/f.db"
             return
@@ -58,29 +83,54 @@ def a_database(kind: str) -> Iterator[str]:
             server.cleanup()
 
 
-def on_each_database(
-    description: str | None, measure: Callable[[str, int], Coroutine[Any, Any, dict[str, float]]], count: int
-) -> None:
-    """Be the command line of a benchmark that measures the same on both databases.
+def a_parser(
+    description: str | None, *databases: str, one_database: bool = False, **numbers: float
+) -> argparse.ArgumentParser:
+    """Make the command line that benchmarks share: ``--database``, ``--json``, and an option for each number.
 
     Args:
         description: for ``--help``.
-        measure: gets the URL of a new database and how often to call; gives figures by name.
-        count: how often, unless ``--count`` says otherwise.
+        databases: those that are measured by default; without any, both.
+        one_database: whether one database is measured, and not several.
+        numbers: the options' names, without dashes, and their defaults, whose type they have.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--count", type=int, default=count)
+    defaults = list(databases or DATABASES)
+    if one_database:
+        parser.add_argument("--database", choices=DATABASES, default=defaults[0])
+    else:
+        parser.add_argument("--database", choices=DATABASES, nargs="+", default=defaults)
+    for name, number in numbers.items():
+        parser.add_argument(f"--{name}", type=type(number), default=number, help=f"default: {number:,}")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    found: dict[str, Any] = {"count": options.count, "machine": machine()}
+    return parser
+
+
+def on_each_database(
+    description: str | None, measure: Callable[..., Coroutine[Any, Any, dict[str, Any]]], **numbers: float
+) -> dict[str, dict[str, Any]]:
+    """Be the command line of a benchmark that measures the same on each database, and print the figures of all.
+
+    Args:
+        description: for ``--help``.
+        measure: gets the URL of a new database and the numbers by name; gives figures by name.
+        numbers: the options and their defaults, as of `a_parser`.
+
+    Returns:
+        The figures by database.
+    """
+    options = a_parser(description, one_database=False, **numbers).parse_args()
+    logging.disable(logging.INFO)
+    given = {name: getattr(options, name) for name in numbers}
+    found: dict[str, dict[str, Any]] = {}
     for kind in options.database:
         with a_database(kind) as url:
-            measured = asyncio.run(measure(url, options.count))
-        found |= {f"{kind}_{name}": value for name, value in measured.items()}
-    show(found, as_json=options.json)
+            found[kind] = asyncio.run(measure(url, **given))
+    figures = {f"{kind}_{name}": value for kind, each in found.items() for name, value in each.items()}
+    show({**given, "machine": machine(), **figures}, as_json=options.json)
+    return found
 
 
 def opened(url: str) -> Database:
@@ -136,12 +186,15 @@ def running(
     command: Sequence[str], settings: Mapping[str, str], folder: Path = ROOT
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process in a folder and end it with SIGTERM."""
-    process = subprocess.Popen(command, cwd=folder, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+    with terminable():
+        process = subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **settings}, stdout=subprocess.DEVNULL
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
 
 
 def settings_of(url: str, **others: str) -> dict[str, str]:
@@ -179,6 +232,26 @@ async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
                 for number in range(first, min(first + FILL, rows)):
                     webhook = a_webhook(receivers[number % len(receivers)], number)
                     await queue.write(await queue.new_delivery(webhook), connection)
+
+
+async def age(url: str, rows: int) -> None:
+    """Write so many rows that ended a hundred days ago; dead ones, which are kept for 90 days at least."""
+    async with opened(url) as database:
+        series, row_id, source = SERIES[database.dialect]
+        at = int(time.time() * 1000) - AGE_MS
+        statement = f"""
+            INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url,
+                destination, method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at,
+                takeovers, created_at, updated_at, finished_at)
+            {series.format(rows=rows)}
+            SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
+                'https://example.com:443', 'POST', '[]', NULL, 'dead', 1, 0, 4, {at} + i, 0, {at} + i, {at} + i,
+                {at} + i
+            FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
+        async with database.write() as connection:
+            await connection.execute(text(statement))
+        async with database.write() as connection:
+            await connection.execute(text("ANALYZE"))
 
 
 class Drained(NamedTuple):

@@ -62,10 +62,11 @@ while True:
 def flooding(kind: str) -> Iterator[list[str]]:
     """Run receivers of one kind; give their URLs."""
     command = [sys.executable, "-c", RECEIVER, *KINDS[kind]]
-    processes = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(FLOODING)
-    ]
+    processes: list[subprocess.Popen[str]] = []
     try:
+        processes.extend(
+            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(FLOODING)
+        )
         yield [f"http://127.0.0.1:{int(each.stdout.readline())}/flood" for each in processes if each.stdout]
     finally:
         for process in processes:

@@ -71,7 +71,7 @@ def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)  # where a development host writes its key
-        on_each_database(__doc__, measure, 1000)
+        on_each_database(__doc__, measure, count=1000)
 
 
 if __name__ == "__main__":

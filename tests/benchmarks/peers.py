@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import subprocess
 import sys
 import time
@@ -162,9 +161,10 @@ def apart(name: str, rows: int, receiver: str, url: str) -> float | None:
     try:
         printed, _ = process.communicate(timeout=660)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
         return None
+    finally:
+        process.kill()
+        process.wait()
     return float(printed.split()[-1]) if process.returncode == 0 and printed.split() else None
 
 

@@ -7,16 +7,15 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tests.benchmarks.field import ROOT, running
+from tests.benchmarks.field import ROOT, running, terminable
 
 LOOPS = ("asyncio", "uvloop")
 
@@ -111,21 +110,12 @@ def checked_out(revision: str) -> Iterator[Path]:
         command = ["git", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    # As the exception that Ctrl-C raises, SIGTERM has the folder removed.
-    before = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        with tempfile.TemporaryDirectory(prefix="flowactions-") as directory:
-            folder = Path(directory).resolve() / "tree"
-            done = git("worktree", "add", "--detach", str(folder), revision)
-            try:
-                if done.returncode:
-                    raise SystemExit(f"{revision} cannot be checked out: {done.stderr.strip()}")
-                yield folder
-            finally:
-                git("worktree", "remove", "--force", str(folder))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminated(number: int, _frame: Any) -> None:
-    raise SystemExit(128 + number)
+    with terminable(), tempfile.TemporaryDirectory(prefix="flowactions-") as directory:
+        folder = Path(directory).resolve() / "tree"
+        done = git("worktree", "add", "--detach", str(folder), revision)
+        try:
+            if done.returncode:
+                raise SystemExit(f"{revision} cannot be checked out: {done.stderr.strip()}")
+            yield folder
+        finally:
+            git("worktree", "remove", "--force", str(folder))

@@ -29,7 +29,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,8 +134,9 @@ def import_ms(program: Program) -> float:
     return sum(int(found[1]) for found in times if found) / 1000
 
 
-def _process(program: Program, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def _process(program: Program, *options: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
         [sys.executable, *options, *program.arguments],
         cwd=ROOT,
         env={**os.environ, **program.settings},
@@ -142,7 +144,12 @@ def _process(program: Program, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def _wait_for(process: subprocess.Popen[str], ready: str) -> list[str]:

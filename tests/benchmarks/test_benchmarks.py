@@ -66,7 +66,7 @@ def printed(module: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 def test_deliver(database: str) -> None:
     """Every row is delivered once, which the benchmark itself checks."""
     found = printed("deliver", "--database", database, "--rows", "300", "--destinations", "3", "--seconds", "1")
@@ -82,6 +82,7 @@ def test_deliver(database: str) -> None:
     assert ("apart_p99_ms" in found) == (database == "postgres")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_deliver_against(database: str) -> None:
     """Both trees deliver every row once, retried ones included, and the ratios of their costs are printed."""
@@ -108,14 +109,23 @@ def test_against_an_unknown_revision(tmp_path: Path) -> None:
     assert not worktrees(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_comparison(number: signal.Signals, tmp_path: Path) -> None:
-    """A comparison that is interrupted removes the revision's worktree, and its workers end."""
+@pytest.mark.parametrize(
+    ("number", "arguments", "children"),
+    [
+        # Its receiver, and a worker or what fills the queue.
+        (signal.SIGINT, ("--against", "HEAD"), 2),
+        (signal.SIGTERM, ("--against", "HEAD"), 2),
+        # Its receiver.
+        (signal.SIGTERM, (), 1),
+    ],
+)
+def test_an_interrupted_benchmark(
+    number: signal.Signals, arguments: tuple[str, ...], children: int, tmp_path: Path
+) -> None:
+    """What a benchmark has started ends with it; a comparison removes the revision's worktree, too."""
     # A shell lets what it runs in the background ignore SIGINT.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += (
-        "import sys; from tests.benchmarks.deliver import main; sys.argv[1:] = ['--against', 'HEAD']; main()"
-    )
+    code += f"import sys; from tests.benchmarks.deliver import main; sys.argv[1:] = {list(arguments)!r}; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -123,17 +133,17 @@ def test_an_interrupted_comparison(number: signal.Signals, tmp_path: Path) -> No
         stderr=subprocess.DEVNULL,
     )
     try:
-        # Its receiver, and a worker or what fills the queue.
-        wait_until(lambda: len(children_of(process.pid)) > 1 or process.poll() is not None)
-        children = children_of(process.pid)
-        assert worktrees(tmp_path)
+        wait_until(lambda: len(children_of(process.pid)) >= children or process.poll() is not None)
+        started = children_of(process.pid)
+        assert len(started) >= children
+        assert worktrees(tmp_path) == bool(arguments)
         process.send_signal(number)
         assert process.wait(120) != 0
     finally:
         process.kill()
         process.wait()
     assert not worktrees(tmp_path)
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not any(Path(f"/proc/{child}").exists() for child in started)
 
 
 class TestProcessorTime:
@@ -203,19 +213,43 @@ class TestFromTree:
         assert "msgspec" in done.stderr
 
 
+OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
+    ("scale", ("--workers", "2", "--rows", "300"), {"workers_2_per_s"}),
+    ("enqueue", ("--count", "256"), {"sqlite_bare_64_p50_ms", "postgres_joined_8_p99_ms"}),
+    ("upgrade", ("--rows", "2000"), {"sqlite_seconds", "postgres_seconds", "postgres_locks"}),
+    (
+        "start",
+        ("--rounds", "1", "--seconds", "0.1", "--database", "sqlite", "postgres"),
+        {"help_to_floor", "sqlite_worker_peak_rss_mib", "postgres_host_import_ms"},
+    ),
+    ("pauses", ("--rows", "3000", "--probes", "2"), {"postgres_parked_ms"}),
+    ("replay", ("--rows", "400", "--rate", "400"), {"sqlite_pace"}),
+    ("telemetry", ("--deliveries", "100"), {"none_us", "both_us", "progress_us"}),
+    (
+        "deliver",
+        ("--database", "sqlite", "--destinations", "1", "10", "--rows", "1000", "--rounds", "1"),
+        {"one_to_ten", "of_10_deliveries_per_s", "worker_ratio"},
+    ),
+    (
+        "retention",
+        ("--database", "postgres", "--old", "10000", "--rows", "1000", "--rounds", "1"),
+        {"postgres_ratio", "postgres_removed"},
+    ),
+    (
+        "fairness",
+        ("--database", "postgres", "--rows", "500", "--destinations", "5", "--seconds", "1", "--rounds", "1"),
+        {"postgres_p99_ratio", "postgres_alone_p50_ms"},
+    ),
+    ("operator", ("--rows", "3000", "--drain", "100", "--rounds", "2"), {"sqlite", "postgres"}),
+    ("node", ("--count", "20"), {"sqlite_webhook_p50_ms", "postgres_chat_p99_ms"}),
+]
+ALWAYS = {"telemetry"}
+"""Those that always run, with ``deliver``. The others are behind ``soak``."""
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "keys"),
-    [
-        ("scale", ("--workers", "2", "--rows", "300"), {"workers_2_per_s"}),
-        ("enqueue", ("--count", "256"), {"sqlite_bare_64_p50_ms", "postgres_joined_8_p99_ms"}),
-        ("upgrade", ("--rows", "2000"), {"sqlite_seconds", "postgres_seconds", "postgres_locks"}),
-        (
-            "start",
-            ("--rounds", "1", "--seconds", "0.1", "--database", "sqlite", "postgres"),
-            {"help_to_floor", "sqlite_worker_peak_rss_mib", "postgres_host_import_ms"},
-        ),
-        ("node", ("--count", "20"), {"sqlite_webhook_p50_ms", "postgres_chat_p99_ms"}),
-    ],
+    [pytest.param(*each, marks=() if each[0] in ALWAYS else pytest.mark.soak, id=each[0]) for each in OTHERS],
 )
 def test_the_others(module: str, arguments: tuple[str, ...], keys: set[str]) -> None:
     """They end, and print their figures."""

@@ -8,9 +8,6 @@ that wait for their step, and a tenth as many idempotency keys, of which every s
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import logging
 import time
 from typing import Any
 
@@ -21,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import migrations
 from flowactions_plugin.storage.database import Database
-from tests.benchmarks.field import a_database, machine, show
+from tests.benchmarks.field import on_each_database
 from tests.bulk import NODE, SERIES, WALK
 from tests.upgrades.released import connected
 
@@ -94,18 +91,7 @@ async def measure(url: str, rows: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", choices=["sqlite", "postgres"], nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    logging.disable(logging.INFO)
-    found: dict[str, Any] = {"rows": options.rows, "machine": machine()}
-    for kind in options.database:
-        with a_database(kind) as url:
-            measured = asyncio.run(measure(url, options.rows))
-        found |= {f"{kind}_{name}": value for name, value in measured.items()}
-    show(found, as_json=options.json)
+    on_each_database(__doc__, measure, rows=200_000)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Page, async_playwright
 
 from flowactions_conformance.demo import Demo, running_demo
+from tests import npm
 
 QUIET = [
     "--no-sandbox",
@@ -26,6 +27,14 @@ async def demo(tmp_path: Path) -> AsyncIterator[Demo]:
     """The reference host, the fake provider and the receiver, running."""
     async with running_demo({}, tmp_path) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """axe-core, from npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm.install(folder, "axe-core@4", module=False)
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def hops(heading: str) -> list[str]:
 
 def listed(pattern: str) -> set[str]:
     """Give what the trees of the page list under the plugin's folder."""
-    blocks = re.findall(rf"```\n{PLUGIN}/\n(.*?)```", TEXT, re.DOTALL)
+    blocks = re.findall(rf"```text\n{PLUGIN}/\n(.*?)```", TEXT, re.DOTALL)
     return set(re.findall(pattern, "\n".join(blocks), re.MULTILINE))
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from litestar.routes import HTTPRoute
 import flowactions_hookspecs
 from flowactions_hookspecs import FlowActions, Host, OutboundWebhook, spec
 from flowactions_plugin.chat.failures import ADVICE, TRANSIENT
-from flowactions_plugin.cli import _parser
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.settings import READERS
 from tests.support import SmallHost, app_with_routes
@@ -116,21 +114,6 @@ def test_every_hook_is_tested() -> None:
     for name in vars(spec):
         if name.startswith("flowactions_"):
             assert re.search(rf"\b{name}\b|{name.removeprefix('flowactions_')}=", tests), name
-
-
-def test_every_command_and_option_is_documented() -> None:
-    """The commands page and the parser name the same commands and options."""
-    text = (DOCS / "reference/commands.md").read_text()
-    parser = _parser()
-    (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    assert set(re.findall(r"^\| `flowactions (\w+)", text, re.MULTILINE)) == set(commands.choices)
-    options = {
-        option
-        for each in (parser, *commands.choices.values())
-        for action in each._actions
-        for option in action.option_strings
-    }
-    assert set(re.findall(r"^- `(--[\w-]+)", text, re.MULTILINE)) == options - {"-h", "--help"}
 
 
 def test_every_decision_is_listed() -> None:

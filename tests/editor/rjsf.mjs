@@ -1,5 +1,5 @@
 // Renders forms with react-jsonschema-form. Reads [{schema, uiSchema, formData}] from standard input, writes for
-// each the ids of its controls, the options of its selects, its labels, and the config as the form completes it.
+// each the ids of its controls, the options of its selects, its labels, all that can be read of it, and the config as the form completes it.
 import { createElement } from "react";
 import { renderToStaticMarkup } from "react-dom/server";
 import { JSDOM } from "jsdom";
@@ -19,6 +19,7 @@ const rendered = JSON.parse(readFileSync(0, "utf8")).map(({ schema, uiSchema, fo
     controls: controls.map(({ id, tagName, type }) => ({ id, tag: tagName.toLowerCase(), type })),
     options: Object.fromEntries([...document.querySelectorAll("select")].map((select) => [select.id, [...select.options].map(({ text }) => text).filter(Boolean)])),
     labels: [...document.querySelectorAll("label, legend")].map(({ textContent }) => textContent),
+    read: [document.body.textContent, ...[...document.querySelectorAll("[placeholder], [title], [aria-label]")].flatMap((element) => ["placeholder", "title", "aria-label"].map((name) => element.getAttribute(name) ?? ""))],
     completed: getDefaultFormState(validator.default ?? validator, schema, formData),
     errors: (validator.default ?? validator).validateFormData(formData, schema).errors.map(({ stack }) => stack),
   };

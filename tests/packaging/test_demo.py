@@ -74,9 +74,9 @@ def test_it_prints_pages_that_work_and_stops_when_asked(tmp_path: Path) -> None:
                 break
         pages, _, command = "".join(lines).partition("Trigger")
         urls = re.findall(r"http://127\.0\.0\.1:\d+/\S*", pages)
-        assert len(urls) == 8
+        assert len(urls) == 9
         for url in urls:
-            assert httpx.get(url, timeout=SAFETY_SECONDS).status_code == 200
+            assert httpx.get(url, timeout=SAFETY_SECONDS, follow_redirects=True).status_code == 200
         program, _, url, *rest = shlex.split(
             command[command.index("curl") : command.index("Press")].replace("\\\n", " ")
         )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node
+from tests.docs.commands import commands
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
@@ -29,7 +30,10 @@ CONTRACT = {"msgspec", "pluggy", "typing_extensions"}
 TRANSPORT = {"httptools", "uvloop"}
 """What sends requests."""
 
-WORKER = {*CONTRACT, *TRANSPORT, "greenlet", "idna", "sqlalchemy"}
+COMMAND_LINE = {"click"}
+"""What declares the commands."""
+
+WORKER = {*CONTRACT, *TRANSPORT, *COMMAND_LINE, "greenlet", "idna", "opentelemetry", "sqlalchemy"}
 DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 
 NEVER = (
@@ -43,6 +47,7 @@ NEVER = (
     "cryptography",
     "pydantic",
     "mako",
+    "rich",
     "multiprocessing",
 )
 """None of these is in a list above: the largest, by name, so that lists which grow do not let them in."""
@@ -79,6 +84,40 @@ class Bare(Host):
 def show():
     print("imported", json.dumps(sorted(sys.modules)), flush=True)
 """
+
+
+DECLARATIONS = {
+    "flowactions_plugin.cli",
+    *(
+        f"flowactions_plugin.cli.{name}"
+        for name in (
+            *(
+                "bulk",
+                "commands",
+                "completion",
+                "destinations",
+                "doctor",
+                "filtering",
+                "frame",
+                "keygen",
+                "listen",
+            ),
+            *(
+                "manifest",
+                "migrate",
+                "options",
+                "outbox",
+                "output",
+                "purge",
+                "reseal",
+                "send_test",
+                "worker",
+                "workers",
+            ),
+        )
+    ),
+}
+"""The modules that declare commands, and what writes their mistakes."""
 
 
 @cache
@@ -141,27 +180,29 @@ def test_no_list_holds_what_must_not_be_imported() -> None:
     assert set(NEVER) - {"multiprocessing"} <= owners().keys()
 
 
+HELP = [["--help"], *([*name.split()[1:], "--help"] for name, _ in commands())]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (["--help"], 0),
-        (["worker", "--help"], 0),
-        (["migrate", "--help"], 0),
-        (["reseal", "--help"], 0),
-        ([], 2),
-        (["worker"], 2),
-        (["no-such-command"], 2),
-    ],
-    ids=str,
+    "arguments", [*HELP, [], ["worker"], ["no-such-command"], ["outbox", "list", "--no-such"]], ids=str
 )
-def test_the_command_line_is_parsed_by_the_standard_library(
-    arguments: list[str], status: int, tmp_path: Path
-) -> None:
-    """Help and mistakes import no library at all, and none of the plugin but the parser."""
+def test_help_and_mistakes_import_what_declares_the_commands(arguments: list[str], tmp_path: Path) -> None:
+    """No database, web or chat library, none that draws tables, and of the plugin the declarations alone."""
+    status = 0 if "--help" in arguments else 2
     modules = imported_by(*arguments, cwd=tmp_path, status=status)
-    assert "argparse" in modules
-    assert strangers(modules) == set()
-    assert {name for name in modules if name.partition(".")[0] in OWN} <= {"flowactions_plugin"}
+    assert strangers(modules) == COMMAND_LINE
+    own = {name for name in modules if name.partition(".")[0] in OWN}
+    assert own <= {"flowactions_plugin", "flowactions_plugin.log_text", *DECLARATIONS}
+    assert "asyncio" not in modules
+
+
+def test_completion_imports_what_declares_the_commands(tmp_path: Path) -> None:
+    """A shell asks at each key."""
+    asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_WORDS": "flowactions outbox re", "COMP_CWORD": "2"}
+    ended = run("-X", "importtime", "-m", "flowactions_plugin.cli", cwd=tmp_path, settings=asked)
+    assert ended.stdout.split() == ["plain,replay", "plain,retry"]
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
+    assert strangers(line.rpartition("|")[2].strip() for line in lines) == COMMAND_LINE
 
 
 @pytest.mark.parametrize("command", ["migrate", "reseal"])
@@ -176,16 +217,17 @@ def test_a_command_without_anything_to_do_imports_what_a_worker_does(
 
 
 def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
-    """The entry point leads to the parser, not through the package's own imports."""
-    code = "import contextlib\nfrom flowactions_plugin.cli import main\nwith contextlib.suppress(SystemExit): main(['--help'])"
+    """The entry point leads to the declarations, not through the package's own imports."""
+    code = "from flowactions_plugin.cli import main\nassert main(['--help']) == 0"
     before = set(imports("", tmp_path))
     code += "\nimport json, sys; print('imported', json.dumps(sorted(sys.modules)), flush=True); sys.exit()"
     ended = run("-c", code, cwd=tmp_path)
     found = set(shown(ended.stdout)) - before
-    assert strangers(found) == set()
+    assert strangers(found) <= COMMAND_LINE
     assert {name for name in found if name.partition(".")[0] in OWN} <= {
         "flowactions_plugin",
-        "flowactions_plugin.cli",
+        "flowactions_plugin.log_text",
+        *DECLARATIONS,
     }
 
 
@@ -285,4 +327,5 @@ async def test_a_worker_imports_what_it_delivers_with(database_url: str, deliver
     driver = DRIVERS[database_url.partition(":")[0]]
     assert driver in found
     assert strangers(found) <= {*WORKER, driver}
+    assert not any(name.startswith("opentelemetry.sdk") for name in found)
     assert "multiprocessing" not in found

@@ -43,6 +43,8 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ),
         ("FLOWACTIONS_EGRESS_RESOLVE", "local", "egress_resolve", "local"),
         ("FLOWACTIONS_MAX_BODY_BYTES", "1024", "max_body_bytes", 1024),
+        ("FLOWACTIONS_STANDARD_WEBHOOKS", "on", "standard_webhooks", True),
+        ("FLOWACTIONS_STANDARD_WEBHOOKS", "off", "standard_webhooks", False),
         ("FLOWACTIONS_MAX_BODY_BYTES", "16777216", "max_body_bytes", 16777216),
         ("FLOWACTIONS_ENCRYPTION_KEYS", f"{KEY},{KEY}", "encryption_keys", (b"k" * 32, b"k" * 32)),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/admin/connections", "connections_path", "/admin/connections"),
@@ -84,6 +86,7 @@ def test_every_setting_is_documented_and_named_once() -> None:
     ("name", "text"),
     [
         ("FLOWACTIONS_ENVIRONMENT", "staging"),
+        ("FLOWACTIONS_STANDARD_WEBHOOKS", "yes"),
         ("FLOWACTIONS_DATABASE_URL", "mysql://h/d"),
         ("FLOWACTIONS_DATABASE_URL", "flowactions.db"),
         ("FLOWACTIONS_TICK_SECONDS", "0.001"),

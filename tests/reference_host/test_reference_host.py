@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from flowactions_conformance.reference_host import ReferenceApp, Sample, create_app
+from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.walker import Walker
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import (
@@ -293,9 +294,38 @@ class TestDashboard:
                 ("GET", f"/api/flows/{flow_id}"),
                 ("PUT", f"/api/flows/{flow_id}"),
                 ("GET", f"/api/flows/{flow_id}/runs"),
+                ("DELETE", f"/api/flows/{flow_id}"),
             ):
                 body = {"name": "x", "agentId": "globex-support", "kind": "single_shot"}
                 assert (await browser.request(method, path, json=body)).status_code == 404
+
+    async def test_a_deleted_flow_is_gone_with_its_runs(self, run: Running) -> None:
+        """Nobody can open it or go on in it, and its nodes have no secret any more; another flow stays."""
+        flow_id = await run.make_flow("client_paced", step("s1"), action("a"), step("s2"))
+        other = await run.make_flow("client_paced", step("s1"), action("a"), step("s2"))
+        turn, stays = await run.open(flow_id), await run.open(other)
+        run.probe.states = ["unavailable"]
+        turn = await run.next(turn)
+        assert (await run.client.delete(f"/api/flows/{flow_id}")).status_code == 204
+        for path in (f"/api/flows/{flow_id}", f"/api/flows/{flow_id}/runs"):
+            assert (await run.client.get(path)).status_code == 404
+        assert (await run.client.delete(f"/api/flows/{flow_id}")).status_code == 404
+        onward = {"from": turn["step"]["id"]}
+        answer = await run.client.post(f"/run/sessions/{turn['session']}/next", json=onward)
+        assert answer.status_code == 404
+        assert await run.host.store.find(tables.owed) == []
+        assert await run.host.node("acme", flow_id, "a") is None
+        assert (await run.next(stays))["step"]["id"] == "s2"
+        assert await run.results(other) == [("a", "recorded"), ("a", "sent")]
+
+    async def test_who_may_only_look_deletes_nothing(self, run: Running) -> None:
+        """A reader's request is refused, and so is one without a session."""
+        await run.host.store.put(tables.people, id="rea", name="Rea", organization_id="acme", may_change=False)
+        async with httpx.AsyncClient(base_url=run.client.base_url) as browser:
+            assert (await browser.delete("/api/flows/order-placed")).status_code == 401
+            await browser.post("/login", json={"userId": "rea"})
+            assert (await browser.delete("/api/flows/order-placed")).status_code == 403
+        assert (await run.client.get("/api/flows/order-placed")).status_code == 200
 
     @pytest.mark.parametrize(
         "body",

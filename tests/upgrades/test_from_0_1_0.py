@@ -332,7 +332,7 @@ class TestDelivering:
         for row in before:
             assert {name: after[row["id"]][RENAMED.get(name, name)] for name in row} == row
         logged = await rows_of(old, "flowactions_attempts")
-        assert [row for row in log if row not in logged] == []
+        assert [row for row in log if not any(row.items() <= each.items() for each in logged)] == []
 
     async def test_dead_rows_can_be_retried(self, old: str, receiver: Recorder) -> None:
         """Attempts used up, refused, or without their action: each is delivered under its old id."""

@@ -93,7 +93,7 @@ def _cookies_merged(driver: ReferenceDriver) -> None:
 
 
 def _fails_at_unknown_paths(driver: ReferenceDriver) -> None:
-    titles = {"chat": "Chat", "nodes": "Nodes", "probe": "Probe"}
+    titles = {"chat": "Chat", "health": "Health", "nodes": "Nodes", "probe": "Probe", "webhooks": "Webhooks"}
 
     def refuse(asked: Asked) -> Answer | None:
         parts = asked.path.split("/")

@@ -71,6 +71,14 @@ async def test_channels_are_found_by_name(run: ChatHost) -> None:
     assert (await page(run, CHANNELS, search="app has not"))["data"] == []
 
 
+async def test_a_whole_id_finds_its_choice(run: ChatHost) -> None:
+    """So an editor shows the name of an id that was saved; a part of an id finds nothing."""
+    await run.connect()
+    assert [choice["label"] for choice in (await page(run, CHANNELS, search="c0orders"))["data"]] == ["#orders"]
+    assert await everything(run, MEMBERS, search="U0GRACE") == ["U0GRACE"]
+    assert (await page(run, CHANNELS, search="C0ORD"))["data"] == []
+
+
 async def test_members_are_people(run: ChatHost) -> None:
     """Bots, deactivated accounts and the built-in user are left out (§2.3); each of a person's names matches."""
     run.provider.state.workspaces[0].members += [Member(id="U1", name="zoe", real_name="Example, Zoë")]

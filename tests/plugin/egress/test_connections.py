@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+import gc
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,12 +17,13 @@ import pytest
 
 from flowactions_plugin.egress import pool as pool_module
 from flowactions_plugin.egress.attempt import Progress, Request, Response
+from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import interleaved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused, SendFailed
-from tests.loopback import listening
+from tests.loopback import black_hole, listening
 from tests.plugin.egress.test_proxy import TestAuthorities
 from tests.recorder import OK, recorder
 from tests.waiting import until
@@ -74,18 +75,17 @@ class Counting:
             self.open -= 1
 
 
-@contextlib.contextmanager
-def black_hole(address: str) -> Iterator[int]:
-    """Give a port of an address at which nothing answers, not even with a refusal."""
-    with socket.socket() as full, contextlib.ExitStack() as stack:
-        full.bind((address, 0))
-        full.listen(0)
-        for _ in range(4):  # until its queue is full
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                waiting.connect(full.getsockname())
-        yield full.getsockname()[1]
+class Kept:
+    """Keeps no connection, and counts how often one was given back and closed."""
+
+    def __init__(self) -> None:
+        self.rests = self.ends = 0
+
+    def rested(self, connection: Connection) -> None:
+        self.rests += 1
+
+    def gone(self, connection: Connection) -> None:
+        self.ends += 1
 
 
 class TestDialling:
@@ -223,6 +223,24 @@ class TestPool:
             assert (await post(transport, f"http://127.0.0.1:{port}/")).body_prefix == b"ok"
         assert connections == 2
 
+    async def test_an_attempt_that_is_interrupted_while_it_sends_leaves_no_error_behind(self) -> None:
+        """Nobody waits for its response any more, so that nothing is logged of it."""
+        said: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: said.append(context.get("exception"))
+        )
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(5)
+
+        async with listening(deaf) as port, a_transport() as transport:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await post(transport, f"http://127.0.0.1:{port}/", b"x" * 30_000_000)
+            await asyncio.sleep(0.05)
+        gc.collect()
+        assert not [each for each in said if isinstance(each, SendFailed)]
+
     async def test_what_was_answered_before_it_was_read_ends_the_connection(self) -> None:
         """A receiver that refuses a large body at once is understood, and its connection is not used again."""
         connections = 0
@@ -239,6 +257,53 @@ class TestPool:
             for number in (1, 2):
                 answer = await post(transport, f"http://127.0.0.1:{port}/", b"x" * 30_000_000)
                 assert (answer.status_code, connections) == (413, number)
+
+
+async def test_an_idle_connection_that_ends_is_not_given_back_once_more() -> None:
+    """From its end on, nothing may be sent on it, although it is closed only a moment later."""
+    kept = Kept()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+    async with listening(serve) as port:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection("key", "where", kept), "127.0.0.1", port
+        )
+        await connection.request(b"GET / HTTP/1.1\r\n\r\n", b"", Progress(), head_only=False)
+        assert (kept.rests, connection.may_begin) == (1, True)
+        await until(lambda: kept.ends == 1)
+        assert (kept.rests, connection.may_begin) == (1, False)
+
+
+async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_ones_connection() -> None:
+    """A deadline may end just as the response is complete: by then the connection is another request's."""
+    head = b"GET / HTTP/1.1\r\n\r\n"
+    counting = Counting()
+
+    class Interrupting(Kept):
+        def rested(self, connection: Connection) -> None:
+            super().rested(connection)
+            if self.rests == 1:
+                first.cancel()
+                others.append(asyncio.create_task(connection.request(head, b"", Progress(), head_only=False)))
+
+    others: list[asyncio.Task[Response]] = []
+    kept = Interrupting()
+    async with listening(counting.serve) as port:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection("key", "where", kept), "127.0.0.1", port
+        )
+        first = asyncio.create_task(connection.request(head, b"", Progress(), head_only=False))
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await others[0]).status_code == 200
+        assert (kept.rests, kept.ends) == (2, 0)
+        connection.close()
+        await until(lambda: kept.ends == 1)
 
 
 async def test_tls_connections_are_used_again_and_bodies_of_any_size_arrive(tmp_path: Path) -> None:

@@ -35,17 +35,16 @@ async def test_a_deadline_interrupts_its_own_block_only() -> None:
     """Expired, it raises TimeoutError once; a cancellation from outside stays one."""
     ended: list[int] = []
     monitor = StallMonitor(time.monotonic)
-    with pytest.raises(TimeoutError):
-        async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(1)):
-            await asyncio.sleep(10)
+    with pytest.raises(TimeoutError), Deadline(monitor, 0.01, float("inf"), lambda: ended.append(1)):
+        await asyncio.sleep(10)
     assert ended == [1]
-    async with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(2)) as unused:
+    with Deadline(monitor, 0.01, float("inf"), lambda: ended.append(2)) as unused:
         pass
     await asyncio.sleep(GRACE_SECONDS / 10)
     assert not unused.expired
 
     async def block() -> None:
-        async with Deadline(monitor, 10, float("inf"), lambda: ended.append(3)):
+        with Deadline(monitor, 10, float("inf"), lambda: ended.append(3)):
             await asyncio.sleep(10)
 
     task = asyncio.create_task(block())

@@ -29,7 +29,7 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.outbox.rules import Timing
-from tests.loopback import Serve, listening
+from tests.loopback import Serve, black_hole, listening
 from tests.queueing import Queue, a_schedule
 from tests.recorder import OK, recorder, status
 
@@ -603,15 +603,8 @@ class TestPhases:
 
     async def test_connecting(self, queue: Queue) -> None:
         """A host that takes no more connections, and does not say so."""
-        with socket.socket() as full, contextlib.ExitStack() as stack:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            for _ in range(4):  # until its queue is full
-                waiting = stack.enter_context(socket.socket())
-                waiting.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    waiting.connect(full.getsockname())
-            said = await self.error(queue, f"http://127.0.0.1:{full.getsockname()[1]}/")
+        with black_hole() as port:
+            said = await self.error(queue, f"http://127.0.0.1:{port}/")
         assert said == "timed out after 1.5 s while connecting"
 
     async def test_tls(self, queue: Queue) -> None:

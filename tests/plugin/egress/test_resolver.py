@@ -215,17 +215,20 @@ def lookups(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Sequence[st
 class TestEnqueue:
     async def test_a_hundred_checks_at_once_are_one_lookup(self) -> None:
         """Of one name, whatever the ports, and for thirty seconds there is no other."""
-        asked = []
+        asked, waiting = [], threading.Event()
 
         def lookup(host: str, port: int) -> Sequence[str]:
             asked.append(host)
-            time.sleep(0.01)
+            waiting.wait(60)
             return ["8.8.8.8"]
 
         guard = EgressGuard(development=False, resolve=CachingResolver(Resolver(64, lookup)))
-        for _ in range(2):
-            urls = [f"https://example.com:{port}/{port}" for port in range(1, 101)]
-            await asyncio.gather(*map(guard.check, urls))
+        urls = [f"https://example.com:{port}/{port}" for port in range(1, 101)]
+        checks = [asyncio.create_task(guard.check(url)) for url in urls]
+        await asyncio.sleep(0)  # each runs until it waits for the lookup
+        waiting.set()
+        await asyncio.gather(*checks)
+        await asyncio.gather(*map(guard.check, urls))
         assert asked == ["example.com"]
 
     async def test_lookups_that_hang_at_enqueue_take_no_thread_from_deliveries(

@@ -153,6 +153,28 @@ def test_what_is_not_http_is_refused(data: bytes) -> None:
         assert read(data, tuple(range(0, len(data), size))).refused
 
 
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(CLEAN, repeat=2)))
+def test_responses_on_one_connection_are_read_like_the_first(before: str, after: str) -> None:
+    """Nothing of a response is left in the reader when the next one comes, whole or byte by byte."""
+    reader = ResponseReader()
+    for data, size in ((CLEAN[before], len(CLEAN[before])), (CLEAN[after], 1), (CLEAN[before], 2)):
+        reader.begin(head_only=False)
+        for start in range(0, len(data), size):
+            reader.feed(data[start : start + size])
+        assert Read(reader.status, reader.complete, reader.clean, reader.body, False) == read(data)
+        assert reader.interim == data.count(b"HTTP/1.1 10")
+
+
+def test_a_head_alone_is_followed_by_another_response() -> None:
+    """After a request whose response has no body, the next one's has."""
+    reader = ResponseReader(head_only=True)
+    reader.feed(CLEAN["length 0"])
+    assert (reader.complete, reader.clean) == (True, True)
+    reader.begin(head_only=False)
+    reader.feed(CLEAN["length"])
+    assert (reader.body, reader.clean) == (b"ok", True)
+
+
 def test_lines_and_heads_up_to_the_limit_are_read() -> None:
     """Each line may be as long as the limit, and all of them together as long as theirs."""
     line = b"x: " + b"y" * (MAX_LINE_BYTES - 10) + b"\r\n"

@@ -16,6 +16,7 @@ from flowactions_hookspecs import (
 )
 from tests.chatting import ChatHost
 from tests.routes import (
+    HEALTH,
     JSON,
     LOGIC,
     REPLAY,
@@ -29,9 +30,10 @@ from tests.support import SmallHost, app_with_routes, transport_of
 
 class TestOrder:
     def test_every_route_declares_its_caller(self) -> None:
-        """Only the OAuth callback is public, and every route that changes something is marked."""
+        """Only the OAuth callback and the health of the process are public, and what changes something is marked."""
         assert len(ROUTES) >= 16
-        assert [each.path for each in ROUTES if each.rules.caller is None] == ["/integrations/chat/callback"]
+        public = ["/integrations/chat/callback", *HEALTH]
+        assert [each.path for each in ROUTES if each.rules.caller is None] == public
         changing = [each for each in routes_of("dashboard", "api") if each.method != "GET"]
         assert len(changing) == 10, changing
         assert all(each.rules.changes for each in changing)
@@ -72,7 +74,7 @@ class TestOrder:
                     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
     async def test_without_the_lifespan_every_route_answers_503(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the message of NotStarted, before a method of the host is called."""
+        """With the message of NotStarted, before a method of the host is called; of the health, one word."""
         host = SmallHost()
         transport = transport_of(FlowActions.load(host))
         for method in ("dashboard_principal", "api_principal", "agent"):
@@ -80,6 +82,8 @@ class TestOrder:
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             for route in ROUTES:
                 answer = await client.request(route.method, route.path)
+                if route.path in HEALTH:
+                    continue  # tested where health is
                 assert (answer.status_code, answer.json()["code"]) == (503, "not_started"), route
                 assert answer.json()["detail"] == str(NotStarted())
 

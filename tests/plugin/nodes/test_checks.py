@@ -17,6 +17,7 @@ from flowactions_conformance.chat_provider import Fault
 from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft, config_schema
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyInvalid
 from flowactions_plugin.nodes.chat_message import ChatMessageConfig
 from flowactions_plugin.nodes.checks import (
@@ -26,8 +27,9 @@ from flowactions_plugin.nodes.checks import (
     chat_problems,
     webhook_problems,
 )
+from flowactions_plugin.nodes.drafts import WebhookDrafts
 from flowactions_plugin.nodes.template import Variables, as_json_of_same_length, interpolate_json
-from flowactions_plugin.nodes.template_check import json_fault, unknown_tokens
+from flowactions_plugin.nodes.template_check import json_fault, malformed_tokens, unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig
 from tests.chatting import Adopted
 from tests.support import SmallHost, a_walk, development, services_of
@@ -80,6 +82,24 @@ class TestBody:
         assert (problem.path, problem.code, problem.severity) == (("webhookBody",), "invalid_body", "error")
         assert (problem.line, problem.column) == (line, column)
         assert f"line {line}, column {column}" in problem.message
+
+    @pytest.mark.parametrize(
+        ("body", "line", "column", "hint"),
+        [
+            ('{"a": {{userId}}, "b": {{content}', 1, 24, "{{content} is not a variable: write {{content}}."),
+            ('{\n  "user": {{userId\n}', 2, 11, "{{userId is not a variable: write {{userId}}."),
+            ('{"a": {userId}}', 1, 7, "{userId} is not a variable: write {{userId}}."),
+            ('{"a": ${content}}', 1, 7, "${content} is not a variable: write {{content}}."),
+            ("{{USERID}", 1, 1, "{{USERID} is not a variable: write {{userId}}."),
+        ],
+    )
+    def test_a_variable_with_too_few_braces_is_named(
+        self, body: str, line: int, column: int, hint: str
+    ) -> None:
+        """The place is where it begins, and not the brace that a reader of JSON stumbles over."""
+        (problem,) = webhook(webhookBody=body)
+        assert (problem.code, problem.line, problem.column) == ("invalid_body", line, column)
+        assert f"in line {line}, column {column}. {hint}" in problem.message
 
     def test_a_body_that_is_nested_too_deeply_is_an_error_without_a_place(self) -> None:
         """What no reader can say the place of has none."""
@@ -145,6 +165,45 @@ class TestBody:
         ]
         assert all(text in each.message for (text, *_), each in zip(expected, problems, strict=True))
 
+    @pytest.mark.parametrize(
+        ("text", "said", "column"),
+        [
+            ("by {userId}", "{userId} is not a variable: write {{userId}}", 4),
+            ("by ${userId}", "${userId} is not a variable: write {{userId}}", 4),
+            ("by {{userId}", "{{userId} is not a variable: write {{userId}}", 4),
+            ("by {{userId", "{{userId is not a variable: write {{userId}}", 4),
+            ("{ CONTENT }!", "{ CONTENT } is not a variable: write {{content}}", 1),
+            ("{{name", "{{name is not closed", 1),
+            ("{{userId}} {{name}, {{name}", "{{name is not closed", 12),
+        ],
+    )
+    def test_a_variable_with_too_few_braces_is_a_warning(self, text: str, said: str, column: int) -> None:
+        """It is sent as it stands, in a body, a header and a message alike; each is told once, with its place."""
+        found = [
+            *webhook(webhookBody=json.dumps(text)),
+            *webhook(webhookHeaders=[{"key": "x-a", "value": text}]),
+            *chat_problems({"chatChannelId": "C1", "chatMessageText": text}),
+        ]
+        assert [(each.code, each.severity, each.column) for each in found] == [
+            ("malformed_token", "warning", column + 1),  # behind the quotation mark
+            ("malformed_token", "warning", column),
+            ("malformed_token", "warning", column),
+        ]
+        assert all(said in each.message for each in found)
+
+    @pytest.mark.parametrize(
+        "text", ["{{{userId}}}", "{{userId}}{{content}}", "{content: 1}", "{{}}", "contents {x}", "{{#if x}}"]
+    )
+    def test_other_braces_are_text(self, text: str) -> None:
+        """What nobody can have meant as a variable is no problem of this kind."""
+        found = webhook(webhookBody=json.dumps(text))
+        assert [each for each in found if each.code == "malformed_token"] == []
+
+    def test_braces_are_found_in_time_in_proportion_to_the_text(self) -> None:
+        """Whatever stands there: the check of a body of a mebibyte ends."""
+        for hostile in ("{" * 500_000, "{ " * 250_000, "{" + " " * 500_000, "{{a" * 160_000, "${" * 250_000):
+            assert len(list(malformed_tokens(hostile))) <= 1
+
     @pytest.mark.parametrize(("body", "column"), [('{"{{userId}}": 1}', 3), ("{ {{userId}}: 1}", 3)])
     def test_a_variable_in_a_key_is_a_warning(self, body: str, column: int) -> None:
         """Keys are left alone, so it is sent as it stands."""
@@ -192,10 +251,17 @@ class TestHeaders:
         self, header: dict[str, Any], part: str, code: str, severity: str
     ) -> None:
         """The index is that of the author's list, also behind what cannot be read."""
-        items = [{"key": "ok", "value": "{{userId}}"}, "not a header", header, {"key": "ok", "value": "b"}]
+        items = [{"key": "ok", "value": "{{userId}}"}, "not a header", header, {"key": "fine", "value": "b"}]
         first, second = webhook(webhookHeaders=items)
         assert told([first]) == [("webhookHeaders", 1, "wrong_type", "warning")]
         assert told([second]) == [("webhookHeaders", 2, part, code, severity)]
+
+    def test_a_header_that_is_there_twice_is_a_warning_at_the_second(self) -> None:
+        """Both are sent, whatever the case of their names; one without a name is none."""
+        items = [{"key": key, "value": "1"} for key in ("X-Key", "other", " x-key ", "", "")]
+        (problem, *dropped) = webhook(webhookHeaders=items)
+        assert told([problem]) == [("webhookHeaders", 2, "key", "header_repeated", "warning")]
+        assert [each.code for each in dropped] == ["header_dropped"] * 2
 
     def test_headers_too_large_together_are_an_error_of_the_list(self) -> None:
         """No single one of them is too large."""
@@ -245,6 +311,15 @@ class TestFields:
         """No variable is substituted there, known or not."""
         problems = webhook(webhookUrl=f"{URL}/{{{{userId}}}}?m={{{{email}}}}")
         assert told(problems) == [("webhookUrl", "token_not_substituted", "warning")] * 2
+
+    @pytest.mark.parametrize(
+        ("secret", "told_of"), [("s", False), (" s", True), ("s\n", True), ("  ", True), ("", False)]
+    )
+    def test_a_secret_with_spaces_around_it_is_a_warning(self, secret: str, told_of: bool) -> None:
+        """They are part of the key, and easily copied along; the secret itself is not repeated."""
+        problems = webhook(webhookSecret=secret)
+        expected = [("webhookSecret", "secret_has_spaces", "warning")] if told_of else []
+        assert told(problems) == expected
 
     def test_unknown_fields_are_ignored(self) -> None:
         """A host keeps fields of its own beside ours."""
@@ -507,7 +582,7 @@ class TestEgress:
     async def test_urls_are_judged_as_at_enqueue(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, url: Any, code: str | None
     ) -> None:
-        """The rules of production or development hold; a name that has no address is no problem."""
+        """The rules of production or development hold; a name that has no address is no error."""
         monkeypatch.chdir(tmp_path)
         settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_ENVIRONMENT=environment)
         actions = FlowActions.load(SmallHost(settings))
@@ -515,6 +590,32 @@ class TestEgress:
             problems = await actions.check(a_draft("webhook", webhookUrl=url))
         errors = [(each.path, each.code) for each in problems if each.severity == "error"]
         assert errors == ([] if code is None else [(("webhookUrl",), code)])
+        assert all("FLOWACTIONS" not in each.message for each in problems)  # settings are the operators'
+
+    @pytest.mark.parametrize(
+        ("addresses", "told_of"),
+        [(["93.184.215.14"], False), (OSError("no such name"), True), (TimeoutError(), False)],
+    )
+    async def test_a_host_name_without_an_address_is_a_warning(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str] | Exception, told_of: bool
+    ) -> None:
+        """It may be misspelt, or not be there yet; a lookup without an answer says nothing, and neither does a proxy."""
+
+        async def resolve(host: str, port: int) -> list[str]:
+            if isinstance(addresses, Exception):
+                raise addresses
+            return addresses
+
+        monkeypatch.chdir(tmp_path)
+        services = services_of(SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")))
+        draft = a_draft("webhook", webhookUrl="http://hooks.exmaple.com/a")
+        for guard, expected in (
+            (EgressGuard(development=True, resolve=resolve), told_of),
+            (EgressGuard(development=True, resolve=None), False),
+        ):
+            problems = await WebhookDrafts(services._outbox, guard).check(draft)
+            assert told(problems) == ([("webhookUrl", "unknown_host", "warning")] if expected else [])
+            assert all("hooks.exmaple.com" in each.message for each in problems)
 
     async def test_no_problem_holds_an_address_that_a_name_leads_to(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -207,7 +207,7 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
     async def unstorable(delivery: Any, *others: Any) -> Any:
         outcome = await send(delivery, *others)
         assert isinstance(outcome, Outcome)
-        return outcome._replace(duration_ms=2**40) if delivery.url.endswith("/4") else outcome
+        return msgspec.structs.replace(outcome, duration_ms=2**40) if delivery.url.endswith("/4") else outcome
 
     monkeypatch.setattr(claims._executor._sender, "send", unstorable)
     await claims.tick()

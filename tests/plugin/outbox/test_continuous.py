@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.outbox import continuous
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.worker import Worker
@@ -156,7 +157,7 @@ async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Qu
         for _ in range(4):
             await queue.put(url=url, destination=url)
         await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{first}'")  # noqa: S608
-    healthy = await queue.put(url="http://z.example.com/", destination="http://z.example.com/")
+    healthy = await queue.put(url="http://a.example.com/", destination="http://a.example.com/")
     end, ended, ended_before = asyncio.Event(), 0, -1
 
     async def answer(request: httpx.Request) -> httpx.Response:
@@ -229,6 +230,37 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     assert await queue.store.claim(10) != []
 
 
+@pytest.mark.parametrize("stall", [True, False])
+async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enqueue(
+    queue: Queue, stall: bool
+) -> None:
+    """While answers may wait to be read, what an enqueue wakes claims nothing: leases of what was sent may have expired."""
+    now, arrived, answer = [0.0], list[str](), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        arrived.append(str(request.url))
+        await answer.wait()
+        return httpx.Response(200)
+
+    await queue.put()
+    with StallMonitor(lambda: now[0]) as monitor:
+        executor = an_executor(queue, slow, monitor=monitor)
+        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
+        await claims.run_once()
+        await until(lambda: len(arrived) == 1)
+        now[0] += 20 if stall else 0
+        await queue.expire_claims()
+        claims.wake()
+        assert claims._newcomers is not None
+        await claims._newcomers
+        # Without a stall, an expired lease is somebody else's to reclaim, and this is what an enqueue does.
+        assert executor.load().claimed == (1 if stall else 2)
+        answer.set()
+        await claims.quiesce()
+        await executor.completer.flush()
+    assert len(arrived) == (1 if stall else 2)
+
+
 async def test_an_unexpected_failure_affects_its_delivery_only(
     queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +293,7 @@ async def _is(queue: Queue, row_id: str, status: str) -> bool:
 
 async def test_an_old_row_is_found_by_the_next_full_scan(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
-    monkeypatch.setattr("flowactions_plugin.outbox.store.FULL_SCAN_INTERVAL", 0.3)
+    monkeypatch.setattr("flowactions_plugin.outbox.claim_store.FULL_SCAN_INTERVAL", 0.3)
     first = await queue.put()
     assert [each.id for each in await queue.store.claim(10, per_destination=10)] == [first]
     old = await queue.put()

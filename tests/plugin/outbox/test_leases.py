@@ -178,20 +178,20 @@ async def test_a_vain_look_elsewhere_is_not_repeated_at_once(
 ) -> None:
     """Where only a destination at its limit has rows, the next look is later, or when something was enqueued."""
     looks = 0
-    look = queue.store._next_destinations
+    look = queue.store._destinations.next
 
-    async def counted(connection: Any) -> Any:
+    def counted(database: Any, connection: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await look(connection)
+        return look(database, connection)
 
-    monkeypatch.setattr(queue.store, "_next_destinations", counted)
+    monkeypatch.setattr(queue.store._destinations, "next", counted)
     await put(queue, 5)
     full = {DESTINATION: 2}
     for _ in range(3):
         assert await queue.store.claim(20, per_destination=2, in_flight=full) == []
     assert looks == 1
-    monkeypatch.setattr("flowactions_plugin.outbox.store.LEAST_WINDOW", 1)
+    monkeypatch.setattr("flowactions_plugin.outbox.claim_store.LEAST_WINDOW", 1)
     await put(queue, 70)
     (other,) = await put(queue, 1, destination="http://other.example.com:80")
     (claim,) = await queue.store.claim(20, per_destination=2, in_flight=full, look_elsewhere=True)

@@ -232,12 +232,9 @@ async def test_a_claim_whose_answer_is_lost_ends_no_delivery(cut: Cut) -> None:
     timing = Timing(lease_seconds=0.2, deadline_seconds=0.05, quarantine_seconds=0.01)
     cut.queue.store = type(cut.queue.store)(cut.queue.database, timing.lease_seconds)
     ids = [await cut.queue.put() for _ in range(10)]
-    claim = cut.queue.store._claim
-
     for _ in range(8):
-        # The token is a parameter of nothing else.
         await asyncio.sleep(0.25)
-        await claim((50, None), {"token": "0" * 32})  # its answer is dropped here
+        await cut.queue.store.claim(50)  # its answer is dropped here
     rows = [await cut.queue.row(row_id) for row_id in ids]
     assert {row.takeovers for row in rows} == {5}
     cut.queue.store = type(cut.queue.store)(cut.queue.database, 30)

@@ -91,6 +91,29 @@ def test_a_claim_waits_until_half_of_what_was_claimed_ahead_is_gone() -> None:
     assert [slots.finish("a") for _ in range(6)] == [False] * 4 + [True] * 2
 
 
+def test_a_destination_alone_is_claimed_for_when_half_of_what_waited_is_gone() -> None:
+    """Where nothing is due elsewhere, a claim before that would find nothing."""
+    slots: Slots[str] = Slots(100, 10)
+    slots.add(ClaimRequest(50, Counter()), claimed(*"a" * 50))
+    list(slots.start())
+    assert slots.demand(elsewhere=False).limit == 0
+    for _ in range(19):
+        slots.finish("a")
+    assert slots.demand(elsewhere=False).limit == 0
+    slots.finish("a")
+    limit, in_flight = slots.demand(elsewhere=False)
+    assert (limit, in_flight["a"]) == (100, 30 - 20 * AHEAD)
+
+
+def test_a_claim_in_vain_halves_the_next() -> None:
+    """One that finds nothing between two that are full must not make them small again."""
+    slots: Slots[str] = Slots(1000, 1000)
+    slots.add(ClaimRequest(64, Counter()), claimed(*"a" * 64))
+    assert slots.demand().limit == 128
+    slots.add(slots.demand(), [])
+    assert slots.demand().limit == 64
+
+
 def test_what_waits_too_long_is_given_back() -> None:
     """Claimed before a time and not begun, for want of a slot or for its destination; the rest goes on."""
     slots: Slots[str] = Slots(3, 2)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 import httpx
 
-from flowactions_plugin.outbox.claims import ORGANIZATIONS_A_CLAIM, turn_rows
+from flowactions_plugin.outbox.claim_store import OTHERS_SECONDS
+from flowactions_plugin.outbox.claims import turn_rows
+from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.places import ORGANIZATIONS_A_CLAIM
 from flowactions_plugin.outbox.slots import Slots
+from flowactions_plugin.outbox.worker import Worker
 from tests.bulk import copy
-from tests.queueing import Queue, a_schedule
+from tests.queueing import Queue, a_schedule, an_executor
+from tests.waiting import until
 
 TURN_ROWS = turn_rows(20, 2)
 
@@ -81,6 +87,65 @@ async def test_what_is_held_has_no_turn(queue: Queue) -> None:
     assert Counter(each.organization_id for each in claims[1])["small"] == TURN_ROWS
 
 
+async def test_rows_of_others_are_claimed_beside_the_other_claims(queue: Queue) -> None:
+    """Only those of organizations of which nothing waits here, within the limit of their destination."""
+    await a_backlog(queue)
+    mine = {await queue.put(organization_id="small", destination=f"d{n}") for n in range(4)}
+    await queue.put(organization_id="small", destination="full")
+    claimed = await queue.store.claim_for_others(
+        16, per_destination=2, in_flight={"full": 2}, organizations={"big"}
+    )
+    assert {each.id for each in claimed} == mine
+    await asyncio.sleep(OTHERS_SECONDS)
+    others = {"big": 1, "small": 4}
+    assert await queue.store.claim_for_others(16, per_destination=2, in_flight={}, organizations=others) == []
+
+
+async def test_an_enqueue_of_another_organization_waits_for_no_claim(queue: Queue) -> None:
+    """While a claim is under way, and with all slots taken: its row has the first slot that is free."""
+    await a_backlog(queue, destinations=3, rows=200)
+    sent: list[str] = []
+    answers, claims, waits = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.url.host)
+        await answers.acquire()
+        return httpx.Response(200)
+
+    executor = an_executor(queue, answer)
+    strategy = ContinuousClaims(queue.store, executor, slots=4, per_destination=100)
+    claim = queue.store.claim
+
+    async def slow(*arguments: Any, **named: Any) -> Any:
+        if sent:
+            waits.set()
+            await claims.wait()
+        return await claim(*arguments, **named)
+
+    queue.store.claim = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(Worker(queue.store, executor, strategy).run())
+    await until(lambda: len(sent) == 4)
+    answers.release()
+    await waits.wait()
+    at = len(sent)
+    await queue.put(organization_id="small", url="http://small.example.com/", destination="small")
+
+    def arrived() -> bool:
+        strategy.wake()
+        answers.release()
+        return "small.example.com" in sent
+
+    try:
+        await until(arrived)
+        assert len(sent) - at < 100  # of two hundred
+    finally:
+        task.cancel()
+        claims.set()
+        for _ in range(300):
+            answers.release()
+        await asyncio.wait({task})
+
+
 async def test_without_a_limit_the_oldest_come_first(queue: Queue) -> None:
     """Scheduled mode as it is by default: oldest first, whosever they are (§8)."""
     await a_backlog(queue)
@@ -106,7 +171,7 @@ def test_organizations_take_turns_with_the_slots() -> None:
     slots: Slots[str] = Slots(2, 10, owner=lambda item: item[0])
     slots.add(slots.demand(), [("d", f"a{number}") for number in range(6)])
     assert list(slots.start()) == ["a0", "a1"]
-    slots.add(slots.demand(enqueued=True), [("e", "b0"), ("e", "b1")])
+    slots.insert([("e", "b0"), ("e", "b1")])
     begun = []
     for _ in range(4):
         slots.finish("d")

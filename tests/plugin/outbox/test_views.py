@@ -131,6 +131,7 @@ def an_attempt(**changes: Any) -> SimpleNamespace:
         "number": 1,
         "started_at": 0,
         "duration_ms": 3,
+        "phases": None,
         "status_code": 500,
         "error": None,
         "response": b"x",

@@ -153,6 +153,7 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
         assert len(arrived) == 20
         assert (await actions.reach(a_walk(), node)).status == "queued"
         await until(lambda: len(host.finished) == 21)
+        await until(lambda: "reachable again" in caplog.text)
     if host.database is not None:
         await host.database.dispose()
     said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]

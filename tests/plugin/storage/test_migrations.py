@@ -29,6 +29,7 @@ CATALOG = {
         """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE conrelid::regclass::text LIKE 'flowactions%'""",
         "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'flowactions%'",
+        "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'flowactions%' AND reloptions IS NOT NULL",
     ],
 }
 
@@ -81,7 +82,7 @@ async def pretend(database_url: str, revision: str) -> None:
 
 
 async def test_the_revisions_create_exactly_the_schema(database_url: str) -> None:
-    """Columns, types, constraints and indexes are equal, whether the tables were migrated or created."""
+    """Columns, types, constraints, indexes and fill factors are equal, whether the tables were migrated or created."""
     await Database(url_of(database_url)).migrate()
     by_revisions = await catalog(database_url)
     async with connected(database_url) as connection:

@@ -1,0 +1,82 @@
+"""What a backlog of a paused destination costs the others: the time of a claim that brings one other row.
+
+    python -m tests.benchmarks.pauses [--database sqlite postgres] [--rows 1000000] [--probes 20] [--json]
+
+``empty``: without the backlog. ``paused``: with all of it due and paused a moment ago. ``parked``: when workers have parked it.
+Besides, how many rows a second are parked, and made due by resuming.
+
+Prints a line for each figure, or with ``--json`` one object. The exit status is 1 when a claim takes more than twice as long once the
+backlog is parked.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+from flowactions_plugin.operate.pause_store import PauseStore
+from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.storage.database import Database
+from tests.benchmarks.field import on_each_database, opened
+from tests.bulk import fill
+from tests.queueing import Queue
+
+PAUSED = "https://example.com:443"
+OTHER = "https://other.example:443"
+SOMEBODY = Actor("b", "Benchmark", "command")
+
+
+async def probe(database: Database, probes: int) -> float:
+    """Give the median milliseconds of a claim that brings one row of another destination."""
+    queue = Queue(database)
+    found = []
+    for number in range(probes):
+        row_id = await queue.put(
+            id=f"ffffffff-0000-7000-8000-{time.time_ns() % 16**12:012x}",
+            destination=OTHER,
+            event_id=f"evt_p{number}",
+        )
+        started = time.perf_counter()
+        claimed = await queue.store.claim(100, per_destination=10)
+        found.append(time.perf_counter() - started)
+        assert [each.id for each in claimed] == [row_id]
+        await queue.run(f"DELETE FROM flowactions_outbox WHERE id = '{row_id}'")  # noqa: S608
+    return statistics.median(found) * 1000
+
+
+async def measure(url: str, rows: int, probes: int) -> dict[str, float]:
+    """Measure on one database."""
+    async with opened(url) as database:
+        empty = await probe(database, probes)
+        await fill(database, rows=rows, live=rows)
+        store = PauseStore(database)
+        await store.pause(Scope(None), PAUSED, SOMEBODY, "")
+        paused = await probe(database, probes)
+        started = time.perf_counter()
+        while await store.park():
+            pass
+        parking = time.perf_counter() - started
+        parked = await probe(database, probes)
+        await store.resume(Scope(None), PAUSED, SOMEBODY, "")
+        started = time.perf_counter()
+        while await store.make_due("", PAUSED):
+            pass
+        resuming = time.perf_counter() - started
+    return {
+        "empty_ms": empty,
+        "paused_ms": paused,
+        "parked_ms": parked,
+        "parked_per_second": rows / parking,
+        "resumed_per_second": rows / resuming,
+    }
+
+
+def main() -> int:
+    """Measure and print."""
+    found = on_each_database(__doc__, measure, rows=1_000_000, probes=20)
+    return int(any(each["parked_ms"] > 2 * each["empty_ms"] for each in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

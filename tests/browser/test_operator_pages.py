@@ -1,0 +1,230 @@
+"""The operator pages in a real browser: accessibility, narrow and wide, light and dark, with and without JavaScript."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+from litestar import Litestar
+from playwright.async_api import Page, expect
+
+from flowactions_conformance.serving import serve
+from flowactions_hookspecs import FlowActions, Operator
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.outbox.rules import transition
+from tests.queueing import Queue
+from tests.support import SmallHost, development, services_of
+
+pytestmark = pytest.mark.browser
+
+ROOT = "/integrations/webhooks"
+SHOTS = os.environ.get("FLOWACTIONS_TEST_SCREENSHOTS")
+"""A folder for pictures of every page; without it none are made."""
+
+DESTINATIONS = (
+    "https://hooks.acme.example:443",
+    "https://api.globex.example:443",
+    "https://events.initech.example:443",
+    "http://127.0.0.1:9",
+)
+NOW_MS = int(time.time() * 1000)
+ANSWERS = (
+    Outcome(NOW_MS - 900, 12, status_code=200, response=b"ok"),
+    Outcome(NOW_MS - 700, 40, status_code=503, response=b"<h1>Service unavailable</h1>"),
+    Outcome(NOW_MS - 10_500, 10_004, error="timed out after 10 s while waiting for the answer"),
+)
+
+
+class WatchedHost(SmallHost):
+    """Everybody operates it."""
+
+    async def operator(self, request: Any) -> Operator | None:
+        return Operator(user_id="olive", user_name="Olive", may_change=True)
+
+
+class Site:
+    """A served host with deliveries in every state."""
+
+    def __init__(self, host: WatchedHost, url: str) -> None:
+        self.host = host
+        self.root = url + ROOT
+        self.queue = Queue(services_of(host)._database)
+        self.ids: list[str] = []
+        self.action = ""
+
+    async def fill(self) -> None:
+        """Write deliveries, some of which were attempted, with what is known of their destinations."""
+        now = time.time()
+        for index in range(60):
+            destination = DESTINATIONS[index % 4]
+            row_id = await self.queue.put(
+                id=new_id(now - 60 + index),
+                organization_id=("acme", "globex")[index % 2],
+                agent_id="support",
+                event_id=f"evt_{index:064x}",
+                event_type=("order.placed", "flow.completed", "invoice.paid")[index % 3],
+                url=f"{destination}/hooks?token=secret",
+                destination=destination,
+                headers=(("content-type", "application/json"), ("authorization", "Bearer abc")),
+                body=b'{"order": 42, "note": "it\'s <b>bold</b>"}',
+                idempotency_key=f"order-{index}",
+            )
+            self.ids.append(row_id)
+        for _ in range(2):
+            for claim in await self.queue.store.claim(50):
+                index = self.ids.index(claim.id)
+                outcome = ANSWERS[index % 3]
+                await self.queue.complete(claim, outcome, transition(4 if index % 5 == 0 else 1, 4, outcome))
+        await self.queue.run(
+            "INSERT INTO flowactions_workers VALUES ('w1', 'delivery', '0.2.0', 'web-1', 41, 'continuous', 100, 12,"  # noqa: S608  numbers only
+            f" {int(now * 1000) - 9000000}, {int(now * 1000) + 600000}, {int(now * 1000)}, NULL)"
+        )
+        for bucket in range(288):
+            at = (int(now) // 300 - bucket) * 300_000
+            delivered = 16_000 + 2_800 * (bucket * 7 % 5)
+            await self.queue.run(
+                f"INSERT INTO flowactions_statistics VALUES ({at}, '', '', {delivered},"  # noqa: S608  numbers only
+                f" {bucket % 3 * 900}, 6, 9000000)"
+            )
+        for index, destination in enumerate(DESTINATIONS):
+            for bucket in range(12):
+                at = (int(now) // 300 - bucket) * 300_000
+                await self.queue.run(
+                    f"INSERT INTO flowactions_statistics VALUES ({at}, 'acme', '{destination}',"  # noqa: S608  numbers only
+                    f" {4000 + 700 * ((bucket * 7 + index) % 5)}, {index * 90}, {index}, {index * 500000 + 90000})"
+                )
+            await self.queue.run(
+                f"INSERT INTO flowactions_destinations VALUES ('acme', '{destination}', {int(now * 1000) - 4000000},"  # noqa: S608  numbers only
+                f" {int(now * 1000)}, {'NULL' if index < 3 else int(now * 1000) - 3000000}, {index * 9},"
+                f" 'timeout', NULL, {int(now * 1000)})"
+            )
+        await self.queue.run(
+            "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id, app_id, scopes,"
+            " installed_by_id, installed_by_name, installed_at, status, status_reason, sealed_token, default_channel)"
+            " VALUES ('acme', 'T0ACME', 'Acme', 'b', '', '', 'ada', 'Ada', 1700000000000, 'revoked', 'token_revoked', 'x',"
+            " 'C0GENERAL')"
+        )
+        await self.queue.run("INSERT INTO flowactions_inbound_events VALUES ('svix', 'msg_1', 1700000000000)")
+
+    def pages(self) -> dict[str, str]:
+        return {
+            "overview": "",
+            "deliveries": "/deliveries",
+            "search": "/deliveries?status=dead&destination=https://hooks.acme.example",
+            "delivery": f"/deliveries/{self.ids[2]}",
+            "preview": "/actions/new?kind=replay",
+            "actions": "/actions",
+            "action": f"/actions/{self.action}",
+            "destinations": "/destinations",
+            "connections": "/connections",
+            "inbound": "/inbound",
+            "audit": "/audit",
+            "missing": "/deliveries/missing",
+        }
+
+
+@pytest.fixture
+async def site(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    monkeypatch.chdir(tmp_path)
+    host = WatchedHost(development(sqlite_url, FLOWACTIONS_HOST_WORKER="off"))
+    actions = FlowActions.load(host)
+    app = Litestar([*actions.route_handlers], lifespan=[actions.lifespan], logging_config=None)
+    async with serve(app) as url:
+        made = Site(host, url)
+        await made.fill()
+        async with httpx.AsyncClient() as client:
+            headers = {"sec-fetch-site": "same-origin"}
+            form = {"destination": DESTINATIONS[2], "reason": "their certificate is broken"}
+            await client.post(f"{made.root}/destinations/pause", data=form, headers=headers)
+            shown = (await client.get(f"{made.root}/actions/new?kind=replay")).text
+            found = re.search(r'name="token" value="([^"]+)"', shown)
+            assert found is not None, shown
+            form = {"kind": "replay", "token": found[1], "reason": "the receiver is up again", "rate": "50"}
+            begun = await client.post(f"{made.root}/actions", data=form, headers=headers)
+            assert begun.status_code == 303, begun.text
+            made.action = begun.headers["location"].rpartition("/")[2]
+        yield made
+
+
+@pytest.mark.node
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (390, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.soak),
+        pytest.param(390, "light", marks=pytest.mark.soak),
+    ],
+)
+async def test_every_page_can_be_read(
+    page: Page, site: Site, axe: str, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    """On a desktop and a phone, light and dark: axe finds nothing, nothing is cut off, the policy refuses nothing."""
+    said: list[str] = []
+    violations: list[tuple[str, ...]] = []
+    page.on("console", lambda message: said.append(message.text))
+    await page.set_viewport_size({"width": width, "height": 860})
+    await page.emulate_media(color_scheme=scheme)
+    for name, path in site.pages().items():
+        answer = await page.goto(site.root + path)
+        assert answer is not None
+        assert answer.status == (404 if name == "missing" else 200), name
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
+        for summary in await page.locator("main summary").all():
+            await summary.click()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
+        await page.evaluate(axe)
+        found = await page.evaluate("axe.run({resultTypes: ['violations']})")
+        violations += [
+            (name, each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
+            for each in found["violations"]
+        ]
+        if SHOTS:
+            await page.goto(site.root + path)
+            folder = Path(SHOTS)
+            folder.mkdir(parents=True, exist_ok=True)
+            await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
+    assert violations == []
+    assert [text for text in said if "404" not in text] == []
+
+
+async def test_pages_stay_up_to_date_and_move_nothing(page: Page, site: Site) -> None:
+    """A row that changes is shown anew where it stands, a new one is announced; nothing happens while one selects."""
+    await page.goto(f"{site.root}/deliveries")
+    first = page.locator("[data-rows] tr").first
+    await expect(first).to_contain_text("retrying")
+    rows = await page.locator("[data-rows] tr").count()
+    await first.locator("input").check()
+    await site.queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = 1")
+    await page.wait_for_timeout(6_000)  # longer than from one refresh to the next
+    await expect(first).to_contain_text("retrying")
+    await first.locator("input").uncheck()
+    await expect(first).to_contain_text("dead", timeout=30_000)
+    await site.queue.put(id=new_id(time.time() + 60))
+    await expect(page.locator("[data-new]")).to_be_visible(timeout=30_000)
+    assert await page.locator("[data-rows] tr").count() == rows
+
+
+async def test_everything_works_without_javascript(page: Page, site: Site) -> None:
+    """Find, filter, select, preview, confirm, undo."""
+    assert page.context.browser is not None
+    context = await page.context.browser.new_context(java_script_enabled=False)
+    bare = await context.new_page()
+    await bare.goto(f"{site.root}/deliveries?status=dead")
+    await expect(bare.locator("time").first).to_contain_text("UTC")
+    await bare.locator("[data-rows] input").first.check()
+    await bare.click("button[value=replay]")
+    await expect(bare.locator("h1")).to_have_text("Replay 1 delivery?")
+    await bare.fill("#reason", "by hand")
+    await bare.click("button.primary")
+    await expect(bare.locator("main")).to_contain_text("by hand")
+    await bare.click("button.primary")
+    await expect(bare.locator("h1")).to_contain_text("undone")
+    await context.close()

@@ -1,0 +1,103 @@
+"""The reference page of log events, read from the calls in the code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGES: Final = ("flowactions_plugin", "hookspecs/flowactions_hookspecs")
+LEVELS: Final = {
+    "debug": "debug",
+    "info": "info",
+    "warning": "warning",
+    "error": "error",
+    "exception": "error",
+    "critical": "critical",
+}
+COMMAND = "python -m tests.docs.observability --write"
+
+
+class LogCall(NamedTuple):
+    """A call that logs.
+
+    Attributes:
+        place: file and line.
+        event: the name in its ``extra``; empty where there is none.
+        level: of the record.
+        logger: its name, as far as the module says it.
+        text: the message, before its arguments are filled in.
+    """
+
+    place: str
+    event: str
+    level: str
+    logger: str
+    text: str
+
+
+def calls() -> Iterator[LogCall]:
+    """Finds every call of a module's logger."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            logger = _logger(tree)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and _is_log(node.func):
+                    assert isinstance(node.func, ast.Attribute)
+                    text = (
+                        node.args[0].value
+                        if isinstance(node.args[0], ast.Constant)
+                        else ast.unparse(node.args[0])
+                    )
+                    place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    yield LogCall(place, _event(node), LEVELS[node.func.attr], logger, str(text))
+
+
+def _is_log(function: ast.expr) -> bool:
+    if not isinstance(function, ast.Attribute) or function.attr not in LEVELS:
+        return False
+    owner = function.value
+    return (owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")) in {"log", "_log"}
+
+
+def _event(call: ast.Call) -> str:
+    for keyword in call.keywords:
+        if keyword.arg == "extra" and isinstance(keyword.value, ast.Dict):
+            for name, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                if isinstance(name, ast.Constant) and name.value == "event" and isinstance(value, ast.Constant):
+                    return str(value.value)
+    return ""
+
+
+def _logger(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
+            name = node.args[0]
+            return str(name.value) if isinstance(name, ast.Constant) else "of the route"
+    return ""
+
+
+def render() -> str:
+    """Makes the page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Log events"
+    yield ""
+    yield (
+        "Each record of the loggers `flowactions` and `flowactions.…` has an attribute `event`: a name that stays the same when\n"
+        "the wording of the line changes. A formatter that writes records as JSON can show it, and alerts on logs should use it\n"
+        "([how](../how-to/watch.md#logs)). What is `%s` in a line is filled in. This page is generated:\n"
+        f"`{COMMAND}`."
+    )
+    yield ""
+    yield "| event | level | logger | line |"
+    yield "|---|---|---|---|"
+    rows = {(call.event, call.level, call.logger, call.text) for call in calls()}
+    for event, level, logger, text in sorted(rows):
+        shown = text.replace("|", "\\|") if text not in {"%s", "what"} else "(the error)"
+        yield f"| `{event}` | {level} | `{logger}` | {shown} |"

@@ -1,0 +1,133 @@
+"""Every fenced block of README and the documentation is run or checked by a test."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import pytest
+
+from tests.docs import tutorials
+from tests.docs.checking import BY_LANGUAGE, Wrong
+from tests.docs.fences import ROOT, Block, blocks_of
+from tests.docs.test_examples import GUIDES
+from tests.receivers.languages import LANGUAGES
+
+
+class Run(NamedTuple):
+    """Blocks that a test runs.
+
+    Attributes:
+        page: relative to the repository.
+        language: of the blocks.
+        number: how many blocks of that language the page has; ``None``: the test itself fails when there is another.
+        test: the module, and the function in it, that runs them.
+    """
+
+    page: str
+    language: str
+    number: int | None
+    test: str
+
+
+EXAMPLES = "tests.docs.test_examples"
+RECEIVING = "docs/how-to/receive-webhooks.md"
+
+RUN = [
+    Run("README.md", "python", None, f"{EXAMPLES}:test_the_readmes_lines_work"),
+    Run(
+        "docs/how-to/write-a-node-type.md",
+        "python",
+        None,
+        f"{EXAMPLES}:test_another_plugin_has_as_many_lines_as_its_page_says",
+    ),
+    Run("docs/how-to/watch.md", "python", 2, "tests.docs.test_watch:test_log_records_become_json"),
+    Run("docs/how-to/use-postgresql.md", "sql", 2, "tests.docs.test_postgresql:test_two_roles_are_enough"),
+    Run("docs/reference/contract.md", "python", 1, f"{EXAMPLES}:test_the_example_of_the_contract_works"),
+    *(
+        Run(
+            RECEIVING,
+            each.fence,
+            1,
+            "tests.receivers.test_functions:test_every_language_gives_the_same_verdicts",
+        )
+        for each in LANGUAGES
+        if each.fence != "python"
+    ),
+]
+"""Beside the guides, whose Python blocks all run, and the tutorials, which are followed as a whole."""
+
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs"]
+
+
+def blocks() -> list[Block]:
+    """Give every block of every page."""
+    found = (ROOT / page for page in PAGES)
+    pages = [each for path in found for each in ([path] if path.is_file() else sorted(path.rglob("*.md")))]
+    return [block for page in pages for block in blocks_of(page)]
+
+
+BLOCKS = blocks()
+
+
+def is_run(block: Block) -> bool:
+    """Tell whether a test runs a block."""
+    if block.page.startswith("docs/tutorials/"):
+        return block.page in {f"docs/tutorials/{name}.md" for name in tutorials.NAMES}
+    if block.language == "python" and block.page in {f"docs/how-to/{page}" for page in GUIDES}:
+        return True
+    return any((block.page, block.language) == (each.page, each.language) for each in RUN)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_is_run_or_checked(block: Block) -> None:
+    """A test runs it, or its language can be checked: shell lines against commands, options and settings, data by parsing."""
+    if is_run(block):
+        return
+    assert block.language in BY_LANGUAGE, f"{block} is run by no test: see RUN, or call it text if it is output"
+    BY_LANGUAGE[block.language](block)
+
+
+@pytest.mark.parametrize("run", RUN, ids=str)
+def test_a_test_runs_as_many_blocks_as_there_are(run: Run) -> None:
+    """The test exists, and the page has no block more than it runs."""
+    module, _, name = run.test.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+    found = [block for block in BLOCKS if (block.page, block.language) == (run.page, run.language)]
+    assert len(found) == (len(found) if run.number is None else run.number) > 0
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("sh", "flowactions outbox lst"),
+        ("sh", "flowactions outbox list --statsu dead"),
+        ("sh", "true && flowactions destinations pause"),
+        ("sh", "flowactions keygen > key | nobody"),
+        ("sh", "FLOWACTIONS_DELIVERYY=continuous"),
+        ("sh", "export CHAT_TOKEN=x"),
+        ("sh", "python -m flowactions_conformance runn"),
+        ("sh", "python -m flowactions_conformance receiver --prot 1"),
+        ("sh", "python -m tests.nowhere"),
+        ("sh", "curl -X POST https://example.com/v1/webhooks/outbox"),
+        ("sh", "if true"),
+        ("console", "no command"),
+        ("console", "$ flowactions keygen --sign"),
+        ("json", "{"),
+        ("toml", "a ="),
+        ("yaml", "a: [b"),
+        ("http", "nothing"),
+    ],
+)
+def test_a_block_that_cannot_be_right_is_found(language: str, text: str) -> None:
+    """Wrong commands, options, settings, modules, syntax."""
+    block = Block("page.md", 1, language, (), f"{text}\n")
+    with pytest.raises(Wrong):
+        BY_LANGUAGE[language](block)
+
+
+def test_a_block_that_nothing_checks_is_found() -> None:
+    """Python on a page that no test knows, and a language that nobody runs."""
+    assert not is_run(Block("docs/how-to/operate.md", 1, "python", (), ""))
+    assert "python" not in BY_LANGUAGE
+    assert "rust" not in BY_LANGUAGE

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import click
+import pytest
+
+from flowactions_plugin.cli.commands import flowactions
+from flowactions_plugin.cli.filtering import FILTERS
+from flowactions_plugin.operate.filters import NAMES
+from tests.docs.commands import COMMAND, PAGE, commands, document_of, render
+
+NAMED = dict(commands())
+
+
+def test_the_page_is_current() -> None:
+    """Every command, option, exit status and JSON field stands on the page as it is declared."""
+    assert PAGE.read_text() == render(), COMMAND
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_command_explains_itself(name: str) -> None:
+    """It has a sentence of help, and so has each of its options."""
+    command = NAMED[name]
+    assert (command.help or "").strip().endswith((".", ")"))
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert (option.help or "").endswith((".", "…")), option.name
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_command_with_json_has_a_document(name: str) -> None:
+    """The option and the documented struct come together."""
+    command = NAMED[name]
+    has_option = any("--json" in option.opts for option in command.params)
+    assert has_option == (document_of(command) is not None)
+
+
+def test_the_filters_of_commands_are_those_of_the_pages() -> None:
+    """One spelling: the same names in the same order."""
+    assert tuple(FILTERS) == NAMES
+
+
+def test_every_group_explains_itself() -> None:
+    """Also the groups have help."""
+    for group in (
+        flowactions,
+        *(each for each in flowactions.commands.values() if isinstance(each, click.Group)),
+    ):
+        assert group.help

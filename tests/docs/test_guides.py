@@ -1,0 +1,60 @@
+"""What guides say of commands, settings and rules, tried with the commands themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.commanding import command
+from tests.docs.fences import ROOT, blocks_of
+
+GUIDES = ROOT / "docs" / "how-to"
+
+
+def exported(page: str, setting: str) -> str:
+    """Give the value that a page exports."""
+    for block in blocks_of(GUIDES / page):
+        for line in block.text.splitlines():
+            if line.startswith(f"export {setting}="):
+                return line.partition("=")[2].strip("'\"")
+    raise AssertionError(f"{page} does not export {setting}")
+
+
+async def test_a_private_network_is_let_through_by_the_setting_of_its_guide(tmp_path: Path) -> None:
+    """Without it, doctor says that the address is refused; a wide network leaves metadata addresses closed."""
+    database = f"sqlite:///{tmp_path / 'f.db'}"
+    await command("migrate", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
+    urls = ("--url", "https://10.20.1.1/hook", "--url", "http://100.100.100.200/")
+    closed = await command("doctor", *urls, "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
+    allowed = exported("reach-private-networks.md", "FLOWACTIONS_EGRESS_ALLOW")
+    settings = {"FLOWACTIONS_DATABASE_URL": database, "FLOWACTIONS_EGRESS_ALLOW": f"{allowed},100.64.0.0/10"}
+    opened = await command("doctor", *urls, "--json", cwd=tmp_path, **settings)
+    verdicts = [
+        [check["result"] for check in document["checks"] if check["name"] == "egress"]
+        for document in (closed.document, opened.document)
+    ]
+    assert verdicts == [["failed", "failed"], ["ok", "failed"]]
+
+
+async def test_a_test_of_the_proxys_guide_is_refused_here(tmp_path: Path) -> None:
+    """A literal address that no webhook may go to is refused before any proxy is asked, whoever resolves."""
+    proxy = exported("deliver-through-a-proxy.md", "FLOWACTIONS_EGRESS_PROXY")
+    for resolve in ("local", "proxy"):
+        settings = {"FLOWACTIONS_EGRESS_PROXY": proxy, "FLOWACTIONS_EGRESS_RESOLVE": resolve}
+        sent = await command("send-test", "http://127.0.0.1:8080/", cwd=tmp_path, **settings)
+        assert sent.code == 1
+        assert "not delivered" in sent.out
+        assert "proxy did not connect" not in sent.out
+        assert "password" not in sent.out + sent.err
+
+
+async def test_keys_are_rotated_as_their_guide_says(tmp_path: Path) -> None:
+    """keygen makes one, two of them are accepted, and reseal has nothing to do where no token is stored."""
+    database = f"sqlite:///{tmp_path / 'f.db'}"
+    await command("migrate", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
+    old, new = [(await command("keygen", cwd=tmp_path)).out.strip() for _ in range(2)]
+    keys = exported("rotate-encryption-keys.md", "FLOWACTIONS_ENCRYPTION_KEYS")
+    both = keys.replace("<new>", new).replace("<old>", old)
+    settings = {"FLOWACTIONS_DATABASE_URL": database, "FLOWACTIONS_ENCRYPTION_KEYS": both}
+    assert (await command("reseal", "--check", cwd=tmp_path, **settings)).code == 0
+    settings["FLOWACTIONS_ENCRYPTION_KEYS"] = new
+    assert (await command("reseal", "--check", cwd=tmp_path, **settings)).code == 0

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+from tests.docs.test_links import LINK, ROOT
+
+SAFETY_SECONDS = 300
+OPTIONS = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-c", "docs")
+
+
+def build(output: Path, root: Path = ROOT, repository: str = "") -> subprocess.CompletedProcess[str]:
+    """Build the site as its configuration says."""
+    environment = {**os.environ, "DOCS_REPOSITORY": repository}
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", *OPTIONS, "-d", f"{output}.doctrees", ".", str(output)],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SAFETY_SECONDS,
+        check=False,
+    )
+
+
+class _Page(HTMLParser):
+    """Reads what a page of the site leads to, and what can be led to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = {""}
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"href", "src"} and value:
+                self.links.append(value)
+            elif name == "id" and value:
+                self.ids.add(value)
+
+
+def not_built(site: Path) -> list[Path]:
+    """Give the Markdown files of the documentation that are no page of the site."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "CHANGELOG.md"]
+    assert len(pages) > 80
+    return [page for page in pages if not (site / page.relative_to(ROOT).with_suffix(".html")).exists()]
+
+
+def lost_links(site: Path) -> list[str]:
+    """List the links that lead nowhere: to pages, anchors, images and downloads, those of the theme among them."""
+    built = {path: _Page(path) for path in site.rglob("*.html") if path.parent.name != "_static"}
+    lost = []
+    for path, page in built.items():
+        for link in page.links:
+            if re.match(r"[a-z][a-z0-9+.-]*:", link):
+                continue
+            where, anchor = urldefrag(link)
+            target = (path.parent / unquote(where.partition("?")[0])).resolve() if where else path
+            if not target.exists():
+                lost.append(f"{path.relative_to(site)}: {link}")
+            elif anchor and target in built and unquote(anchor) not in built[target].ids:
+                lost.append(f"{path.relative_to(site)}: {link} has no such anchor")
+    return lost
+
+
+def fetched_from_elsewhere(site: Path) -> list[str]:
+    """List the fonts, scripts and styles of others that a reader's browser would ask for."""
+    text = "".join(path.read_text() for path in site.rglob("*.html"))
+    elements = re.findall(r"<(?:script|img|iframe|link)\b[^>]*>", text)
+    return [each for each in elements if re.search(r"(?:src|href)=\"(?:https?:)?//", each)]
+
+
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    """Built without a warning, it has every page; each link and anchor leads somewhere; nothing is fetched elsewhere.
+
+    One test, because the site takes most of its time: processes that share the tests would each build it.
+    """
+    site = tmp_path / "html"
+    done = build(site)
+    assert done.returncode == 0, done.stderr
+    assert not_built(site) == []
+    assert lost_links(site) == []
+    assert fetched_from_elsewhere(site) == []
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    """By following links of the Markdown, as on the repository's host."""
+    index = ROOT / "docs" / "index.md"
+    reached, waiting = {index}, [index]
+    while waiting:
+        page = waiting.pop()
+        for first, second in LINK.findall(page.read_text()):
+            target = (page.parent / unquote((first or second).partition("#")[0])).resolve()
+            if target.suffix == ".md" and target.exists() and target not in reached:
+                reached.add(target)
+                waiting.append(target)
+    assert [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page not in reached] == []
+
+
+def small_project(root: Path, text: str) -> None:
+    """Write a project with this configuration, and an index with a text."""
+    (root / "docs" / "site").mkdir(parents=True)
+    (root / "pyproject.toml").write_text('[project]\nname = "a"\nversion = "1"\n')
+    (root / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    (root / "docs" / "glossary.md").write_text("# Words\n")
+    (root / "docs" / "index.md").write_text(f"# A page\n\n## Part\n\n[words](glossary.md)\n\n{text}\n")
+
+
+def test_links_that_lead_nowhere_fail_the_build(tmp_path: Path) -> None:
+    """A missing page, anchor or image is a warning, and warnings are errors."""
+    lost = ["[a](nowhere-1.md)", "[a](glossary.md#nowhere-2)", "[a](#nowhere-3)", "![a](images/nowhere-4.png)"]
+    small_project(tmp_path, "\n\n".join(lost))
+    done = build(tmp_path / "html", tmp_path)
+    assert done.returncode == 1
+    assert sorted(set(re.findall(r"nowhere-\d", done.stderr))) == [
+        f"nowhere-{number}" for number in range(1, 5)
+    ]
+
+
+def test_a_link_to_a_folder_leads_to_the_repository(tmp_path: Path) -> None:
+    """Where DOCS_REPOSITORY says it is shown."""
+    small_project(tmp_path, "[the folder](site/)")
+    done = build(tmp_path / "html", tmp_path, "https://example.com/project/tree/main")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "html" / "docs" / "index.html").read_text()
+    assert 'href="https://example.com/project/tree/main/docs/site"' in page

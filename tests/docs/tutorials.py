@@ -1,0 +1,315 @@
+"""Follows a tutorial literally, in an empty folder: ``python -m tests.docs.tutorials litestar-host``.
+
+What a page's fenced blocks mean:
+
+- ``python app.py``, or any language with a file's name: the file is written, with exactly this text.
+- ``console``: each line after ``$`` is run, and has to end with success; the lines below it are what it writes.
+- ``console host``: the command goes on running in a terminal of its own, called ``host``, and writes these lines. A second
+  command in the same terminal comes after Ctrl+C; a block without a command is what the running one writes next.
+- ``text browser``: what a person does in a browser: ``open`` a URL, ``click`` a link or button, ``see`` a text.
+
+``…`` stands for the rest of a line, and alone on a line for any number of lines. Two things differ from a reader's
+machine: ports are replaced by free ones, and `pip install` installs what this environment has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from playwright.sync_api import Error, Page, sync_playwright
+
+from flowactions_conformance.serving import listen
+from tests.docs.fences import ROOT, Block, blocks_of
+from tests.docs.local_pip import install
+
+FOLDER: Final = ROOT / "docs" / "tutorials"
+NAMES: Final = ("litestar-host", "fastapi-host", "a-node-type-of-your-own")
+PORTS: Final = ("8000", "8081", "8420")
+WAIT_SECONDS: Final = 30.0
+STATED: Final = re.compile(r"(\d+)\s+lines\s+of\s+Python")
+
+
+class NotAsWritten(AssertionError):
+    """Following the page, something else came of it."""
+
+
+class Followed(NamedTuple):
+    """What a tutorial takes.
+
+    Attributes:
+        lines: of Python that are neither empty nor comments, of the files as they are in the end.
+        commands: that are typed.
+        seconds: that a script needs, which reads nothing.
+    """
+
+    lines: int
+    commands: int
+    seconds: float
+
+
+def stated_lines(name: str) -> int:
+    """Give the number of lines of Python that a page says it takes."""
+    found = STATED.search((FOLDER / f"{name}.md").read_text())
+    assert found is not None, f"{name}.md does not say how many lines of Python it takes"
+    return int(found[1])
+
+
+def follow(name: str, folder: Path) -> Followed:
+    """Follow a tutorial in an empty folder.
+
+    Raises:
+        NotAsWritten: a command fails, or does not write what the page shows.
+    """
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        reader = Reader(folder, stack)
+        for block in blocks_of(FOLDER / f"{name}.md"):
+            reader.do(block)
+    lines = sum(_lines(folder / path) for path in reader.written if path.endswith(".py"))
+    return Followed(lines, reader.commands, time.monotonic() - begun)
+
+
+def _lines(path: Path) -> int:
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return sum(1 for line in lines if line and not line.startswith("#"))
+
+
+class Reader:
+    """Who follows a page.
+
+    Args:
+        folder: where; files of the page are relative to it.
+        stack: ends what was started.
+
+    Attributes:
+        written: the names of the files that the page has had written.
+        commands: how many were typed.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.written: dict[str, None] = {}
+        self.commands = 0
+        self._folder = folder
+        self._stack = stack
+        self._ports = _free_ports()
+        self._terminals: dict[str, Terminal] = {}
+        self._page: Page | None = None
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PY", "FLOWACTIONS", "CHAT"))
+        }
+        self._environment = {**kept, "PYTHONUNBUFFERED": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+
+    def do(self, block: Block) -> None:
+        """Do what a block says."""
+        text = re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self._ports[found[1]], block.text)
+        word = block.words[0] if block.words else ""
+        try:
+            self._do(block.language, word, text)
+        except NotAsWritten as exc:
+            raise NotAsWritten(f"{block}: {exc}") from None
+
+    def _do(self, language: str, word: str, text: str) -> None:
+        if (language, word) == ("text", "browser"):
+            self._browse(text)
+        elif language == "console":
+            self._type(text, word)
+        elif word:
+            self._write(word, text)
+        elif language != "text":
+            raise NotAsWritten("nothing says what is done with this block")
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._folder / name
+        assert path.resolve().is_relative_to(self._folder.resolve())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        self.written[name] = None
+
+    def _type(self, text: str, terminal: str) -> None:
+        before, *entries = re.split(r"^\$ ", text, flags=re.MULTILINE)
+        if before:
+            if terminal not in self._terminals:
+                raise NotAsWritten(f"no command was typed in the terminal {terminal or 'of the reader'}")
+            self._terminals[terminal].expect(before)
+        for entry in entries:
+            command, expected = _split(entry)
+            self.commands += 1
+            if not terminal:
+                shown = self._run(command)
+                if re.fullmatch(_pattern(expected), shown) is None:
+                    raise NotAsWritten(f"$ {command}\nwrites\n{shown}\nand not\n{expected}")
+                continue
+            if terminal in self._terminals:
+                self._terminals[terminal].interrupt()
+            started = Terminal(command, self._folder, self._environment)
+            self._stack.callback(started.end)
+            self._terminals[terminal] = started
+            started.expect(expected)
+
+    def _run(self, command: str) -> str:
+        words = shlex.split(command)
+        if words[:3] == ["python3", "-m", "venv"]:
+            command = shlex.join([sys.executable, *words[1:], "--without-pip"])
+        elif words[:2] == [".venv/bin/pip", "install"]:
+            install(words[2:], self._folder, self._folder / ".venv")
+            return ""
+        done = subprocess.run(
+            ["bash", "-ec", command],  # noqa: S607  whichever the reader has
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise NotAsWritten(f"$ {command}\nends with {done.returncode}:\n{done.stdout}")
+        # What ends without a line break is followed by the prompt.
+        return done.stdout if done.stdout.endswith("\n") or not done.stdout else f"{done.stdout}\n"
+
+    def _browse(self, text: str) -> None:
+        if self._page is None:
+            self._page = self._stack.enter_context(_browser())
+        for line in text.splitlines():
+            try:
+                _act(self._page, *line.split(maxsplit=1))
+            except Error as exc:
+                raise NotAsWritten(f"{line}: {exc}; the page:\n{self._page.content()}") from exc
+
+
+def _act(page: Page, verb: str, what: str) -> None:
+    if verb == "open":
+        page.goto(what)
+    elif verb == "click":
+        page.get_by_text(what, exact=True).click()
+    elif verb == "see":
+        page.get_by_text(what).first.wait_for()
+    else:
+        raise NotAsWritten(f"nobody can {verb!r} in a browser")
+
+
+class Terminal:
+    """A command that goes on running, and what it writes.
+
+    Args:
+        command: as it is typed.
+        folder: the working directory.
+        environment: its variables.
+    """
+
+    def __init__(self, command: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._seen = 0
+        self._file = tempfile.NamedTemporaryFile()  # noqa: SIM115  closed by `end`
+        self._process = subprocess.Popen(
+            shlex.split(command),
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._file,
+            stderr=subprocess.STDOUT,
+        )
+
+    def expect(self, lines: str) -> None:
+        """Wait until it has written these lines, behind those that were expected before."""
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until:
+            text = Path(self._file.name).read_text(errors="replace")
+            found = re.compile(_pattern(lines), re.MULTILINE).search(text, self._seen)
+            if found is not None:
+                self._seen = found.end()
+                return
+            if self._process.poll() is not None:
+                raise NotAsWritten(f"{self._command} ended with {self._process.returncode}:\n{text}")
+            time.sleep(0.02)
+        raise NotAsWritten(f"{self._command} has not written\n{lines}\nbut\n{text[self._seen :]}")
+
+    def interrupt(self) -> None:
+        """Press Ctrl+C, and wait for the end."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(WAIT_SECONDS)
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._file.close()
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Tell a command, over several lines if they end with a backslash, from what it writes."""
+    lines = entry.splitlines(keepends=True)
+    count = next(number for number, line in enumerate(lines, 1) if not line.endswith("\\\n"))
+    return "".join(lines[:count]).strip(), "".join(lines[count:])
+
+
+def _pattern(lines: str) -> str:
+    parts = []
+    for line in lines.splitlines():
+        if line == "…":
+            parts.append(r"(?:.*\n)*?")
+        else:
+            parts.append(re.escape(line.rstrip()).replace("…", ".*") + r"[ ]*\n")
+    return "".join(parts)
+
+
+def _free_ports() -> dict[str, str]:
+    """Find a free port for each of the page's; all are held until all are known."""
+    listeners = [listen(0) for _ in PORTS]
+    try:
+        return {port: str(each.getsockname()[1]) for port, each in zip(PORTS, listeners, strict=True)}
+    finally:
+        for each in listeners:
+            each.close()
+
+
+def chromium() -> str | None:
+    """Find the browser of this machine."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@contextmanager
+def _browser() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.set_default_timeout(WAIT_SECONDS * 1000)
+        yield page
+        browser.close()
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.docs.tutorials", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("name", nargs="*", choices=[[], *NAMES], help="of the page (default: all)")
+    for name in parser.parse_args().name or NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            took = follow(name, Path(folder))
+        sys.stdout.write(
+            f"{name}: {took.lines} lines of Python, {took.commands} commands, {took.seconds:.1f} s\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, func, select, update
+
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage import schema
+from tests.commanding import ROOT, Ended, command
+from tests.queueing import Queue
+from tests.recorder import Recorder, recorder, status
+from tests.waiting import SAFETY_SECONDS, until
+
+HOST = """
+import os
+from tests.support import SmallHost
+
+def make():
+    return SmallHost(os.environ)
+"""
+
+
+class Site:
+    """A database with dead deliveries, and the commands on it.
+
+    Attributes:
+        queue: the queue.
+        receiver: where the deliveries go.
+    """
+
+    def __init__(self, queue: Queue, receiver: Recorder, cwd: Path, url: str) -> None:
+        self.queue = queue
+        self.receiver = receiver
+        self.cwd = cwd
+        self.settings = {
+            "FLOWACTIONS_DATABASE_URL": url,
+            "FLOWACTIONS_ENVIRONMENT": "development",
+            "FLOWACTIONS_DELIVERY": "continuous",
+            "FLOWACTIONS_HOST_WORKER": "off",
+        }
+
+    async def run(self, *arguments: str) -> Ended:
+        return await command(*arguments, cwd=self.cwd, **self.settings)
+
+    async def put_dead(self, count: int, **changes: str) -> list[str]:
+        ids = []
+        url = self.receiver.url
+        key = url.removesuffix("/hook")
+        for _ in range(count):
+            now = self.queue.database.clock()
+            ids.append(await self.queue.put(id=new_id(now), url=url, destination=key, **changes))
+        died = {"status": "dead", "attempts": 4, "last_error": "it answered 500", "error_class": "http_5xx"}
+        async with self.queue.database.write() as connection:
+            await connection.execute(
+                update(schema.outbox)
+                .where(schema.outbox.c.id.in_(ids))
+                .values(**died, finished_at=schema.outbox.c.created_at)
+            )
+        return ids
+
+    async def states(self) -> dict[str, int]:
+        query = select(schema.outbox.c.status, func.count()).group_by(schema.outbox.c.status)
+        async with self.queue.database.read() as connection:
+            return {row[0]: row[1] for row in await connection.execute(query)}
+
+    async def actions(self) -> Sequence[Row[Any]]:
+        async with self.queue.database.read() as connection:
+            return (await connection.execute(select(schema.actions))).all()
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run a worker; killed at the end if it still runs."""
+        async with self.started("worker", "--host", "clihosts:make") as process:
+            yield process
+
+    @asynccontextmanager
+    async def started(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        (self.cwd / "clihosts.py").write_text(HOST)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "flowactions_plugin.cli", *arguments),
+            cwd=self.cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self.settings},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def site(queue: Queue, database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    """A database without rows, and a receiver."""
+    async with recorder() as receiver:
+        yield Site(queue, receiver, tmp_path, database_url)
+
+
+async def test_a_replay_is_carried_out_by_workers_and_survives_its_command(site: Site) -> None:
+    """Killed in the middle, the command takes nothing with it; it is followed by another one until it has ended."""
+    await site.put_dead(24)
+    await site.put_dead(3, agent_id="b")
+    async with site.worker():
+        replay = (
+            "outbox",
+            "replay",
+            "--agent",
+            "a",
+            "--yes",
+            "--rate",
+            "4",
+            "--canary",
+            "1",
+            "--undo-seconds",
+            "0",
+        )
+        async with site.started(*replay) as process:
+            await until(lambda: len(site.receiver.requests) >= 2)
+            process.kill()
+            await process.wait()
+        (action,) = await site.actions()
+        assert (action.state, action.counted) == ("running", 24)
+        followed = await site.run("outbox", "replay", "--follow", action.id, "--json")
+        assert (followed.code, followed.document["action"]["state"]) == (0, "done")
+        assert "24 of 24" in followed.err
+        await until(lambda: len(site.receiver.requests) >= 24)
+        async with asyncio.timeout(SAFETY_SECONDS):
+            while (await site.states()).get("delivered") != 24:  # noqa: ASYNC110  of another process
+                await asyncio.sleep(0.1)
+    assert await site.states() == {"delivered": 24, "dead": 3}
+    assert len(site.receiver.requests) == 24
+
+
+async def test_a_canary_that_fails_stops_the_replay(site: Site) -> None:
+    """One is tried; the others stay dead, and the exit status says so."""
+    await site.put_dead(30)
+    site.receiver.answer = lambda _: status(500)
+    async with site.worker():
+        ended = await site.run(
+            *("outbox", "replay", "--all", "--canary", "1", "--yes", "--undo-seconds", "0", "--json")
+        )
+    assert ended.code == 1
+    assert ended.document["action"]["state"] == "stopped"
+    assert ended.document["action"]["stateReason"]
+    assert ended.document["action"]["done"] == 1
+    assert "stopped: " in ended.err
+
+
+async def test_a_change_can_be_undone_before_it_starts(site: Site) -> None:
+    """Nothing has left; an action that has ended cannot be undone."""
+    await site.put_dead(5)
+    begun = await site.run("outbox", "delete", "--all", "--yes", "--detach", "--json", "--undo-seconds", "600")
+    assert begun.code == 0
+    action = begun.document["action"]["id"]
+    assert f"flowactions outbox undo {action}" in begun.err
+    undone = await site.run("outbox", "undo", action, "--json")
+    assert (undone.code, undone.document["action"]["state"]) == (0, "undone")
+    assert await site.states() == {"dead": 5}
+    assert (await site.run("outbox", "undo", "nonsense")).code == 1
+    stopped = await site.run("outbox", "stop", action)
+    assert stopped.code == 0
+
+
+async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
+    """Ctrl+C ends the command with 130, and not the action."""
+    await site.put_dead(1)
+    async with site.started("outbox", "retry", "--all", "--yes", "--undo-seconds", "600") as process:
+        assert process.stderr is not None
+        said = b""
+        async with asyncio.timeout(SAFETY_SECONDS):
+            while b"waiting" not in said:
+                said += await process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            said += await process.stderr.read()
+            assert await process.wait() == 130
+    shown = said.decode()
+    assert "no worker is alive" in shown
+    assert "the action goes on; to follow it: flowactions outbox replay --follow " in shown
+    assert "to undo it: flowactions outbox undo " in shown
+    assert "Traceback" not in shown
+    (action,) = (await site.run("outbox", "actions", "--json")).document["data"]
+    assert action["state"] == "waiting"
+
+
+async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
+    """A dry run, a number that differs and a question that nobody can answer change nothing."""
+    ids = await site.put_dead(4)
+    dry = await site.run("outbox", "replay", "--status", "dead", "--dry-run")
+    assert dry.code == 2  # that they are dead is understood
+    dry = await site.run("outbox", "replay", "--error", "http_5xx", "--rate", "2", "--dry-run", "--json")
+    assert (dry.code, dry.document["preview"]["count"], dry.document["action"]) == (0, 4, None)
+    assert [each["number"] for each in dry.document["preview"]["destinations"]] == [4]
+    assert dry.document["preview"]["secondsToDrain"] == 2
+    for arguments, code, told in (
+        (("retry", "--all", "--yes", "--expect", "3"), 1, "there are 4, and not 3: nothing was done"),
+        (("retry", "--all"), 2, "Nobody can be asked here: add --yes"),
+        (("retry",), 2, "which ones?"),
+        (("retry", "--all", "--agent", "a", "--yes"), 2, "--all is for no filter at all"),
+        (("retry", ids[0], "--agent", "a"), 2, "give ids, or a filter, and not both"),
+        (("retry", "nonsense"), 2, "one of the ids is none"),
+        (("replay", "--from", "yesterday", "--yes"), 2, "--from: must be a date and time"),
+        (("delete", ids[0]), 2, "Nobody can be asked here"),
+    ):
+        ended = await site.run("outbox", *arguments)
+        assert ended.code == code, arguments
+        assert told in ended.err
+        assert ended.err.count("\n") == 1
+    assert await site.states() == {"dead": 4}
+    none = await site.run("outbox", "cancel", "--all", "--yes", "--json")
+    assert (none.code, none.document["preview"]["count"]) == (0, 0)
+
+
+async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
+    """Each says whether it was changed; the audit says who did it and why."""
+    first, second, third = await site.put_dead(3)
+    retried = await site.run("outbox", "retry", first, "--reason", "mended", "--json")
+    assert (retried.code, retried.document["deliveries"]) == (0, [{"id": first, "changed": True}])
+    again = await site.run("outbox", "retry", first, second)
+    assert again.code == 1
+    assert f"{first}: there is none, or it is not in a state for it" in again.err
+    assert "1 of 2 due now" in again.out
+    cancelled = await site.run("outbox", "cancel", first)
+    assert cancelled.code == 0
+    deleted = await site.run("outbox", "delete", third, "--yes")
+    assert deleted.code == 0
+    assert await site.states() == {"pending": 1, "dead": 1}
+    shown = await site.run("outbox", "show", first, "--json")
+    assert [each["action"] for each in shown.document["audit"]] == ["cancel", "retry"]
+    assert shown.document["audit"][1]["reason"] == "mended"
+    assert shown.document["audit"][1]["actorRole"] == "command"
+    assert (await site.run("outbox", "show", third)).code == 1

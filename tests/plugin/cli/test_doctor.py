@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, select, text, update
+
+from flowactions_plugin.cli.checks import Checks
+from flowactions_plugin.cli.diagnosis import _clock, _writing
+from flowactions_plugin.cli.places import Place
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.operate.statistics import BUCKET_MS
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage import schema
+from flowactions_plugin.storage.database import Database
+from tests.chatting import ChatHost, chat_host
+from tests.commanding import Ended, command
+from tests.outages import Outage
+from tests.queueing import Queue
+from tests.waiting import until
+
+KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+OTHER_KEY = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+
+
+def results(ended: Ended) -> dict[str, str]:
+    """Give the worst result of each check."""
+    order = ("skipped", "ok", "warning", "failed")
+    found: dict[str, str] = {}
+    for check in ended.document["checks"]:
+        before = found.get(check["name"], "skipped")
+        found[check["name"]] = max(before, check["result"], key=order.index)
+    return found
+
+
+def settings_of(run: ChatHost, **changes: str) -> Mapping[str, str]:
+    return {**run.host.settings, **changes}
+
+
+async def test_chat_tokens_and_keys_are_tried(database_url: str, tmp_path: Path) -> None:
+    """By the provider's auth-test, and nothing is recorded; a key that is missing is told by organization."""
+    async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY) as run:
+        await run.connect()
+        well = await command("doctor", "--json", cwd=tmp_path, **settings_of(run))
+        assert results(well)["chat"] == results(well)["keys"] == results(well)["migrations"] == "ok"
+        assert well.code == 0, well.out
+        rotated = settings_of(run, FLOWACTIONS_ENCRYPTION_KEYS=f"{OTHER_KEY},{KEY}")
+        assert results(await command("doctor", "--json", cwd=tmp_path, **rotated))["keys"] == "warning"
+        lost = await command(
+            "doctor", "--json", cwd=tmp_path, **settings_of(run, FLOWACTIONS_ENCRYPTION_KEYS=OTHER_KEY)
+        )
+        assert (lost.code, results(lost)["keys"]) == (1, "failed")
+        assert "acme" in lost.out
+        for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
+            token.dead = "token_revoked"
+        revoked = await command("doctor", cwd=tmp_path, **settings_of(run))
+        assert revoked.code == 1
+        assert "failed   chat         organization acme: token_revoked" in revoked.out
+        assert "Reconnect the chat workspace." in revoked.out
+        assert (await run.card())["status"] == "active"
+        for ended in (well, lost, revoked):
+            assert "xoxb" not in ended.out + ended.err
+            assert KEY not in ended.out + ended.err
+
+
+async def test_a_purge_takes_the_chat_connection_and_revokes_its_token(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Counted first; of this organization alone."""
+    async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY) as run:
+        await run.connect()
+        run.sign_in("globex")
+        await run.connect(workspace="T0GLOBEX")
+        purge = ("purge", "--organization", "acme", "--json")
+        counted = await command(*purge, "--dry-run", cwd=tmp_path, **settings_of(run))
+        assert counted.document["counts"]["chatConnection"] == 1
+        assert counted.document["tokenRevoked"] is None
+        unasked = await command(*purge, cwd=tmp_path, **settings_of(run))
+        assert (unasked.code, unasked.err.count("\n")) == (2, 1)
+        done = await command(*purge, "--yes", cwd=tmp_path, **settings_of(run))
+        assert (done.code, done.document["tokenRevoked"]) == (0, True)
+        assert all(token.dead for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]))
+        assert not any(token.dead for token in run.provider.state.tokens_of(run.provider.state.workspaces[1]))
+        assert (await run.card())["status"] == "active"  # of globex
+        run.sign_in("acme")
+        assert await run.card() is None
+
+
+async def test_rows_that_nobody_claims_are_a_status_of_their_own(
+    queue: Queue, database_url: str, tmp_path: Path
+) -> None:
+    """The verdict is the exit status; what is idle is well."""
+    settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}
+    idle = await command("doctor", "--json", cwd=tmp_path, **settings)
+    assert (idle.code, idle.document["verdict"]) == (0, "idle")
+    row_id = await queue.put(id=new_id(queue.database.clock()))
+    ago = schema.outbox.c.next_attempt_at - 60_000
+    async with queue.database.write() as connection:
+        await connection.execute(
+            update(schema.outbox).where(schema.outbox.c.id == row_id).values(next_attempt_at=ago)
+        )
+    stalled = await command("doctor", "--json", cwd=tmp_path, **settings)
+    assert (stalled.code, stalled.document["verdict"], stalled.document["exitStatus"]) == (4, "stalled", 4)
+    assert results(stalled)["deliveries"] == "failed"
+    assert results(stalled)["workers"] == "warning"
+
+
+async def test_workers_that_were_killed_are_told(queue: Queue, database_url: str, tmp_path: Path) -> None:
+    """A worker that was not seen for a minute and did not stop; one of yesterday, or stopped in order, is no news."""
+    settings = {"FLOWACTIONS_DATABASE_URL": database_url}
+    now = int(await queue.database.time() * 1000)
+    for pid, seen_ago, stopped in ((1, 0, None), (2, 60_000, None), (3, 60_000, 1), (4, 2 * 3_600_000, None)):
+        async with queue.database.write() as connection:
+            await connection.execute(
+                insert(schema.workers).values(
+                    id=new_id(queue.database.clock()),
+                    name=f"w{pid}",
+                    version="1",
+                    host_name="h",
+                    pid=pid,
+                    mode="continuous",
+                    slots=1,
+                    in_flight=0,
+                    started_at=now - seen_ago,
+                    last_seen_at=now - seen_ago,
+                    stopped_at=stopped,
+                )
+            )
+    ended = await command("doctor", "--json", cwd=tmp_path, **settings)
+    assert (ended.code, results(ended)["workers"]) == (0, "warning")
+    (said,) = [check["message"] for check in ended.document["checks"] if check["name"] == "workers"]
+    assert said.startswith("1 alive, 0 in flight; 1 of the last hour ended without being stopped")
+
+
+async def test_a_destination_that_only_fails_is_told(queue: Queue, database_url: str, tmp_path: Path) -> None:
+    """Twenty failures in a row of the last hour, whatever else arrives; nineteen are no news yet."""
+    now = int(await queue.database.time() * 1000)
+    for name, failures in (("http://a:1", 20), ("http://b:1", 19)):
+        async with queue.database.write() as connection:
+            await connection.execute(
+                insert(schema.statistics).values(
+                    bucket=now - now % BUCKET_MS,
+                    organization_id="acme",
+                    destination=name,
+                    delivered=0,
+                    failed=failures,
+                    dead=0,
+                    duration_ms=1,
+                )
+            )
+            await connection.execute(
+                insert(schema.destinations).values(
+                    organization_id="acme",
+                    destination=name,
+                    last_failure_at=now,
+                    failing_since=now - 1000,
+                    failures_in_row=failures,
+                    last_error="http_5xx",
+                    updated_at=now,
+                )
+            )
+    ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
+    (check,) = [check for check in ended.document["checks"] if check["name"] == "destination"]
+    assert (ended.code, check["result"]) == (0, "warning")
+    assert check["message"].startswith("http://a:1 of organization acme has failed 20 times in a row since ")
+    assert "outbox list --destination http://a:1" in check["advice"]
+
+
+async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_path: Path) -> None:
+    """It may still answer: a full disk and a read-only server can be read. Nothing is left of what was written."""
+    settings = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url})
+    engine = outage.engine()
+    async with Database(settings.database_url, None if engine is None else lambda: engine) as database:
+        place, checks = Place(None, settings, database), Checks()
+        async with outage.lasting():
+            await _writing(checks, place)
+
+        async def can_write() -> bool:
+            # A connection that was cut may still be in the pool.
+            again = Checks()
+            await _writing(again, place)
+            return again.found[0].result == "ok"
+
+        await until(can_write)
+        async with database.read() as connection:
+            assert await connection.scalar(select(func.count()).select_from(schema.workers)) == 0
+    if engine is not None:
+        await engine.dispose()
+    assert [check.result for check in checks.found] == ["failed"]
+    assert checks.found[0].message.startswith("the database failed: ")
+
+
+async def test_doctor_and_other_commands_make_no_database(tmp_path: Path) -> None:
+    """A wrong directory is told, and no empty file is left there."""
+    ended = await command("doctor", "--json", cwd=tmp_path)
+    assert (ended.code, results(ended)["database"]) == (1, "failed")
+    for arguments in (("outbox", "list"), ("workers",), ("purge", "--organization", "a", "--yes")):
+        ended = await command(*arguments, cwd=tmp_path)
+        assert ended.code == 2
+        assert ended.err.startswith("flowactions: there is no database ")
+        assert ended.err.count("\n") == 1
+    assert not list(tmp_path.glob("*.db"))
+
+
+async def test_tables_of_another_release_are_told(queue: Queue, database_url: str, tmp_path: Path) -> None:
+    """Older ones are not upgraded by looking at them; newer ones have an exit status of their own."""
+    settings = {"FLOWACTIONS_DATABASE_URL": database_url}
+    for revision, code, told in (
+        ("0003", 1, "run 'flowactions migrate'"),
+        ("9999", 3, "newer than this release's"),
+    ):
+        await queue.run(f"UPDATE flowactions_version SET version_num = '{revision}'")  # noqa: S608  one of two
+        ended = await command("outbox", "stats", cwd=tmp_path, **settings)
+        assert ended.code == code
+        assert told in ended.err
+        doctor = await command("doctor", "--json", cwd=tmp_path, **settings)
+        assert (doctor.code, results(doctor)["migrations"], doctor.document["verdict"]) == (1, "failed", None)
+        async with queue.database.read() as connection:
+            assert await connection.scalar(text("SELECT version_num FROM flowactions_version")) == revision
+
+
+async def test_what_would_happen_to_a_url(tmp_path: Path) -> None:
+    """And why; nothing is connected to."""
+    urls = ("http://169.254.169.254/", "http://127.0.0.1/x", "ftp://x/", "http://8.8.8.8/")
+    given = [word for url in urls for word in ("--url", url)]
+    ended = await command("doctor", "--json", *given, cwd=tmp_path)
+    said = [check["message"] for check in ended.document["checks"] if check["name"] == "egress"]
+    assert "link-local and metadata" in said[0]
+    assert "FLOWACTIONS_ENVIRONMENT=development" in said[1]
+    assert "must start with http" in said[2]
+    assert "would be sent to directly" in said[3]
+
+
+async def test_wrong_settings_are_told(tmp_path: Path) -> None:
+    """All of them, and no value."""
+    ended = await command(
+        "doctor",
+        "--json",
+        cwd=tmp_path,
+        FLOWACTIONS_DATABASE_URL="postgresql://h:s3cret/x",
+        FLOWACTIONS_TYPO="s3cret",
+    )
+    assert (ended.code, results(ended)) == (1, {"settings": "failed"})
+    assert "FLOWACTIONS_TYPO does not exist" in ended.out
+    assert "s3cret" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("ahead", "result"),
+    [(0, "ok"), (-3, "ok"), (60, "warning"), (-60, "warning"), (600, "failed"), (-600, "failed")],
+)
+async def test_a_clock_that_differs_from_the_database_s_is_told(
+    postgres_url: str, ahead: float, result: str
+) -> None:
+    """Receivers refuse signatures of five minutes away."""
+    settings = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url})
+
+    def clock() -> float:
+        return time.time() + ahead
+
+    async with Database(settings.database_url, clock=clock) as database:
+        checks = Checks()
+        await _clock(checks, Place(None, settings, database))
+    (check,) = checks.found
+    assert check.result == result
+    if result != "ok":
+        assert ("ahead of" if ahead > 0 else "behind") in check.message

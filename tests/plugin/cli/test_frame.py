@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from flowactions_plugin.cli import main
+from flowactions_plugin.cli.commands import flowactions
+from flowactions_plugin.cli.frame import call, command, run
+from flowactions_plugin.settings import read_settings
+from tests.commanding import ROOT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "Missing command."),
+        (["no-such"], "No such command 'no-such'."),
+        (["outbox"], "Missing command."),
+        (["worker"], "Missing option '--host'."),
+        (["migrate", "--chekc"], "Did you mean"),
+        (["outbox", "list", "--limit", "many"], "'many' is not a valid integer"),
+        (["outbox", "list", "--limit", "\x1b[31m"], r"'\x1b[31m' is not"),
+        (["destinations", "pause", "\ud800"], "It must be valid UTF-8."),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+    ],
+)
+def test_a_mistake_is_one_line_that_leads_to_help(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the command whose help says more, and the exit status is 2."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("flowactions: ")
+    assert err.endswith("--help'.\n")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_an_unexpected_error_shows_no_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may hold a secret: type and place are shown."""
+
+    async def work() -> int:
+        raise RuntimeError("s3cret")
+
+    @command("broken")
+    def broken() -> int:
+        """Fail."""
+        return run(work)
+
+    group = click.Group("flowactions", commands=[broken])
+    assert call(group, ["broken"]) == 1
+    _, err = capsys.readouterr()
+    assert err.startswith("flowactions: failed unexpectedly: RuntimeError in ")
+    assert "s3cret" not in err
+    assert err.count("\n") == 1
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    """As with ``flowactions … | head``: no traceback."""
+    code = "import sys\nfrom flowactions_plugin.cli import main\nsys.exit(main(['completion', 'bash']))"
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, cwd=ROOT, check=False, text=True
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_made_key_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is another one."""
+    keys = set()
+    for _ in range(3):
+        assert main(["keygen"]) == 0
+        keys.add(capsys.readouterr().out.strip())
+    assert len(keys) == 3
+    assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": ",".join(keys)}).encryption_keys) == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of bash and zsh is accepted by the shell, where it is there."""
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert "_FLOWACTIONS_COMPLETE" in out
+    assert "flowactions" in out
+
+
+def test_the_script_for_bash_completes(tmp_path: Path) -> None:
+    """What bash asks with it, the program answers."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    script = (
+        f'PATH={Path(sys.executable).parent}:$PATH; eval "$(flowactions completion bash)"; '
+        'COMP_WORDS=(flowactions out); COMP_CWORD=1; _flowactions_completion flowactions; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == ["outbox"]
+
+
+def test_every_command_is_reached() -> None:
+    """The tree has the commands that operators are promised."""
+    assert {"worker", "migrate", "reseal", "doctor", "outbox", "destinations", "workers", "purge"} <= {
+        *flowactions.commands
+    }

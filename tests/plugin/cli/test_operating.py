@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from sqlalchemy import BigInteger, Float, Integer, LargeBinary, Table, insert, update
+
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage import schema
+from tests.commanding import Ended, command
+from tests.docs.commands import commands, document_of, fields
+from tests.plugin.cli.test_output import HOSTILE, assert_safe
+from tests.queueing import Queue
+
+Run: TypeAlias = Callable[..., Coroutine[Any, Any, Ended]]
+
+NASTY = "".join(text for name, text in HOSTILE.items() if name not in {"nul", "surrogate"})
+NAMED = dict(commands())
+SMALL = "\x1b[31m\u202e\n"
+"""For columns of a few characters."""
+
+
+@pytest.fixture
+def run(database_url: str, tmp_path: Path, queue: Queue) -> Run:
+    """Run a command on the database."""
+
+    async def run(*arguments: str, **settings: str) -> Ended:
+        return await command(*arguments, cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url, **settings)
+
+    return run
+
+
+async def fill(queue: Queue, table: Table, **values: Any) -> None:
+    """Write a row whose texts are all hostile, as far as their columns hold them."""
+    row: dict[str, Any] = {}
+    for column in table.c:
+        if isinstance(column.type, Integer | BigInteger | Float):
+            row[column.name] = 1
+        elif isinstance(column.type, LargeBinary):
+            row[column.name] = NASTY.encode()
+        else:
+            length = getattr(column.type, "length", None)
+            row[column.name] = NASTY if length is None else SMALL[:length]
+    async with queue.database.write() as connection:
+        await connection.execute(insert(table).values({**row, **values}))
+
+
+async def a_dead_one(queue: Queue, **changes: Any) -> str:
+    """Write a dead delivery."""
+    now = queue.database.clock()
+    row_id = await queue.put(id=new_id(now), **changes)
+    died = {
+        "status": "dead",
+        "attempts": 4,
+        "last_error": NASTY,
+        "error_class": "http_5xx",
+        "finished_at": int(now * 1000) - 1,
+    }
+    async with queue.database.write() as connection:
+        await connection.execute(update(schema.outbox).where(schema.outbox.c.id == row_id).values(died))
+    return row_id
+
+
+@pytest.fixture
+async def hostile(queue: Queue) -> str:
+    """The id of a delivery that holds hostile text wherever it can, as all other tables do."""
+    row_id = await a_dead_one(
+        queue,
+        organization_id=NASTY,
+        agent_id=NASTY,
+        event_id=SMALL,
+        event_type=SMALL,
+        url=f"http://h/{NASTY}",
+        destination=f"http://h{NASTY}",
+        method=f"P{SMALL}",
+        headers=((NASTY, NASTY), ("x-empty", "")),
+        body=NASTY.encode() + b"\xff\0",
+    )
+    now = int(queue.database.clock() * 1000)
+    bucket = now - now % 300_000
+    action = new_id(queue.database.clock())
+    await fill(queue, schema.attempts, delivery_id=row_id, number=1)
+    await fill(queue, schema.workers, last_seen_at=now, stopped_at=None)
+    await fill(queue, schema.pauses, organization_id=NASTY, destination=f"http://h{NASTY}")
+    await fill(
+        queue, schema.destinations, organization_id=NASTY, destination=f"http://h{NASTY}", updated_at=now
+    )
+    await fill(queue, schema.statistics, bucket=bucket, organization_id=NASTY, destination=f"http://h{NASTY}")
+    await fill(
+        queue,
+        schema.actions,
+        id=action,
+        kind="retry",
+        organization_id=NASTY,
+        filter="{}",
+        actor_role="command",
+        state="done",
+        created_at=now,
+        held_by=None,
+        stage=None,
+        position=None,
+    )
+    await fill(
+        queue,
+        schema.audit,
+        id=new_id(queue.database.clock()),
+        delivery_id=row_id,
+        action_id=action,
+        filter="{}",
+        actor_role="command",
+        at=now,
+    )
+    async with queue.database.write() as connection:
+        await connection.execute(
+            update(schema.outbox).where(schema.outbox.c.id == row_id).values(action_id=action, trace=SMALL)
+        )
+    return row_id
+
+
+def undocumented(arguments: Sequence[str], document: Any) -> set[str]:
+    """Give the fields of a document that the reference page does not name; what other pages describe is left out."""
+    names = [name for name in NAMED if f"flowactions {' '.join(arguments)} ".startswith(f"{name} ")]
+    kind = document_of(NAMED[max(names, key=len)])
+    assert kind is not None
+    known = {path.replace("[]", "") for path, _ in fields(kind)}
+    parents = {path.rpartition(".")[0] for path in known}
+    return {path for path in paths(document) if path.rpartition(".")[0] in parents} - known
+
+
+def paths(value: Any, prefix: str = "") -> Iterator[str]:
+    """Give the path of every field in a document."""
+    if isinstance(value, list):
+        for each in value:
+            yield from paths(each, prefix)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield f"{prefix}{name}"
+            yield from paths(each, f"{prefix}{name}.")
+
+
+READING = (
+    ("outbox", "list"),
+    ("outbox", "show", "{id}"),
+    ("outbox", "show", "{id}", "--curl"),
+    ("outbox", "stats"),
+    ("outbox", "actions"),
+    ("outbox", "replay", "--all", "--dry-run"),
+    ("destinations", "list"),
+    ("workers",),
+    ("purge", "--organization", NASTY, "--dry-run"),
+    ("doctor", "--url", f"http://h/{NASTY}"),
+)
+CHANGING = (
+    ("outbox", "retry", "{id}", "--reason", NASTY),
+    ("outbox", "delete", "--organization", NASTY, "--all", "--yes", "--detach", "--reason", NASTY),
+    ("outbox", "delete", "--organization", NASTY, "--yes", "--detach", "--reason", NASTY),
+    ("destinations", "pause", "http://h/", "--organization", NASTY, "--reason", NASTY),
+    ("destinations", "resume", f"http://h/{NASTY}"),
+    ("purge", "--organization", NASTY, "--yes"),
+)
+"""What is run one after the other."""
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+async def test_what_is_stored_reaches_no_terminal_raw(run: Run, hostile: str, as_json: bool) -> None:
+    """Text of strangers, in whatever column: colours, links, the clipboard, directions and lines."""
+
+    async def safe(arguments: tuple[str, ...]) -> None:
+        given = [each.replace("{id}", hostile) for each in arguments]
+        ended = await run(*given, *(["--json"] if as_json else []))
+        assert_safe(ended.out + ended.err)
+        assert ended.code in {0, 1, 2, 4, 5}
+        assert "unexpectedly" not in ended.out + ended.err
+        if as_json and ended.code != 2:
+            assert ended.out.isascii()
+            assert ended.document
+            assert undocumented(given, ended.document) == set()
+        elif arguments[:2] in {("outbox", "list"), ("outbox", "show")}:
+            assert "52;c;ZXZpbA==" in ended.out
+
+    await asyncio.gather(*map(safe, READING))
+    for arguments in CHANGING:
+        await safe(arguments)

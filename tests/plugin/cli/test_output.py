@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from flowactions_plugin.cli.documents import Key
+from flowactions_plugin.cli.moments import duration, moment
+from flowactions_plugin.cli.output import block, json_ready, line, quoted, status, table, write_json
+
+HOSTILE = {
+    "colour": "\x1b[31mred\x1b[0m",
+    "hyperlink": "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\",
+    "clipboard": "\x1b]52;c;ZXZpbA==\x07",
+    "title": "\x9d0;owned\x9c",
+    "bidi": "user\u202egnp.exe",
+    "isolate": "\u2066a\u2069",
+    "nul": "a\0b",
+    "newline": "a\nflowactions: all is well",
+    "separator": "a\u2028b\u0085c",
+    "return": "good\rbad",
+    "surrogate": "\ud800",
+    "paste": "\x1b[201~rm -rf ~\n",
+    "markup": "[bold]loud[/bold] [link=https://evil.example]x[/link] :skull:",
+}
+
+
+def assert_safe(shown: str) -> None:
+    """Nothing in it can reach a terminal as more than text in lines."""
+    assert all(character.isprintable() or character == "\n" for character in shown), repr(shown)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_reaches_a_terminal_raw(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever writes it: one text stays one line, and shows its control characters as escapes."""
+    text = HOSTILE[name]
+    line(text)
+    status(text)
+    table(("column", "other"), [(text, 1), ("a", None)])
+    out, err = capsys.readouterr()
+    assert_safe(out + err)
+    assert err.count("\n") == 1
+    assert out.count("\n") == 4
+    block(text)
+    out, _ = capsys.readouterr()
+    assert_safe(out)
+    assert all(each.startswith("    ") for each in out.splitlines())
+    write_json(Key(kind="signing", key=text))
+    out, _ = capsys.readouterr()
+    assert out.isascii()
+    assert_safe(out)
+    assert json.loads(out)["key"] == text
+
+
+def test_a_table_interprets_no_markup_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no terminal, scripts read it."""
+    table(("a", "b"), [(HOSTILE["markup"], "x" * 500)])
+    out, _ = capsys.readouterr()
+    assert HOSTILE["markup"] in out
+    assert "x" * 500 in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("name", sorted({*HOSTILE} - {"nul", "surrogate"}))
+def test_a_quoted_word_is_one_word_of_a_shell(name: str, shell: str) -> None:
+    """And it is printable, so that pasting it does nothing but insert it."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    text = HOSTILE[name]
+    word = quoted(f"'{text}\\ $HOME `id` \"")
+    assert word.isprintable()
+    given = subprocess.run([shell, "-c", f"printf %s {word}"], capture_output=True, check=True).stdout
+    assert given.decode() == f"'{text}\\ $HOME `id` \""
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (2**53 - 1, 2**53 - 1),
+        (2**53, str(2**53)),
+        (-(2**53), str(-(2**53))),
+        ([{"a": 2**64}], [{"a": str(2**64)}]),
+        (True, True),
+        (1.5, 1.5),
+    ],
+)
+def test_integers_that_programs_read_differently_are_text(value: object, written: object) -> None:
+    """RFC 7493 §2.2."""
+    assert json_ready(value) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (59.6, "1 min"), (61, "1 min 1 s"), (3600, "1 h"), (7265, "2 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_a_duration_has_two_units(seconds: float, shown: str) -> None:
+    """The two largest."""
+    assert duration(seconds) == shown
+
+
+def test_a_time_is_utc() -> None:
+    """Also one that is none is shown, and not an error."""
+    assert moment(1_700_000_000_123) == "2023-11-14T22:13:20Z"
+    assert moment(None) == ""
+    assert moment(2**62) == "?"

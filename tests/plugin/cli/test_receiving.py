@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowactions_plugin.cli import main
+from flowactions_plugin.cli.receiver import Arrived, verify
+from flowactions_plugin.egress.signature import sign
+from tests.commanding import ROOT, command
+from tests.loopback import listening
+from tests.recorder import recorder, status
+from tests.waiting import SAFETY_SECONDS
+
+SECRET = "whsec_kept_here"
+DEVELOPMENT = {"FLOWACTIONS_ENVIRONMENT": "development"}
+
+
+class Listening:
+    """A running ``flowactions listen``."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.url = ""
+        self.told: list[str] = []
+
+    async def until_it_listens(self) -> None:
+        assert self._process.stderr is not None
+        async with asyncio.timeout(SAFETY_SECONDS):
+            while not self.url:
+                said = (await self._process.stderr.readline()).decode()
+                assert said, self.told
+                self.told.append(said)
+                self.url = said.partition("listening at ")[2].strip()
+
+    async def end(self) -> tuple[int | None, str]:
+        async with asyncio.timeout(SAFETY_SECONDS):
+            out, err = await self._process.communicate()
+        self.told.append(err.decode())
+        return self._process.returncode, out.decode()
+
+
+@asynccontextmanager
+async def listen(*options: str, **settings: str) -> AsyncIterator[Listening]:
+    """Run the command; killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowactions_plugin.cli", "listen", "--port", "0", *options),
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    running = Listening(process)
+    try:
+        await running.until_it_listens()
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_what_is_sent_is_received_and_verified(tmp_path: Path) -> None:
+    """Both commands, with one secret, by the way that real deliveries take."""
+    async with listen("--count", "1", "--json", WEBHOOK_SECRET=SECRET) as receiver:
+        (tmp_path / "secret").write_text(f"{SECRET}\n")
+        sent = await command(
+            *("send-test", f"{receiver.url}hook?a=1", "--json", "--secret-file", "secret"),
+            cwd=tmp_path,
+            **DEVELOPMENT,
+        )
+        code, out = await receiver.end()
+    assert (sent.code, code) == (0, 0)
+    received = json.loads(out)
+    assert received["verified"] == "verified"
+    assert received["eventId"] == sent.document["eventId"]
+    assert (received["method"], received["target"]) == ("POST", "/hook?a=1")
+    assert json.loads(received["body"])["data"]["test"] is True
+    assert [phase["name"] for phase in sent.document["phases"]][:4] == [
+        "resolve",
+        "connect",
+        "send",
+        "firstByte",
+    ]
+    assert all(phase["ms"] >= 0 for phase in sent.document["phases"])
+    assert SECRET not in sent.out + sent.err + out + "".join(receiver.told)
+
+
+async def test_another_secret_is_wrong(tmp_path: Path) -> None:
+    """And the exit status of the receiver says so."""
+    async with listen("--count", "1", "--status", "503", WEBHOOK_SECRET=SECRET) as receiver:
+        sent = await command("send-test", receiver.url, cwd=tmp_path, WEBHOOK_SECRET="other", **DEVELOPMENT)
+        code, out = await receiver.end()
+    assert (sent.code, code) == (1, 1)
+    assert "not delivered: it answered 503" in sent.out
+    assert "  wrong  " in out
+
+
+async def test_a_secret_is_made_and_told_where_there_is_none() -> None:
+    """On standard error, and not among the results; SIGTERM ends it with 0."""
+    async with listen(WEBHOOK_SECRET="") as receiver:
+        receiver._process.terminate()
+        code, out = await receiver.end()
+    assert (code, out) == (0, "")
+    assert receiver.told[0].startswith("signing secret of this run: whsec_")
+
+
+async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
+    """Method, target, headers and body of a stranger."""
+    hostile = b"\x1b]52;c;ZXZpbA==\x07"
+    request = (
+        b"P" + hostile + b" /\x1b[31m\xe2\x80\xae HTTP/1.1\r\nx-service-webhook-id: \x9b1m\r\n"
+        b"x-y: " + hostile + b"\r\nContent-Length: 12\r\n\r\na\x1b[2J\nb\r\0" + b"\xff\xfe\xe2"
+    )
+    async with listen("--count", "1", "--headers", WEBHOOK_SECRET=SECRET) as receiver:
+        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        code, out = await receiver.end()
+        writer.close()
+    assert code == 1
+    assert all(character.isprintable() or character == "\n" for character in out), repr(out)
+    assert r"\x1b]52;c;ZXZpbA==\x07" in out
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "answer"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\ncontent-length: 99999999999999\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nx: " + b"x" * (200 << 10) + b"\r\n\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nt: 1\r\n\r\n", b"200"),
+    ],
+    ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers"],
+)
+async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(
+    request_bytes: bytes, answer: bytes
+) -> None:
+    """It goes on for others."""
+    async with listen(WEBHOOK_SECRET=SECRET) as receiver:
+        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
+        for sent, expected in ((request_bytes, answer), (b"POST / HTTP/1.1\r\n\r\n", b"200")):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(sent)
+            async with asyncio.timeout(SAFETY_SECONDS):
+                assert (await reader.readline()).split()[1] == expected
+            writer.close()
+
+
+def test_a_taken_port_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """It says what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["listen", "--port", str(port)]) == 2
+    assert (
+        f"port {port} cannot be listened at: Address already in use; give another --port, or --bind"
+        in capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "verified"),
+        ({"age": 299}, "verified"),
+        ({"age": 301}, "stale"),
+        ({"age": -301}, "stale"),
+        ({"body": b"x"}, "wrong"),
+        ({"secret": "other"}, "wrong"),
+        ({"timestamp": "0017"}, "wrong"),
+        ({"timestamp": "٣"}, "wrong"),
+        ({"signature": "v1,\udcff"}, "wrong"),
+        ({"signature": None}, "unsigned"),
+    ],
+    ids=str,
+)
+def test_a_signature_is_judged(changes: dict[str, Any], verdict: str) -> None:
+    """Over the raw body and the timestamp, which may be five minutes away (§5.3.5)."""
+    now = 1_700_000_000
+    at = now - changes.get("age", 0)
+    signature = changes.get("signature", sign(changes.get("secret", SECRET), at, b"{}"))
+    headers = [("X-Service-Webhook-Timestamp", changes.get("timestamp", str(at)))]
+    if signature is not None:
+        headers.append(("X-Service-Webhook-Signature", signature))
+    assert verify(SECRET, Arrived("POST", "/", headers, changes.get("body", b"{}")), now) == verdict
+
+
+async def test_each_phase_takes_its_time(tmp_path: Path) -> None:
+    """A receiver that is slow to answer shows in the phase of the answer, one that is slow to send it in that of the body."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n\x1b[")
+        await asyncio.sleep(0.2)
+        writer.write(b"1m")
+
+    began = time.monotonic()
+    async with listening(serve) as port:
+        sent = await command("send-test", f"http://127.0.0.1:{port}/", "--json", cwd=tmp_path, **DEVELOPMENT)
+    assert sent.code == 0
+    phases = {phase["name"]: phase["ms"] for phase in sent.document["phases"]}
+    assert phases["firstByte"] >= 290
+    assert phases["body"] >= 190
+    assert sum(phases.values()) <= (time.monotonic() - began) * 1000
+    assert sent.document["response"] == "\x1b[1m"
+    assert "\x1b" not in sent.out
+
+
+async def test_why_nothing_was_sent(tmp_path: Path) -> None:
+    """The egress rules are those of the settings, and nothing is connected to that they forbid."""
+    async with recorder() as receiver:
+        refused = await command("send-test", receiver.url, "--json", cwd=tmp_path, FLOWACTIONS_ENVIRONMENT="")
+        assert receiver.requests == []
+    assert refused.code == 1
+    assert "are not allowed (loopback)" in refused.document["error"]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    lost = await command("send-test", f"http://127.0.0.1:{port}/", "--json", cwd=tmp_path, **DEVELOPMENT)
+    assert (lost.code, lost.document["phase"]) == (1, "connect")
+    for url in ("ftp://x/", "http://user:s3cret@x/", "nonsense"):
+        ended = await command("send-test", url, cwd=tmp_path, **DEVELOPMENT)
+        assert ended.code == 1
+        assert "not delivered: The URL" in ended.out
+        assert "s3cret" not in ended.out + ended.err
+
+
+async def test_an_answer_of_a_stranger_reaches_no_terminal_raw(tmp_path: Path) -> None:
+    """Its body is shown with escapes."""
+    async with recorder() as receiver:
+        receiver.answer = lambda _: status(200, body=b"\x1b]0;owned\x07\nflowactions: fine")
+        ended = await command("send-test", receiver.url, cwd=tmp_path, **DEVELOPMENT)
+    assert ended.code == 0
+    assert ended.out.endswith("    \\x1b]0;owned\\x07\n    flowactions: fine\n")
+
+
+async def test_the_host_s_transport_is_the_way(tmp_path: Path) -> None:
+    """With ``--host``, its settings and its transport."""
+    (tmp_path / "way_out.py").write_text(
+        "import httpx\nfrom tests.support import SmallHost, development\n"
+        "def make():\n"
+        "    answer = lambda request: httpx.Response(299, text='by the host')\n"
+        "    return SmallHost(development('sqlite:///f.db'), transport=httpx.MockTransport(answer))\n"
+    )
+    sent = await command("send-test", "http://127.0.0.1:9/", "--json", "--host", "way_out:make", cwd=tmp_path)
+    assert (sent.code, sent.document["statusCode"], sent.document["response"]) == (0, 299, "by the host")

@@ -1,0 +1,101 @@
+"""Gauges: how deliveries stand in the database, and how busy this process is."""
+
+from __future__ import annotations
+
+from sqlalchemy import insert, update
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.operate.gauges import STALE_SECONDS, Gauges
+from flowactions_plugin.operate.queries import OperatorQueries
+from flowactions_plugin.storage.schema import outbox, pauses
+from flowactions_plugin.telemetry.meters import Meters
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.telemetry import Recorded
+from tests.waiting import until
+
+URL = "http://127.0.0.1:9/"
+
+
+class Moments:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> None:
+    """Rows of paused destinations apart; the verdict is one of its values, and an old reading is not reported."""
+    host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
+    actions = FlowActions.load(host)
+    clock = Moments()
+    async with actions.lifespan():
+        services = services_of(host)
+        database = services._database
+        gauges = Gauges(Meters(), OperatorQueries.of(database, services._settings), lambda: 3, clock)
+
+        async def shown() -> dict[str, float]:
+            await gauges.read()
+            return {
+                reading.labels.get("verdict", reading.metric.name.rpartition(".")[2]): reading.value
+                for reading in gauges.readings()
+            }
+
+        nothing = {"due": 0, "oldest_due_age": 0, "in_flight": 3}
+        assert await shown() == {**nothing, "ok": 0, "idle": 1, "stalled": 0, "failing": 0}
+
+        for url in (URL, URL, "http://127.0.0.1:10/"):
+            await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": url}))
+        async with database.write() as connection:
+            await connection.execute(update(outbox).values(next_attempt_at=outbox.c.next_attempt_at - 600_000))
+        seen = await shown()
+        assert seen["due"] == 3
+        assert 600 <= seen["oldest_due_age"] < 660
+        assert (seen["stalled"], seen["idle"]) == (1, 0)
+
+        async with database.write() as connection:
+            paused = {"paused_at": 1, "paused_by": "ada", "reason": ""}
+            values = {"organization_id": "acme", "destination": "http://127.0.0.1:9", **paused}
+            await connection.execute(insert(pauses).values(values))
+        assert (await shown())["due"] == 1
+
+        clock.now += STALE_SECONDS + 1
+        assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
+            ("flowactions.worker.in_flight", 3)
+        ]
+
+
+async def test_every_open_process_reports_them(database_url: str) -> None:
+    """Also one that delivers nothing: otherwise nobody says that no worker is alive."""
+    recorded = Recorded()
+    host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
+    recorded.listen_to(host)
+    async with FlowActions.load(host).lifespan():
+        await until(lambda: recorded.value("flowactions.delivery.verdict", verdict="idle") == 1)
+        assert recorded.value("flowactions.worker.in_flight") == 0
+    assert recorded.value("flowactions.delivery.verdict", verdict="idle") == 0
+
+
+async def test_a_worker_reports_what_it_has_in_flight(sqlite_url: str) -> None:
+    """While a receiver has not answered yet."""
+    recorded = Recorded()
+    host = SmallHost(development(sqlite_url))
+    recorded.listen_to(host)
+    actions = FlowActions.load(host)
+    seen: list[float] = []
+
+    async with recorder() as receiver, actions.lifespan():
+
+        def answer(number: int) -> bytes:
+            seen.append(recorded.value("flowactions.worker.in_flight"))
+            return b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+        receiver.answer = answer
+        await until(recorded.points)
+        await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": receiver.url}))
+        await until(lambda: host.finished)
+        await until(lambda: recorded.value("flowactions.worker.in_flight") == 0)
+    assert seen == [1]

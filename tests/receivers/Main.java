@@ -1,0 +1,73 @@
+// Compiled with the function of docs/how-to/receive-webhooks.md. `cases`: one case a line, one verdict a line;
+// `serve`: a server that prints its port and answers 204 to what verifies and 401 to the rest.
+
+import com.sun.net.httpserver.HttpServer;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+final class Main {
+    private static byte[] bytes(String encoded) {
+        return Base64.getDecoder().decode(encoded);
+    }
+
+    private static String text(String encoded) {
+        return new String(bytes(encoded), StandardCharsets.UTF_8);
+    }
+
+    private static List<String> parts(String field) {
+        return field.isEmpty() ? List.of() : List.of(field.split(","));
+    }
+
+    /** An encoded secret may be empty, so each stands behind a colon. */
+    private static List<String> secretsIn(String field) {
+        return parts(field).stream().map(each -> text(each.substring(1))).toList();
+    }
+
+    private static void cases() throws Exception {
+        var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] fields = line.split("\t", -1);
+            Map<String, List<String>> headers = new HashMap<>();
+            for (String pair : parts(fields[2])) {
+                String[] header = pair.split(":", -1);
+                headers.computeIfAbsent(text(header[0]), name -> new ArrayList<>()).add(text(header[1]));
+            }
+            long now = Long.parseLong(fields[0]);
+            System.out.println(Webhooks.verify(secretsIn(fields[1]), headers, bytes(fields[3]), now));
+        }
+    }
+
+    private static void serve(List<String> secrets) throws Exception {
+        var server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.createContext("/", exchange -> {
+            byte[] body = exchange.getRequestBody().readAllBytes();
+            boolean late = exchange.getRequestURI().getPath().startsWith("/late");
+            long now = System.currentTimeMillis() / 1000 + (late ? 302 : 0);
+            try {
+                boolean known = Webhooks.verify(secrets, exchange.getRequestHeaders(), body, now);
+                exchange.sendResponseHeaders(known ? 204 : 401, -1);
+            } catch (Exception broken) {
+                exchange.sendResponseHeaders(500, -1);
+            }
+            exchange.close();
+        });
+        server.start();
+        System.out.println(server.getAddress().getPort());
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        if (arguments[0].equals("cases")) {
+            cases();
+        } else {
+            serve(secretsIn(arguments[1]));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+"""The cases that every receiver's function decides alike: ``python -m tests.receivers.cases --write``."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.docs import generated
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "signature-cases.json"
+COMMAND = "python -m tests.receivers.cases --write"
+
+TIMESTAMP: Final = "x-service-webhook-timestamp"
+SIGNATURE: Final = "x-service-webhook-signature"
+STAMP: Final = 1_700_000_000
+SECRET: Final = "s3cret"
+BODY: Final = b'{"a":1}'
+
+Header = tuple[str, str]
+
+
+def mac(timestamp: str, body: bytes = BODY, secret: str = SECRET, digest: str = "sha256") -> str:
+    """Makes the HMAC in hex."""
+    return hmac.new(secret.encode(), timestamp.encode() + b"." + body, digest).hexdigest()
+
+
+def signed(timestamp: str = str(STAMP), body: bytes = BODY, secret: str = SECRET) -> list[Header]:
+    """Makes the two headers of a request that is signed right, whatever its timestamp is."""
+    return [(TIMESTAMP, timestamp), (SIGNATURE, f"v1,{mac(timestamp, body, secret)}")]
+
+
+def case(
+    name: str,
+    headers: list[Header],
+    *,
+    verified: bool,
+    body: bytes = BODY,
+    secrets: tuple[str, ...] = (SECRET,),
+    now: int = STAMP,
+) -> dict[str, Any]:
+    """Describes one request, and what a receiver has to say of it."""
+    return {
+        "name": name,
+        "secrets": secrets,
+        "now": now,
+        "headers": headers,
+        "body": base64.b64encode(body).decode(),
+        "verified": verified,
+    }
+
+
+def good() -> Iterator[dict[str, Any]]:
+    """Requests that are the sender's."""
+    yield case("as sent", signed(), verified=True)
+    yield case("empty body", signed(body=b""), body=b"", verified=True)
+    invalid = b"\xff\xfe\x80{}\xc3("
+    yield case("body that is not UTF-8", signed(body=invalid), body=invalid, verified=True)
+    binary = bytes(range(256))
+    yield case("body of all bytes", signed(body=binary), body=binary, verified=True)
+    ends = b'{"a":1}\r\n\0\n'
+    yield case("body that ends with line breaks and NUL", signed(body=ends), body=ends, verified=True)
+    mark = b'\xef\xbb\xbf{"a":1}'
+    yield case("body with a byte order mark", signed(body=mark), body=mark, verified=True)
+    yield case("body of 5000 bytes", signed(body=b"a" * 5000), body=b"a" * 5000, verified=True)
+    for name, secret in {
+        "secret in UTF-8": "schlüssel-鍵-🔑",
+        "secret with spaces at its ends": " s3cret ",
+        "secret with a NUL and a line break": "a\0b\nc",
+        "secret longer than a block of SHA-256": "k" * 200,
+        "secret that looks like base64": "whsec_c2VjcmV0",
+    }.items():
+        yield case(name, signed(secret=secret), secrets=(secret,), verified=True)
+    capitals = [(name.upper(), value) for name, value in signed()]
+    yield case("names of headers in capitals", capitals, verified=True)
+    others = [("content-type", "application/json"), *signed(), ("x-service-webhook-id", "evt_1"), ("x", "1")]
+    yield case("among other headers", others, verified=True)
+    yield case("300 seconds old", signed(), now=STAMP + 300, verified=True)
+    yield case("300 seconds ahead", signed(), now=STAMP - 300, verified=True)
+    yield case("zeros before the timestamp", signed(f"00{STAMP}"), verified=True)
+    yield case("timestamp of 15 digits", signed("9" * 15), now=10**15 - 1, verified=True)
+    yield case("timestamp 0", signed("0"), now=0, verified=True)
+
+
+def rotated() -> Iterator[dict[str, Any]]:
+    """Several secrets."""
+    yield case("first of three secrets", signed(), secrets=(SECRET, "b", "c"), verified=True)
+    yield case("second of three secrets", signed(), secrets=("a", SECRET, "c"), verified=True)
+    yield case("last of three secrets", signed(), secrets=("a", "b", SECRET), verified=True)
+    yield case("behind an empty secret", signed(), secrets=("", SECRET), verified=True)
+    yield case("none of three secrets", signed(), secrets=("a", "b", "c"), verified=False)
+    yield case("no secret", signed(), secrets=(), verified=False)
+    yield case("signed with the empty secret", signed(secret=""), secrets=("",), verified=False)
+    yield case(
+        "signed with the empty secret, among others", signed(secret=""), secrets=(SECRET, ""), verified=False
+    )
+    yield case("another secret in capitals", signed(secret=SECRET.upper()), secrets=(SECRET,), verified=False)
+    yield case("part of the secret", signed(secret="s3cre"), verified=False)
+
+
+def changed() -> Iterator[dict[str, Any]]:
+    """Requests that were changed on their way, or made up."""
+    yield case("changed body", signed(), body=b'{"a":2}', verified=False)
+    yield case("body written again", signed(), body=b'{"a": 1}', verified=False)
+    yield case("longer body", signed(), body=BODY + b"\n", verified=False)
+    yield case("body taken away", signed(), body=b"", verified=False)
+    stamp, signature = signed()
+    yield case("later timestamp", [(TIMESTAMP, str(STAMP + 1)), signature], verified=False)
+    moved = [(TIMESTAMP, f"{STAMP}.1"), (SIGNATURE, f"v1,{mac(str(STAMP), b'1.a')}")]
+    yield case("start of the body moved into the timestamp", moved, body=b"a", verified=False)
+    yield case("301 seconds old", signed(), now=STAMP + 301, verified=False)
+    yield case("301 seconds ahead", signed(), now=STAMP - 301, verified=False)
+    yield case("a year old", signed(), now=STAMP + 31_536_000, verified=False)
+    yield case("no header", [], verified=False)
+    yield case("no signature", [stamp], verified=False)
+    yield case("no timestamp", [signature], verified=False)
+    yield case("empty signature", [stamp, (SIGNATURE, "")], verified=False)
+    yield case("empty timestamp", signed(""), now=0, verified=False)
+    yield case("signature twice", [stamp, signature, signature], verified=False)
+    wrong = (SIGNATURE, "v1," + "0" * 64)
+    yield case("wrong signature before the right one", [stamp, wrong, signature], verified=False)
+    yield case("wrong signature behind the right one", [stamp, signature, wrong], verified=False)
+    yield case("timestamp twice", [stamp, stamp, signature], verified=False)
+    other = (TIMESTAMP, str(STAMP + 1))
+    yield case("two timestamps", [stamp, other, signature], verified=False)
+
+
+def signatures() -> Iterator[dict[str, Any]]:
+    """Signatures that are not one."""
+    stamp, (_, right) = signed()
+    whole, hexadecimal = right, right.removeprefix("v1,")
+    sha1, sha512 = (mac(str(STAMP), digest=name) for name in ("sha1", "sha512"))
+    plain = hashlib.sha256(SECRET.encode() + f"{STAMP}.".encode() + BODY).hexdigest()
+    base = base64.b64encode(bytes.fromhex(hexadecimal)).decode()
+    for name, value in {
+        "hex in capitals": f"v1,{hexadecimal.upper()}",
+        "one digit wrong at the start": "v1," + ("1" if hexadecimal[0] != "1" else "2") + hexadecimal[1:],
+        "one digit wrong at the end": whole[:-1] + ("1" if whole[-1] != "1" else "2"),
+        "one digit too few": whole[:-1],
+        "one digit too many": f"{whole}0",
+        "first half only": whole[: 3 + 32],
+        "twice in one value": f"{whole}, {whole}",
+        "without v1": hexadecimal,
+        "only v1": "v1,",
+        "v2": f"v2,{hexadecimal}",
+        "V1": f"V1,{hexadecimal}",
+        "v1=": f"v1={hexadecimal}",
+        "letters that are no hex": "v1," + "g" * 64,
+        "base64": f"v1,{base}",
+        "space before": f" {whole}",
+        "space behind the comma": f"v1, {hexadecimal}",
+        "NUL behind": f"{whole}\0",
+        "line break behind": f"{whole}\n",
+        "not ASCII": "v1," + "é" * 64,
+        "digits of full width": f"v1,{hexadecimal.translate({48 + n: 0xFF10 + n for n in range(10)})}",
+        "a kilobyte": f"v1,{hexadecimal * 16}",
+        "SHA-1": f"v1,{sha1}",
+        "SHA-512": f"v1,{sha512}",
+        "SHA-256 without HMAC": f"v1,{plain}",
+        "HMAC of the body alone": f"v1,{hmac.new(SECRET.encode(), BODY, 'sha256').hexdigest()}",
+    }.items():
+        yield case(f"signature: {name}", [stamp, (SIGNATURE, value)], verified=False)
+
+
+def timestamps() -> Iterator[dict[str, Any]]:
+    """Timestamps that are not one, each signed right: a language that reads them as a number would say yes."""
+    for name, text in {
+        "plus": f"+{STAMP}",
+        "space before": f" {STAMP}",
+        "space behind": f"{STAMP} ",
+        "tab before": f"\t{STAMP}",
+        "line break behind": f"{STAMP}\n",
+        "NUL behind": f"{STAMP}\0",
+        "decimals": f"{STAMP}.0",
+        "exponent": "17e8",
+        "hexadecimal": hex(STAMP),
+        "underscores": "1_700_000_000",
+        "commas": "1,700,000,000",
+        "letters behind": f"{STAMP}s",
+        "letters": "now",
+        "not a number": "NaN",
+        "twice in one value": f"{STAMP}, {STAMP}",
+        "Arabic digits": "".join(chr(0x660 + int(digit)) for digit in str(STAMP)),
+        "digits of full width": "".join(chr(0xFF10 + int(digit)) for digit in str(STAMP)),
+        "a superscript digit": f"{STAMP}²"[1:],
+        "as a date": "Tue, 14 Nov 2023 22:13:20 GMT",
+        "milliseconds": f"{STAMP}000",
+    }.items():
+        yield case(f"timestamp: {name}", signed(text), verified=False)
+    yield case("timestamp: minus", signed("-1"), now=0, verified=False)
+    yield case("timestamp: 16 digits", signed("1" + "0" * 15), now=10**15, verified=False)
+    for name, number in {
+        "2^63": 1 << 63,
+        "2^64 and the time": (1 << 64) + STAMP,
+        "infinite as a double": 10**400,
+    }.items():
+        yield case(f"timestamp: {name}", signed(str(number)), verified=False)
+
+
+def every() -> list[dict[str, Any]]:
+    """Makes all cases."""
+    return [*good(), *rotated(), *changed(), *signatures(), *timestamps()]
+
+
+def render() -> str:
+    """Makes the file: a case a line."""
+    lines = ",\n".join("  " + json.dumps(each, ensure_ascii=True) for each in every())
+    return f"[\n{lines}\n]\n"
+
+
+if __name__ == "__main__":
+    sys.exit(generated.run(COMMAND, __doc__, PAGE, render))
