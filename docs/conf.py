@@ -1,0 +1,112 @@
+"""The site of the documentation: the Markdown of this repository as it is, see decision 47.
+
+``python -m sphinx -W --keep-going -n -b html -c docs . build/site``, from the repository's root, which is the source
+directory: so links of the pages to each other, to CHANGELOG.md or to source files are the same here and there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+project = PROJECT["name"]
+release = PROJECT["version"]
+author = copyright = f"the authors of {project}"  # noqa: A001  Sphinx's name
+
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "conformance",
+    "dist",
+    "flowactions_plugin",
+    "hookspecs",
+    "tests",
+    "**/node_modules",
+]
+source_suffix = {".md": "markdown"}
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # pages of one clause begin with its anchor
+
+html_theme = "furo"
+html_title = project
+html_copy_source = False
+html_extra_path = ["site"]  # index.html, which leads to docs/index.html
+
+REPOSITORY = os.environ.get("DOCS_REPOSITORY", "")
+"""Where the repository's folders are shown, for example ``https://example.com/project/tree/main``; empty: nowhere."""
+
+WITH_CONTENTS = ("docs/index", "docs/decisions/README", "docs/reference/behaviour/README")
+"""Pages whose links to other pages are the table of contents below them."""
+
+HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
+ID = re.compile(r'<a id="([^"]+)">')
+
+
+def add_contents(_app: Any, docname: str, source: list[str]) -> None:
+    """Make a table of contents of a page's links, one for each of its sections."""
+    if docname not in WITH_CONTENTS:
+        return
+    is_root = docname == root_doc
+    parts = HEADING.split(source[0])[1:] if is_root else ["", source[0]]
+    listed = set(LINK.findall(source[0])) if is_root else set[str]()
+    begun: set[str] = set()
+    for caption, section in zip(parts[::2], parts[1::2], strict=True):
+        pages = [page for page in dict.fromkeys(LINK.findall(section)) if is_root or "/" not in page]
+        pages = [page for page in pages if page not in begun]
+        if pages and is_root:
+            pages += _others(Path(pages[0]).parent, listed)
+        begun.update(pages)
+        if pages:
+            option = f":caption: {caption}\n" if caption else ""
+            source[0] += "\n\n```{toctree}\n:hidden:\n" + option + "\n" + "\n".join(pages) + "\n```\n"
+
+
+def _others(folder: Path, listed: set[str]) -> list[str]:
+    """Give the pages of a folder that the index does not name: a page is never without a place."""
+    if folder.name in {"", ".."}:
+        return []
+    found = sorted((ROOT / "docs" / folder).glob("*.md"))
+    return [f"{folder}/{page.name}" for page in found if f"{folder}/{page.name}" not in listed]
+
+
+def find_targets(app: Any, doctree: nodes.document) -> None:
+    """Resolve what Sphinx and MyST cannot: anchors that pages set by themselves, as ``#2.4``, and links to folders."""
+    own = {name for raw in doctree.findall(nodes.raw) for name in ID.findall(raw.astext())}
+    slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
+    for name in own:
+        slugs.setdefault(name, (0, name, name))
+    folder = Path(app.env.doc2path(app.env.docname)).parent
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        target = link["reftarget"]
+        if target in own:
+            link.replace_self(nodes.reference("", "", *link.children, refid=target, internal=True))
+        elif target.endswith("/") and (folder / target).is_dir():
+            link.replace_self(_link_to_folder((folder / target).resolve(), link))
+
+
+def _link_to_folder(folder: Path, link: nodes.Element) -> nodes.Element:
+    """Lead to where the repository is shown; without such a place, leave the link's text."""
+    if not REPOSITORY:
+        return nodes.inline("", "", *link.children)
+    where = f"{REPOSITORY.rstrip('/')}/{folder.relative_to(ROOT).as_posix()}"
+    return nodes.reference("", "", *link.children, refuri=where, internal=False)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect the functions above."""
+    app.connect("source-read", add_contents)
+    app.connect("doctree-read", find_targets)
+    return {"parallel_read_safe": True}
