@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -39,9 +39,6 @@ LEAST_WINDOW: Final = 32
 ELSEWHERE_SECONDS: Final = 0.1
 """Seconds without a look behind the destinations that hold the head of the queue, after a look that has found nothing."""
 
-OTHERS_SECONDS: Final = 0.01
-"""Seconds without a search for organizations of which nothing waits in the worker, after one that has found nothing."""
-
 
 class ClaimStore:
     """Claims rows of one database.
@@ -56,12 +53,11 @@ class ClaimStore:
         self._lease_seconds = lease_seconds
         self._organizations = Places.of_organizations()
         self._destinations = Places.of_destinations()
-        # Until when only one organization, and no destination but those at their limit, has rows.
+        # Until when these take turns, or none because there is only one.
+        self._taking_turns: Sequence[Any] = []
         self._organizations_at = 0.0
+        # Until when no destination but those at their limit has rows.
         self._elsewhere_at = 0.0
-        # For claims beside others.
-        self._others_asked = Places.of_organizations()
-        self._others_at = 0.0
         self._crowded = True
         self._blocked = False
         self._scan_from = 0
@@ -94,7 +90,7 @@ class ClaimStore:
                 for, although the last look has found none.
         """
         if look_elsewhere:
-            self._elsewhere_at = self._organizations_at = 0.0
+            self._elsewhere_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
         given = {"token": uuid4().hex, "room": CLAIM_BYTES}
@@ -107,41 +103,33 @@ class ClaimStore:
             rows = await self._claim_within_limits(limit, per_destination, Counter(in_flight or {}), given)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
 
-    async def claim_for_others(
+    async def claim_of(
         self,
+        organizations: Sequence[str],
         limit: int,
         *,
         per_destination: int,
         in_flight: Mapping[str, int],
-        organizations: Container[str],
     ) -> list[ClaimedDelivery]:
-        """Claim rows that are due of organizations of which none waits in the worker.
+        """Claim rows that are due of some organizations, wherever in the queue they stand.
 
         It costs little, and may run beside `claim`.
 
         Args:
-            limit: how many at the most.
+            organizations: which.
+            limit: how many rows at the most.
             per_destination: how many to one destination at the most, counted with those that are in flight.
             in_flight: how many are in flight to each destination.
-            organizations: those of which rows wait in the worker.
         """
-        if time.monotonic() < self._others_at:
-            return []
         lease_end = lease_clock() + self._lease_seconds
-
-        def reach(found: Mapping[Places, Found]) -> Reach | None:
-            owners = [place for place in found[self._others_asked].places if place not in organizations]
-            return Reach(0, per_destination, limit, owners) if owners else None
-
         parameters = {
             "token": uuid4().hex,
             "room": CLAIM_BYTES,
             "limit": limit,
             "in_flight": self._in_flight(in_flight),
         }
-        rows, _ = await self._examine([self._others_asked], reach, parameters)
-        if not rows:
-            self._others_at = time.monotonic() + OTHERS_SECONDS
+        reach = Reach(0, per_destination, limit, organizations)
+        rows, _ = await self._examine([], lambda _found: reach, parameters)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
 
     async def _claim_within_limits(
@@ -156,8 +144,7 @@ class ClaimStore:
         if now > self._full_scan_at:
             self._scan_from, self._full_scan_at, self._blocked = 0, now + FULL_SCAN_INTERVAL, False
         looks = self._blocked and self.looks_elsewhere
-        turns = self._crowded and now >= self._organizations_at
-        rows = await self._claim(limit, per_destination, used, given, turns=turns, looks=looks)
+        rows = await self._claim(limit, per_destination, used, given, turns=self._crowded, looks=looks)
         at_limit = any(count >= per_destination for count in used.values())
         self._crowded = at_limit or len(rows) >= limit
         room = CLAIM_BYTES - sum(size_of(row) for row in rows)
@@ -192,7 +179,7 @@ class ClaimStore:
 
         def reach(found: Mapping[Places, Found]) -> Reach:
             nonlocal free
-            owners = self._taking_turns(found.get(self._organizations))
+            owners = self._owners(found.get(self._organizations)) if turns else []
             free = [
                 place
                 for place in found.get(self._destinations, NONE_FOUND).places
@@ -202,7 +189,10 @@ class ClaimStore:
             window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
             return Reach(window, per_destination, limit, owners, free)
 
-        asked = [*([self._organizations] if turns else []), *([self._destinations] if looks else [])]
+        asked = [
+            *([self._organizations] if turns and time.monotonic() >= self._organizations_at else []),
+            *([self._destinations] if looks else []),
+        ]
         parameters = {**given, "limit": limit, "in_flight": self._in_flight(used)}
         rows, found = await self._examine(asked, reach, parameters)
         used.update(row.destination for row in rows)
@@ -216,14 +206,14 @@ class ClaimStore:
     async def _examine(
         self,
         asked: Sequence[Places],
-        reach: Callable[[Mapping[Places, Found]], Reach | None],
+        reach: Callable[[Mapping[Places, Found]], Reach],
         parameters: dict[str, Any],
     ) -> tuple[list[Row[Any]], Mapping[Places, Found]]:
         """Find organizations and destinations, and claim: on SQLite in one transaction, on PostgreSQL in one each.
 
         Args:
             asked: which are found.
-            reach: returns which rows are examined then; ``None``: none.
+            reach: returns which rows are examined then.
             parameters: of the claim.
         """
         found: dict[Places, Found] = {}
@@ -231,15 +221,11 @@ class ClaimStore:
         if database.dialect == "postgresql":
             for each in asked:
                 found[each] = await database.in_transaction(partial(each.next, database))
-            if reach(found) is None:
-                return [], found
 
         def claim(connection: Connection) -> list[Row[Any]]:
             if database.dialect == "sqlite":
                 found.update({each: each.next(database, connection) for each in asked})
             examined = reach(found)
-            if examined is None:
-                return []
             others = self._others(connection, examined)
             given = {**parameters, "since": self._scan_from, **others}
             return read_all(connection, self._statement(examined.shape), given)
@@ -250,14 +236,16 @@ class ClaimStore:
         rows = [{"destination": place, "number": number} for place, number in used.items()]
         return self._database.json_rows(rows)
 
-    def _taking_turns(self, found: Found | None) -> Sequence[Any]:
-        """Return the organizations that have their turn in a claim; none when there are not several."""
-        if found is None:
-            return []
-        if found.whole and len(found.places) < 2:
-            self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
-            return []
-        return found.places
+    def _owners(self, found: Found | None) -> Sequence[Any]:
+        """Return the organizations that have their turn in a claim; none when there are not several.
+
+        When all of them can have it, they are the same for a while: rows of a new one are claimed beside (`claim_of`).
+        """
+        if found is not None:
+            self._taking_turns = found.places if len(found.places) > 1 or not found.whole else []
+            if found.whole:
+                self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
+        return self._taking_turns
 
     def _others(self, connection: Connection, reach: Reach) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""

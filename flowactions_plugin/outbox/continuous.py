@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery
 from flowactions_plugin.outbox.executor import Executor, Secrets
+from flowactions_plugin.outbox.places import ORGANIZATIONS_A_CLAIM
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.slots import LEAST_DEMAND, Slots
 from flowactions_plugin.outbox.store import OutboxStore
@@ -28,6 +30,9 @@ POLL_SECONDS: Final = 0.5
 
 PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight, so that each returns more than a few rows."""
+
+NEWCOMERS: Final = 1000
+"""How many organizations are noted at the most for which something was enqueued; rows of others wait for the usual claims."""
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """With so many bytes of bodies and headers in memory, nothing more is claimed."""
@@ -71,7 +76,8 @@ class ContinuousClaims:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight_bytes = 0
         self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
-        self._newcomers: asyncio.Task[None] | None = None
+        self._newcomers: dict[str, None] = {}  # organizations of which something was enqueued
+        self._welcoming: asyncio.Task[None] | None = None
         self._claiming = False
         self._more = False
         self._enqueued = False
@@ -80,12 +86,23 @@ class ContinuousClaims:
         self._claimed_at = 0.0
         self._woken = asyncio.Event()
 
-    def wake(self) -> None:
-        """Have the queue claimed from soon: something was enqueued, for whatever destination."""
+    def wake(self, organizations: Iterable[str] = ()) -> None:
+        """Have the queue claimed from soon: something was enqueued, for whatever destination.
+
+        Args:
+            organizations: whose it is, as far as it is known.
+        """
         self._enqueued = True
         self._woken.set()
-        if self._tasks and self._claiming and self._newcomers is None:
-            self._newcomers = asyncio.create_task(self._claim_for_newcomers())
+        if not self._tasks or not self._claiming:
+            return  # the next claim is for all
+        self._newcomers.update(
+            (each, None)
+            for each in organizations
+            if len(self._newcomers) < NEWCOMERS and self._waiting[each] < LEAST_DEMAND
+        )
+        if self._newcomers and self._welcoming is None:
+            self._welcoming = asyncio.create_task(self._claim_for_newcomers())
 
     async def settle(self) -> None:
         """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
@@ -124,19 +141,27 @@ class ContinuousClaims:
         return 0.0 if self._more else POLL_SECONDS
 
     async def _claim_for_newcomers(self) -> None:
-        """Claim for organizations of which nothing waits here, beside the other claims: their rows wait for none of these."""
-        claimed_at = asyncio.get_running_loop().time()
+        """Claim for organizations of which little waits here, beside the other claims: their rows wait for none of these."""
+        clock = asyncio.get_running_loop().time
         try:
-            # While outcomes are unwritten, this would claim what has been sent.
-            if self._in_flight_bytes < IN_FLIGHT_BYTES and not self._executor.behind:
-                claimed = await self._store.claim_for_others(
-                    LEAST_DEMAND,
+            while self._newcomers and self._claiming:
+                claimed_at = clock()
+                organizations = [*islice(self._newcomers, ORGANIZATIONS_A_CLAIM)]
+                for each in organizations:
+                    del self._newcomers[each]
+                # While outcomes are unwritten, this would claim what has been sent.
+                if self._in_flight_bytes >= IN_FLIGHT_BYTES or self._executor.behind:
+                    continue
+                claimed = await self._store.claim_of(
+                    organizations,
+                    2 * LEAST_DEMAND,
                     per_destination=self._per_destination,
                     in_flight=self._slots.in_flight,
-                    organizations=self._waiting,
                 )
                 self._slots.insert(await self._admitted(claimed), claimed_at)
                 self._start()
+                if self._newcomers:
+                    await asyncio.sleep(claimed_at + PACE_SECONDS - clock())
         except StorageUnavailable:
             pass  # the other claims will say so
         except Exception:
@@ -145,7 +170,7 @@ class ContinuousClaims:
                 extra={"event": "deliveries.not_claimed"},
             )
         finally:
-            self._newcomers = None
+            self._welcoming = None
 
     async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
         """Return what of a claim may be sent, by destination."""
@@ -167,8 +192,8 @@ class ContinuousClaims:
     async def quiesce(self) -> None:
         """Give back what waits for a slot, and wait for what has one."""
         self._claiming = False
-        if self._newcomers is not None:
-            await asyncio.wait({self._newcomers})
+        if self._welcoming is not None:
+            await asyncio.wait({self._welcoming})
         self._give_back(self._slots.clear())
         while self._tasks:
             await asyncio.wait(self._tasks)

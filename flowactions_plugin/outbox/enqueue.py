@@ -94,7 +94,7 @@ class Outbox:
         self.max_body_bytes = max_body_bytes
         self._telemetry = telemetry or Telemetry()
         self.standard_webhooks = standard_webhooks
-        self._on_commit: Callable[[], None] | None = None
+        self._on_commit: Callable[[str], None] | None = None
 
     async def new_delivery(self, webhook: Webhook) -> NewDelivery:
         """Check the destination and serialize the request; nothing is written yet.
@@ -195,7 +195,8 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written.
         """
         await self._store.enqueue(delivery, connection)
-        call = self._on_commit
+        told = self._on_commit
+        call = None if told is None else partial(told, delivery.organization_id)
         if self._telemetry.meters.is_open:
             call = partial(self._count, origin_kind(delivery.origin), call)
         if call is None:
@@ -244,8 +245,8 @@ class Outbox:
         """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""
         return self._store.using(transaction)
 
-    def call_on_commit(self, callback: Callable[[], None] | None) -> None:
-        """Have a function called whenever something was written and committed; ``None``: no longer."""
+    def call_on_commit(self, callback: Callable[[str], None] | None) -> None:
+        """Have a function called with the organization of whatever was written and committed; ``None``: no longer."""
         self._on_commit = callback
 
 

@@ -21,7 +21,7 @@ from flowactions_plugin.outbox.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.outbox.enqueue import Outbox
 from flowactions_plugin.outbox.executor import Executor
 from flowactions_plugin.outbox.host_calls import SecretSource
-from flowactions_plugin.outbox.notifier import CHANNEL, Listener, Notifier
+from flowactions_plugin.outbox.notifier import CHANNEL, Listener, Notifier, organizations_in
 from flowactions_plugin.outbox.observer import Observer
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import Timing
@@ -93,7 +93,7 @@ class OutboxService:
         self._notifier: Notifier | None = None
 
     @property
-    def _notify_others(self) -> Callable[[], None] | None:
+    def _notify_others(self) -> Callable[[str], None] | None:
         return None if self._notifier is None else self._notifier.notify
 
     async def __aenter__(self) -> None:
@@ -171,10 +171,14 @@ class OutboxService:
             per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
         )
-        self.outbox.call_on_commit(claims.wake)
+        self.outbox.call_on_commit(lambda organization_id: claims.wake([organization_id]))
         listening: asyncio.Task[None] | None = None
         if self._notifier is not None:
-            listen = partial(self._database.listen, CHANNEL, claims.wake)
+
+            def notified(payload: str) -> None:
+                claims.wake(organizations_in(payload))
+
+            listen = partial(self._database.listen, CHANNEL, notified)
             listening = asyncio.create_task(Listener(listen, claims.wake).run())
         try:
             yield claims

@@ -151,8 +151,7 @@ class Database(OpenedDatabase):
             if self.dialect == "sqlite":
                 async with self._own.begin(deadline) as transaction:
                     return await transaction.run_sync(work)
-            async with self._engines.connect() as connection:
-                await connection.execution_options(isolation_level="AUTOCOMMIT")
+            async with self._engines.autocommit() as connection:
                 return await connection.run_sync(work)
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
@@ -174,20 +173,25 @@ class Database(OpenedDatabase):
             found = await connection.scalar(select(self.now()))
         return (found or 0) / 1000
 
-    async def notify(self, channel: str) -> None:
+    async def notify(self, channel: str, payload: str) -> None:
         """Notify the listeners of a channel of PostgreSQL.
+
+        Args:
+            channel: its name.
+            payload: what they are told, up to 8000 bytes.
 
         Raises:
             StorageUnavailable: the database failed.
         """
-        await self.in_transaction(lambda connection: connection.execute(select(func.pg_notify(channel, ""))))
+        notifying = select(func.pg_notify(channel, payload))
+        await self.in_transaction(lambda connection: connection.execute(notifying))
 
-    async def listen(self, channel: str, on_notify: Callable[[], None]) -> None:
+    async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
         """Listen on a channel of PostgreSQL, on a separate connection, until that is lost.
 
         Args:
             channel: its name.
-            on_notify: called at each notification.
+            on_notify: called with the payload of each notification.
 
         Raises:
             StorageUnavailable: the database failed.

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql
+from flowactions_plugin.storage.autocommit import AutocommitConnections
 from flowactions_plugin.storage.sqlite import WAIT_SECONDS, Deadline, prepare_connection, switch_to_wal
 from flowactions_plugin.storage.sqlite_thread import SQLiteThread
 
@@ -35,6 +36,7 @@ class Engines:
         self._own_sqlite = shared is None and url.get_backend_name() == "sqlite"
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
+        self._autocommit: AutocommitConnections | None = None
 
     def open(self, statement_seconds: float | None) -> None:
         """Create the engines. No connection is opened yet.
@@ -55,11 +57,15 @@ class Engines:
             self.thread = SQLiteThread(self._url)
         else:
             self.current = postgresql.own_engine(self._url, statement_seconds)
+            self._autocommit = AutocommitConnections(self.current)
 
     async def close(self) -> None:
         """Close the plugin's own engines and stop using the host's."""
         # First, so that a later caller gets an error and does not open a pool that is never closed.
         engine, self.current = self.current, None
+        kept, self._autocommit = self._autocommit, None
+        if kept is not None:
+            await kept.close()
         if self._shared is None and engine is not None:
             await engine.dispose()
         if self.thread is not None:
@@ -75,6 +81,21 @@ class Engines:
         """
         if self._own_sqlite and self.current is not None:
             await asyncio.to_thread(switch_to_wal, self.current, deadline)
+
+    @asynccontextmanager
+    async def autocommit(self) -> AsyncIterator[AsyncConnection]:
+        """Open a connection to PostgreSQL of which each statement is a transaction, while the block runs.
+
+        Raises:
+            StorageUnavailable: the database is not open.
+        """
+        if self._autocommit is not None and self.current is not None:
+            async with self._autocommit.connect() as connection:
+                yield connection
+            return
+        async with self.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield connection
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:

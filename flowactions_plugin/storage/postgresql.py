@@ -39,13 +39,13 @@ def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
     return engine
 
 
-async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[[], None]) -> None:
+async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[[str], None]) -> None:
     """Listen on a channel until the connection is lost.
 
     Args:
         connection: used for nothing else; it is closed at the end.
         channel: its name.
-        on_notify: called at each notification.
+        on_notify: called with the payload of each notification.
 
     Raises:
         StorageUnavailable: the host's driver cannot listen.
@@ -55,8 +55,8 @@ async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[
         raise StorageUnavailable("the host's database driver cannot listen")
     lost = asyncio.Event()
 
-    def notified(*_: object) -> None:
-        on_notify()
+    def notified(_connection: object, _pid: int, _channel: str, payload: str) -> None:
+        on_notify(payload)
 
     def end(*_: object) -> None:
         lost.set()

@@ -15,6 +15,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.outbox import continuous
 from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.slots import LEAST_DEMAND
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from tests.bulk import copy
@@ -250,15 +251,40 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
         await until(lambda: len(arrived) == 1)
         now[0] += 20 if stall else 0
         await queue.expire_claims()
-        claims.wake()
-        assert claims._newcomers is not None
-        await claims._newcomers
+        claims.wake(["acme"])
+        assert claims._welcoming is not None
+        await claims._welcoming
         # Without a stall, an expired lease is somebody else's to reclaim, and this is what an enqueue does.
         assert executor.load().claimed == (1 if stall else 2)
         answer.set()
         await claims.quiesce()
         await executor.completer.flush()
     assert len(arrived) == (1 if stall else 2)
+
+
+async def test_nothing_is_claimed_beside_for_whom_enough_waits(queue: Queue) -> None:
+    """An organization of which many rows wait here has its turns; a claim for one row more would be dear."""
+    for number in range(2 * LEAST_DEMAND):
+        await queue.put(url=f"http://r{number}.example.com/")
+    answer = asyncio.Event()
+
+    async def slow(_request: httpx.Request) -> httpx.Response:
+        await answer.wait()
+        return httpx.Response(200)
+
+    claims = ContinuousClaims(queue.store, an_executor(queue, slow), slots=2 * LEAST_DEMAND, per_destination=1)
+    await claims.run_once()
+    assert claims._slots.in_flight.total() == LEAST_DEMAND
+    claims.wake(["acme"])
+    assert claims._welcoming is not None  # all that was claimed is under way
+    await claims._welcoming
+    claims._waiting["acme"] = LEAST_DEMAND
+    claims.wake(["acme", "other"])
+    assert list(claims._newcomers) == ["other"]
+    claims._waiting.clear()
+    answer.set()
+    await claims.quiesce()
+    assert claims._welcoming is None
 
 
 async def test_an_unexpected_failure_affects_its_delivery_only(

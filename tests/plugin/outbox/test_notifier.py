@@ -4,12 +4,20 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.outbox import continuous, notifier
-from flowactions_plugin.outbox.notifier import DEBOUNCE_SECONDS, Listener, Notifier
+from flowactions_plugin.outbox.notifier import (
+    DEBOUNCE_SECONDS,
+    Listener,
+    Notifier,
+    organizations_in,
+    payload_of,
+)
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -45,7 +53,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
     """The first goes out at once; those of a moment go together; the last is never swallowed."""
     pauses, notified = Pauses(monkeypatch), 0
 
-    async def notify() -> None:
+    async def notify(_payload: str) -> None:
         nonlocal notified
         notified += 1
 
@@ -53,7 +61,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
     async with sending:
         for round_ in (1, 2, 3):
             for _ in range(100):
-                sending.notify()
+                sending.notify("acme")
                 await turns()
             # The first round's first notification, and then one for all that came during each pause.
             assert (notified, pauses.begun) == (round_, round_)
@@ -62,7 +70,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
         await pauses.end(4)
         await turns()
         assert notified == 4
-        sending.notify()
+        sending.notify("acme")
         await until(lambda: notified == 5)
 
 
@@ -70,7 +78,7 @@ async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPa
     """The next one is sent all the same."""
     pauses, tried = Pauses(monkeypatch), 0
 
-    async def notify() -> None:
+    async def notify(_payload: str) -> None:
         nonlocal tried
         tried += 1
         raise StorageUnavailable("away")
@@ -78,7 +86,7 @@ async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPa
     sending = Notifier(notify)
     async with sending:
         for expected in (1, 2):
-            sending.notify()
+            sending.notify("acme")
             await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
             await pauses.end(expected)
             await turns()
@@ -88,20 +96,54 @@ async def test_after_its_end_it_does_not_notify() -> None:
     """A commit that is notified of too late opens no connection that nobody would close."""
     notified = 0
 
-    async def notify() -> None:
+    async def notify(_payload: str) -> None:
         nonlocal notified
         notified += 1
 
     sending = Notifier(notify)
-    sending.notify()
+    sending.notify("acme")
     async with sending:
         pass
-    sending.notify()
+    sending.notify("acme")
     await turns()
     assert notified == 0
     async with sending:
-        sending.notify()
+        sending.notify("acme")
         await until(lambda: notified)
+
+
+async def test_a_notification_names_the_organizations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of those of a moment once; the next notification names others only."""
+    pauses, payloads = Pauses(monkeypatch), list[str]()
+
+    async def notify(payload: str) -> None:
+        payloads.append(payload)
+
+    sending = Notifier(notify)
+    async with sending:
+        sending.notify("first")
+        await until(lambda: pauses.begun == 1)
+        for each in ("a", "b", "a"):
+            sending.notify(each)
+        await pauses.end(1)
+        await until(lambda: pauses.begun == 2)
+    assert [organizations_in(payload) for payload in payloads] == [["first"], ["a", "b"]]
+
+
+@given(st.lists(st.text(max_size=300), unique=True, max_size=60))
+def test_a_payload_fits_and_names_the_first(organizations: list[str]) -> None:
+    """As many as fit into what PostgreSQL takes, in their order; whatever their names are."""
+    payload = payload_of(organizations)
+    assert len(payload.encode()) < 8000
+    named = organizations_in(payload)
+    assert named == organizations[: len(named)]
+    assert named == organizations or sum(len(each.encode()) for each in organizations) > 2000
+
+
+@pytest.mark.parametrize("payload", ["", "acme", "[1]", '{"a": 1}', "[", '["a"'])
+def test_a_payload_of_somebody_else_names_nobody(payload: str) -> None:
+    """Whoever may connect to the database may notify; releases before this one sent nothing."""
+    assert organizations_in(payload) == []
 
 
 async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,11 +157,11 @@ async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.Monkey
         if listened % 2:
             raise StorageUnavailable("away")
 
-    def on_notify() -> None:
+    def on_missed() -> None:
         nonlocal notified
         notified += 1
 
-    task = asyncio.create_task(Listener(listen, on_notify).run())
+    task = asyncio.create_task(Listener(listen, on_missed).run())
     await until(lambda: notified >= 3)
     task.cancel()
     assert listened >= 3

@@ -274,7 +274,7 @@ async def test_an_organizations_rows_are_not_searched_for_among_those_of_others(
         for number in range(8):
             await queue.put(organization_id="small", destination=f"http://r{number}.example.com:80")
         work = await Watched(database).work(
-            lambda store: store.claim_for_others(8, per_destination=100, in_flight={}, organizations={"big"})
+            lambda store: store.claim_of(["small"], 8, per_destination=100, in_flight={})
         )
     assert 0 < work < 200  # by the index of all rows that are due, 1,700 pages
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 
-from flowactions_plugin.outbox.claim_store import OTHERS_SECONDS
 from flowactions_plugin.outbox.claims import turn_rows
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.places import ORGANIZATIONS_A_CLAIM
@@ -87,18 +86,15 @@ async def test_what_is_held_has_no_turn(queue: Queue) -> None:
     assert Counter(each.organization_id for each in claims[1])["small"] == TURN_ROWS
 
 
-async def test_rows_of_others_are_claimed_beside_the_other_claims(queue: Queue) -> None:
-    """Only those of organizations of which nothing waits here, within the limit of their destination."""
+async def test_rows_of_an_organization_are_claimed_wherever_they_stand(queue: Queue) -> None:
+    """Only those of the organizations that are asked for, within the limit of their destination."""
     await a_backlog(queue)
     mine = {await queue.put(organization_id="small", destination=f"d{n}") for n in range(4)}
     await queue.put(organization_id="small", destination="full")
-    claimed = await queue.store.claim_for_others(
-        16, per_destination=2, in_flight={"full": 2}, organizations={"big"}
-    )
+    asked = ["nobody", "small"]
+    claimed = await queue.store.claim_of(asked, 16, per_destination=2, in_flight={"full": 2})
     assert {each.id for each in claimed} == mine
-    await asyncio.sleep(OTHERS_SECONDS)
-    others = {"big": 1, "small": 4}
-    assert await queue.store.claim_for_others(16, per_destination=2, in_flight={}, organizations=others) == []
+    assert await queue.store.claim_of(["nobody"], 16, per_destination=2, in_flight={}) == []
 
 
 async def test_an_enqueue_of_another_organization_waits_for_no_claim(queue: Queue) -> None:
@@ -131,7 +127,7 @@ async def test_an_enqueue_of_another_organization_waits_for_no_claim(queue: Queu
     await queue.put(organization_id="small", url="http://small.example.com/", destination="small")
 
     def arrived() -> bool:
-        strategy.wake()
+        strategy.wake(["big", "small"])
         answers.release()
         return "small.example.com" in sent
 
