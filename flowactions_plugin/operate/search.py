@@ -62,9 +62,10 @@ def sources(wanted: Filter) -> Sequence[Source]:
     Args:
         wanted: within the scope.
     """
-    for single in ("ids", "idempotency_key"):
+    for single in ("ids", "idempotency_key", "event_id"):
         if getattr(wanted, single) is not None:
-            return [Source(_only(wanted, single), whole=_others(wanted, single) == 0)]
+            whole = _others(wanted, single) == 0
+            return [Source(_only(wanted, single), whole=whole)]
     failed = _failed_source(wanted)
     if failed is not None and wanted.error_class is not None:
         return [failed]
@@ -77,9 +78,7 @@ def sources(wanted: Filter) -> Sequence[Source]:
 def _failed_source(wanted: Filter) -> Source | None:
     """Return the index of rows that have failed which selects best; ``None``: there is none for this search."""
     names: tuple[str, ...]
-    if wanted.event_id is not None:
-        names = ("event_id",)
-    elif wanted.organization_id is not None and wanted.flow_id is not None:
+    if wanted.organization_id is not None and wanted.flow_id is not None:
         names = ("organization_id", "flow_id", *(["node_id"] if wanted.node_id is not None else []))
     elif wanted.destination is not None:
         names = ("destination",)

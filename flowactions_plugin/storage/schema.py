@@ -152,7 +152,8 @@ Index(
     sqlite_where=FAILED,
     postgresql_where=FAILED,
 )
-Index("ix_flowactions_outbox_failed_event", outbox.c.event_id, sqlite_where=FAILED, postgresql_where=FAILED)
+# On PostgreSQL by their hashes: a tree of them would cost a delivery a fifth more (decision 33).
+Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_using="hash")
 Index(
     "ix_flowactions_outbox_failed_destination",
     outbox.c.destination,

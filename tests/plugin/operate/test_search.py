@@ -164,13 +164,27 @@ async def test_a_search_says_how_far_it_has_looked_back(filled: Queue, monkeypat
     """What has failed is found at once, and what was delivered by reading on."""
     monkeypatch.setattr(search_queries, "READ_BACK", 10)
     queries = OperatorQueries(filled.database)
-    page = await queries.deliveries(ACME, Filter(event_id="evt_0"), None, 50)
-    assert [row.status for row in page.rows] == ["dead"]
+    wanted = Filter(destination="https://d0.example.com:443")
+    page = await queries.deliveries(ACME, wanted, None, 50)
     assert page.looked_back_to is not None
     assert page.looked_back_to > START + 30_000
-    older = await queries.deliveries(ACME, Filter(event_id="evt_0"), page.next_cursor, 50)
+    assert {row.status for row in page.rows if row.id < id_at(page.looked_back_to)} == {"dead"}
+    older = await queries.deliveries(ACME, wanted, page.next_cursor, 50)
     assert older.looked_back_to is not None
     assert older.looked_back_to < page.looked_back_to
+
+
+async def test_an_event_is_found_however_old_it_is(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delivered or not, with the first page: receivers ask by it."""
+    monkeypatch.setattr(search_queries, "READ_BACK", 1)
+    queries = OperatorQueries(filled.database)
+    wanted = Filter(event_id="evt_0")
+    page = await queries.deliveries(ALL, wanted, None, 50)
+    assert page.next_cursor is None
+    assert [row.id for row in page.rows] == await expected(filled, ALL, wanted)
+    assert len(page.rows) > 1
+    counted = await queries.count(ALL, wanted)
+    assert (counted.number, counted.exact) == (len(page.rows), True)
 
 
 async def test_another_organizations_rows_are_not_found(filled: Queue) -> None:

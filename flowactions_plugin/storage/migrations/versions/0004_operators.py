@@ -29,6 +29,7 @@ def upgrade() -> None:
     _actions()
     _audit()
     _indexes()
+    _event_index()
 
 
 def _fleet() -> None:
@@ -152,3 +153,9 @@ def _indexes() -> None:
         op.create_index(
             f"ix_{table}_{name}", table, columns, unique=False, sqlite_where=where, postgresql_where=where
         )
+
+
+def _event_index() -> None:
+    """Index the events of all rows, in the place of those that have failed."""
+    op.create_index("ix_flowactions_outbox_event", OUTBOX, ["event_id"], postgresql_using="hash")
+    op.drop_index("ix_flowactions_outbox_failed_event", table_name=OUTBOX)
