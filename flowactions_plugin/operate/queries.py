@@ -28,6 +28,11 @@ from flowactions_plugin.storage.text import read_all
 T = TypeVar("T")
 
 COUNT_LIMIT: Final = 10_000
+"""Up to how many rows that wait, or are dead, an overview counts."""
+
+SEARCH_COUNT_LIMIT: Final = 2500
+"""Up to how many rows a search counts: each may be on another page of the table."""
+
 SHOWN: Final = 5
 """How many destinations an overview shows of each kind."""
 
@@ -87,7 +92,7 @@ class OperatorQueries:
         """
         return await self._search.page(scope, wanted, before, limit)
 
-    async def count(self, scope: Scope, wanted: Filter, limit: int = COUNT_LIMIT) -> Counted:
+    async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, TextClause
+from sqlalchemy import ColumnElement, TextClause, select
 
 from flowactions_plugin.clock import id_at, is_id
 from flowactions_plugin.errors import FilterInvalid
@@ -19,6 +19,9 @@ from flowactions_plugin.storage.schema import FAILED, UNDELIVERED, outbox
 
 SKEW_MS: Final = 60_000
 """By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
+
+EVENT_ROWS: Final = 5000
+"""How many rows of an event are looked at; there is hardly ever more than one."""
 
 ENDED: Final = "-"
 """The place in the cursor of a source that has been read to its end."""
@@ -65,7 +68,7 @@ def sources(wanted: Filter) -> Sequence[Source]:
     for single in ("ids", "idempotency_key", "event_id"):
         if getattr(wanted, single) is not None:
             whole = _others(wanted, single) == 0
-            return [Source(_only(wanted, single), whole=whole)]
+            return [Source(_only(wanted, single), _of_event(wanted.event_id), whole=whole)]
     failed = _failed_source(wanted)
     if failed is not None and wanted.error_class is not None:
         return [failed]
@@ -73,6 +76,18 @@ def sources(wanted: Filter) -> Sequence[Source]:
     if failed is None:
         return [base]
     return [failed, base._replace(extra=(_NOT_FAILED,), whole=False)]
+
+
+def _of_event(event_id: str | None) -> Conditions:
+    """Return the condition by which the rows of an event are looked up first, and put in order then.
+
+    Otherwise PostgreSQL, which takes its index of events for one of many rows each until it has been analyzed, may search
+    all rows in order.
+    """
+    if event_id is None:
+        return ()
+    rows = outbox.alias("of_event")
+    return (outbox.c.id.in_(select(rows.c.id).where(rows.c.event_id == event_id).limit(EVENT_ROWS)),)
 
 
 def _failed_source(wanted: Filter) -> Source | None:

@@ -276,4 +276,4 @@ async def test_a_driver_that_cannot_listen_raises_an_outage(database: Database) 
     """The worker then polls."""
     if database.dialect == "sqlite":
         with pytest.raises(StorageUnavailable, match="cannot listen"):
-            await database.listen("flowactions", lambda: None)
+            await database.listen("flowactions", lambda _payload: None)
