@@ -45,6 +45,7 @@ def why_not_sent(
     now: int,
     *,
     workers: Sequence[Worker] = (),
+    holder: Worker | None = None,
     ahead: Counted | None = None,
     in_flight: int = 0,
     limit: int | None = None,
@@ -57,6 +58,7 @@ def why_not_sent(
         pause: of its destination; ``None``: it is not paused.
         now: Unix milliseconds.
         workers: the processes that deliver, whatever their state.
+        holder: the one whose claim holds it; ``None``: none does, or nothing is known of it.
         ahead: rows that are due and older, and so are claimed before it; ``None``: not counted.
         in_flight: rows to its destination that workers hold.
         limit: attempts to one destination at once, in each worker; ``None``: no limit.
@@ -66,7 +68,7 @@ def why_not_sent(
     due = now if row.due_at is None else row.due_at
     if ended_by is not None and row.status not in FINISHED:
         return f"A bulk {ended_by.kind} of {ended_by.actor_name} ends it, unless that is undone."
-    earlier = _ended(row) or _waits(row, pause, now, due, alive)
+    earlier = _ended(row) or _waits(row, pause, now, due, holder)
     if earlier is not None:
         return earlier
     late = f"It is due since {_moment(due)}"
@@ -111,13 +113,12 @@ def _ended(row: DeliveryFacts) -> str | None:
     return None
 
 
-def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, alive: Sequence[Worker]) -> str | None:
+def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: Worker | None) -> str | None:
     """Return why a delivery may not be claimed now; ``None``: it may."""
     attempt = f"attempt {row.attempts + 1}"
     if row.claimed_until is not None:
-        by = f"Worker {alive[0].name}" if len(alive) == 1 else "A worker"
         return (
-            f"{by} holds it for {attempt} since {_moment(row.claimed_at)}, and at the latest until "
+            f"{_holding(holder)} holds it for {attempt} since {_moment(row.claimed_at)}, and at the latest until "
             f"{_moment(row.claimed_until)}, when any worker may claim it again."
         )
     if pause is not None:
@@ -135,6 +136,15 @@ def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, alive: S
         last = "" if row.error_class is None else f"; the last one failed: {row.error_class}{status}"
         return f"The backoff before {attempt} ends {_in(due - now)}, at {_moment(due)}{last}."
     return None
+
+
+def _holding(worker: Worker | None) -> str:
+    """Return who holds a delivery, and whether it still can send it."""
+    if worker is None:
+        return "A worker"
+    if worker.state == "stale":
+        return f"Worker {worker.name}, of which nothing was heard since {_moment(worker.last_seen_at)},"
+    return f"Worker {worker.name}, which has stopped," if worker.state == "stopped" else f"Worker {worker.name}"
 
 
 def _moment(milliseconds: int | None) -> str:

@@ -40,8 +40,14 @@ class Fleet:
         self._id = ""
         self._claimed = 0
 
+    def begin(self) -> str:
+        """Begin anew, under an id that this returns."""
+        self._id = new_id(self._database.clock())
+        self._claimed = 0
+        return self._id
+
     async def beat(self, in_flight: int, claimed: int) -> None:
-        """Write that this process is alive; the first time, a new row. A row that is gone is written anew.
+        """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:
             in_flight: rows that it holds.
@@ -63,8 +69,7 @@ class Fleet:
             )
         )
         async with self._database.write() as transaction:
-            if not self._id or (await transaction.execute(seen)).rowcount == 0:
-                self._id = self._id or new_id(self._database.clock())
+            if (await transaction.execute(seen)).rowcount == 0:
                 await transaction.execute(self._started(in_flight, has_claimed=has_claimed))
         self._claimed = claimed
 
@@ -82,7 +87,6 @@ class Fleet:
         )
         async with self._database.write() as transaction:
             await transaction.execute(stopped)
-        self._id = ""
 
     def _started(self, in_flight: int, *, has_claimed: bool) -> Insert:
         now = self._database.now()

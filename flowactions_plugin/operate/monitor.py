@@ -56,11 +56,15 @@ class Monitor:
         self._tally.record(completions)
 
     @asynccontextmanager
-    async def watching(self, load: Callable[[], Load]) -> AsyncIterator[None]:
-        """Write statistics and that this process is alive, until the block ends; then what is left, within a few seconds."""
+    async def watching(self, load: Callable[[], Load]) -> AsyncIterator[str]:
+        """Write statistics and that this process is alive, until the block ends; then what is left, within a few seconds.
+
+        It gives the id of the process.
+        """
+        worker_id = self._fleet.begin()
         running = asyncio.create_task(self._run(load))
         try:
-            yield
+            yield worker_id
         finally:
             running.cancel()
             await asyncio.wait({running})

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from sqlalchemy import Executable, Row
 from sqlalchemy.engine import Connection
@@ -21,6 +20,7 @@ from flowactions_plugin.outbox.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.outbox.claims import CLAIM_BYTES, Reach, Shape, claiming, eligible, size_of
 from flowactions_plugin.outbox.due import paused_now
 from flowactions_plugin.outbox.places import NONE_FOUND, Found, Places
+from flowactions_plugin.outbox.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.text import is_text, read_all
 
@@ -46,9 +46,13 @@ class ClaimStore:
     Args:
         database: where the queue is.
         lease_seconds: how long a claim holds.
+
+    Attributes:
+        mark: of the worker that claims, see `outbox.tokens`.
     """
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
+        self.mark = ""
         self._database = database
         self._lease_seconds = lease_seconds
         self._organizations = Places.of_organizations()
@@ -93,7 +97,7 @@ class ClaimStore:
             self._elsewhere_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
-        given = {"token": uuid4().hex, "room": CLAIM_BYTES}
+        given = {"token": new_token(self.mark), "room": CLAIM_BYTES}
         if per_destination is None:
             statement = self._statement(Shape(limit))
             rows = await self._database.in_transaction(
@@ -123,7 +127,7 @@ class ClaimStore:
         """
         lease_end = lease_clock() + self._lease_seconds
         parameters = {
-            "token": uuid4().hex,
+            "token": new_token(self.mark),
             "room": CLAIM_BYTES,
             "limit": limit,
             "in_flight": self._in_flight(in_flight),

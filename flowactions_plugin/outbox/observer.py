@@ -27,8 +27,8 @@ class Observer(Protocol):
     def record(self, completions: Sequence[Completion]) -> None:
         """Take note of outcomes that were just written. It returns at once, and does not raise."""
 
-    def watching(self, load: Callable[[], Load]) -> AbstractAsyncContextManager[None]:
-        """Watch within the block, while this process delivers.
+    def watching(self, load: Callable[[], Load]) -> AbstractAsyncContextManager[str]:
+        """Watch within the block, while this process delivers; gives the id under which operators see it.
 
         Args:
             load: returns how busy it is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from uuid import uuid4
 
 from sqlalchemy import (
     BigInteger,
@@ -25,6 +24,7 @@ from flowactions_plugin.outbox.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.outbox.claims import claiming
 from flowactions_plugin.outbox.due import free, unpaused
 from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS, PARKED_MS
+from flowactions_plugin.outbox.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, QUARANTINED, outbox
@@ -40,7 +40,12 @@ class RecoveryStore:
     Args:
         database: where the queue is.
         lease_seconds: how long a claim holds.
+
+    Attributes:
+        mark: of the worker that claims, see `outbox.tokens`.
     """
+
+    mark: str = ""
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
         self._database = database
@@ -59,7 +64,7 @@ class RecoveryStore:
             chosen = chosen.with_for_update(skip_locked=True)
         # Of such a row, the rounds that were begun are counted, and not the reclaims.
         statement = claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
-        parameters = {"token": uuid4().hex}
+        parameters = {"token": new_token(self.mark)}
         rows = await self._database.in_transaction(
             lambda connection: read_all(connection, statement, parameters)
         )

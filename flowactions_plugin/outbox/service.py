@@ -27,6 +27,7 @@ from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.scheduled import ScheduledClaims
 from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.outbox.tokens import mark_of
 from flowactions_plugin.outbox.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
@@ -124,7 +125,8 @@ class OutboxService:
             sends_trace=self._settings.send_traceparent,
         )
         try:
-            async with self._observer.watching(executor.load), self._claims(executor) as strategy:
+            async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
+                self.store.mark = mark_of(worker_id)
                 with monitor, self.recorded.watching(executor.load):
                     await Worker(self.store, executor, strategy, self._timing).run()
         finally:

@@ -85,7 +85,18 @@ PAUSE = Pause(organization_id="", destination="d", paused_at=NOW, paused_by="Ann
             "without success at an unknown time: it answered 500.",
         ),
         ({"claimed_at": NOW - 2000, "claimed_until": NOW + 28_000}, {}, "A worker holds it for attempt 1"),
-        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"workers": [a_worker()]}, "Worker w1 holds it"),
+        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"workers": [a_worker()]}, "A worker holds it"),
+        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"holder": a_worker()}, "Worker w1 holds it"),
+        (
+            {"claimed_at": NOW, "claimed_until": NOW + 1},
+            {"holder": a_worker(state="stale", last_seen_at=NOW - 60_000)},
+            "Worker w1, of which nothing was heard since 2030-03-17T17:45:40Z, holds it",
+        ),
+        (
+            {"claimed_at": NOW, "claimed_until": NOW + 1},
+            {"holder": a_worker(state="stopped")},
+            "Worker w1, which has stopped, holds it",
+        ),
         ({}, {"pause": PAUSE}, "paused for all organizations by Ann at 2030-03-17T17:46:40Z (they asked)"),
         ({"waiting_since": NOW, "due_at": NOW + 5000, "last_error": "Host failed"}, {}, "in 5 s: Host failed."),
         (

@@ -238,8 +238,9 @@ class TestFleet:
         """Stopping in order is told apart from being killed."""
         queries = OperatorQueries(queue.database)
         stopped, killed = Fleet(queue.database, "continuous", 100), Fleet(queue.database, "scheduled", 50)
-        await killed.beat(0, 0)
-        await stopped.beat(0, 0)
+        for each in (killed, stopped):
+            each.begin()
+            await each.beat(0, 0)
         await stopped.beat(7, 12)
         one, other = sorted(await queries.workers(), key=lambda each: each.mode)
         assert (one.state, one.in_flight, one.slots, one.last_claim_at is not None) == ("alive", 7, 100, True)
