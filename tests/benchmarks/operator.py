@@ -1,6 +1,7 @@
 """What operators' pages and commands wait for in a large outbox, and what a worker loses meanwhile.
 
-    python -m tests.benchmarks.operator [--database postgres|sqlite] [--rows 1000000] [--drain 10000] [--json]
+    python -m tests.benchmarks.operator [--database postgres|sqlite] [--rows 1000000] [--drain 10000]
+        [--pause 0.3] [--json]
 
 The outbox has ended rows of many organizations, and as many intervals of statistics as a week has. Each query of the pages
 is run in turn, beside a worker that drains rows; before and after it, a row is looked up by its id. Printed are the 95th
@@ -44,8 +45,6 @@ START = 1_700_000_000_000
 EVERY_MS = 600
 """Between the enqueues of two rows: a million rows are a week."""
 
-PAUSE_SECONDS = 0.1
-"""Between two queries: a few people who look at pages that refresh every few seconds."""
 
 IDS = {
     "sqlite": "substr(h, 1, 8) || '-' || substr(h, 9, 4) || '-7000-8000-' || printf('%012x', i)",
@@ -135,8 +134,8 @@ def queries(database: Database, rows: int) -> dict[str, Callable[[], Awaitable[A
     return found
 
 
-async def ask(url: str, rows: int, rounds: int, until_drained: bool) -> dict[str, list[float]]:
-    """Give how long each query and the look-up took, in milliseconds."""
+async def ask(url: str, rows: int, rounds: int, pause: float) -> dict[str, list[float]]:
+    """Give how long each query and the look-up took, in milliseconds; with a pause, in seconds, behind each query."""
     times: dict[str, list[float]] = {"look-up by id": []}
     async with opened(url) as database:
         asked = queries(database, rows)
@@ -153,7 +152,7 @@ async def ask(url: str, rows: int, rounds: int, until_drained: bool) -> dict[str
                     await run()
                     if number:  # the first one opens connections and prepares statements
                         times.setdefault(title, []).append((time.perf_counter() - started) * 1000)
-                await asyncio.sleep(PAUSE_SECONDS if until_drained else 0)
+                await asyncio.sleep(pause)
     return times
 
 
@@ -196,7 +195,7 @@ async def _forever(asking: Callable[[], Awaitable[Any]]) -> None:
         await asking()
 
 
-async def measure(kind: str, rows: int, drain: int, rounds: int) -> dict[str, Any]:
+async def measure(kind: str, rows: int, drain: int, rounds: int, pause: float) -> dict[str, Any]:
     """Measure on one database."""
     with ExitStack() as stack:
         url = stack.enter_context(a_database(kind))
@@ -206,7 +205,7 @@ async def measure(kind: str, rows: int, drain: int, rounds: int) -> dict[str, An
         collected: dict[str, list[float]] = {}
 
         async def asking() -> None:
-            for name, took in (await ask(url, rows, 2, until_drained=True)).items():
+            for name, took in (await ask(url, rows, 2, pause)).items():
                 collected.setdefault(name, []).extend(took)
 
         if drain:
@@ -215,7 +214,7 @@ async def measure(kind: str, rows: int, drain: int, rounds: int) -> dict[str, An
                 rates[name] = await rate(url, drain, receivers, int(time.time() * 1000), beside)
             found["rows_per_s"] = rates
             found["rate_kept"] = rates["beside_queries"] / rates["alone"]
-        for name, took in (await ask(url, rows, rounds, until_drained=False)).items():
+        for name, took in (await ask(url, rows, rounds, 0)).items():
             collected.setdefault(name, []).extend(took)
         p95 = {name: percentile(took, 0.95) for name, took in collected.items()}
         return {**found, "p95_ms": p95, "slowest_ratio": max(p95.values()) / p95["look-up by id"]}
@@ -240,13 +239,19 @@ def main() -> int:
         "--drain", type=int, default=10_000, help="rows that the worker delivers each time; 0: none"
     )
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.3,
+        help="seconds between two queries beside the worker; default: 0.3, as some five people ask whose pages refresh",
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     logging.disable(logging.INFO)
     found: dict[str, Any] = {"machine": machine()}
     for kind in options.database:
         rows = options.rows or (1_000_000 if kind == "postgres" else 100_000)
-        found[kind] = asyncio.run(measure(kind, rows, options.drain, options.rounds))
+        found[kind] = asyncio.run(measure(kind, rows, options.drain, options.rounds, options.pause))
         if not options.json:
             print(f"{kind}, {rows:,} rows")
             shown(found[kind])
