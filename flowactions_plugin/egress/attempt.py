@@ -27,6 +27,9 @@ PHASES: Final[Mapping[str, str]] = {
 
 PHASE_NAMES: Final = tuple(dict.fromkeys(PHASES.values()))
 
+SLOW_MS: Final = 200
+"""From this duration on, it is kept of an attempt that delivers, too, how long its phases took."""
+
 DEADLINE_SECONDS: Final = 10.0
 """The total time of one attempt: resolve, connect, TLS, send, status and the kept part of the body (§8)."""
 

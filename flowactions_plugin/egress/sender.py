@@ -10,6 +10,7 @@ from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
     DEADLINE_SECONDS,
     RETRY_AFTER_STATUSES,
+    SLOW_MS,
     Aborted,
     Message,
     Outcome,
@@ -47,7 +48,7 @@ class Sender:
         monitor: measures how long this process stood still; ``None``: it never does.
         deadline_seconds: the total time of one attempt.
         progress: makes what says how far an attempt has got.
-        times_all: whether the outcome of an attempt that delivers has the times of its phases, too.
+        times_all: whether the outcome of each attempt that delivers has the times of its phases, and not of slow ones only.
         standard_webhooks: whether requests carry the headers of Standard Webhooks, too (§5.3.8).
 
     Attributes:
@@ -126,7 +127,7 @@ class Sender:
             response.status_code,
             response=response.body_prefix,
             retry_after=asked,
-            phases=None if delivers and not self._times_all else progress.phases(),
+            phases=None if delivers and not self._times_all and duration < SLOW_MS else progress.phases(),
         )
 
     def _aborted(self, failure: Exception, deadline: Deadline) -> Aborted | None:

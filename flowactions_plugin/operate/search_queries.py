@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +43,9 @@ COUNTED_BACK: Final = 10_000
 
 ORGANIZATIONS: Final = 1000
 """How many organizations a search asks one by one; with more, it reads back among the rows of all."""
+
+FIRST_SHARES: Final = 3
+"""How many times its share of a page is read of each organization first."""
 
 LIST_COLUMNS: Final = tuple(
     column for column in outbox.c if column.name not in {"body", "headers", "origin", "delivered_response"}
@@ -148,10 +152,17 @@ class DeliverySearch:
         ids = query.with_only_columns(outbox.c.id)
         heads = self._ids_of_each(connection, ids, organizations, 1)
         # Whatever is among the newest belongs to one of these.
-        leading = sorted(heads, key=lambda head: raw_bytes(head[1]), reverse=True)[:limit]
-        found = self._ids_of_each(connection, ids, [place for place, _ in leading], limit)
-        newest = sorted((row_id for _, row_id in found), key=raw_bytes, reverse=True)[:limit]
-        return read_all(connection, query.where(outbox.c.id.in_([stored(row_id) for row_id in newest])))
+        leading = [place for place, _ in _newest(heads, limit)]
+        # Mostly each has a few of the newest. One of which all that were read are among these may have more.
+        some = max(1, min(limit, FIRST_SHARES * limit // max(1, len(leading))))
+        found = self._ids_of_each(connection, ids, leading, some)
+        newest = _newest(found, limit)
+        shares = Counter(place for place, _ in newest)
+        more = [place for place in leading if shares[place] == some < limit]
+        if more:
+            found = [each for each in found if each[0] not in more]
+            newest = _newest([*found, *self._ids_of_each(connection, ids, more, limit)], limit)
+        return read_all(connection, query.where(outbox.c.id.in_([stored(row_id) for _, row_id in newest])))
 
     def _ids_of_each(
         self, connection: Connection, ids: Select[Any], organizations: Sequence[Any], limit: int
@@ -184,6 +195,11 @@ class DeliverySearch:
         rows = select(literal(1)).select_from(outbox).where(*conditions, *bounds).limit(inline(limit + 1))
         number = connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
         return number, horizon is None
+
+
+def _newest(found: Sequence[tuple[Any, Any]], limit: int) -> list[tuple[Any, Any]]:
+    """Return those of organizations and ids that have the newest ids."""
+    return sorted(found, key=lambda each: raw_bytes(each[1]), reverse=True)[:limit]
 
 
 def _count_within(connection: Connection, wanted: Filter, source: Source) -> tuple[int, bool]:

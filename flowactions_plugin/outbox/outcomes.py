@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from flowactions_plugin.egress.attempt import SLOW_MS
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.rules import (
     FINISHED,
@@ -121,6 +122,7 @@ def _completed(database: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
             delivered_started_at=case((delivered, done.c.started_at), else_=null()),
             delivered_duration_ms=case((delivered, done.c.duration_ms), else_=null()),
             delivered_response=case((delivered, response), else_=null()),
+            delivered_phases=case((delivered, done.c.phases), else_=null()),
             updated_at=now,
             finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=null()),
         )
@@ -223,9 +225,11 @@ def response_text(response: bytes) -> str | None:
 
 
 def phases_text(completion: Completion) -> str | None:
-    """Return how long the phases of an attempt took, as the attempts log keeps it; ``None`` where it keeps nothing."""
-    phases = completion.outcome.phases
-    if not phases or not is_logged(completion):
+    """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other."""
+    outcome = completion.outcome
+    phases = outcome.phases
+    kept = is_logged(completion) or (completion.attempted and outcome.duration_ms >= SLOW_MS)
+    if not phases or not kept:
         return None
     return msgspec.json.encode({name: round(seconds * 1000) for name, seconds in phases.items()}).decode()
 

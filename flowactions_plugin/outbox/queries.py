@@ -279,6 +279,7 @@ def _delivering(row: Row[Any]) -> _Delivering | None:
         row.last_status_code,
         row.last_error,
         row.delivered_response,
+        row.delivered_phases,
     )
 
 

@@ -51,8 +51,8 @@ class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
 class Attempt(msgspec.Struct, rename="camel", kw_only=True):
     """One attempt of a delivery; of the answer's body the first 2 KiB are kept.
 
-    ``phases`` says how many milliseconds each phase of an attempt took that failed: ``resolve``, ``connect``, ``tls``, ``send`` and
-    ``wait`` (for the answer). It is empty for one that delivered, and what an open connection spared is left out.
+    ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
+    ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
     """
 
     number: int

@@ -91,6 +91,8 @@ outbox: Final = Table(
     Column("trace", String(55)),
     # The bulk action of an operator that changed the row last. NULL: none did.
     Column("action_id", String(36)),
+    # How long each phase of the attempt took that has delivered the row, when it was slow: as in the attempts log.
+    Column("delivered_phases", Text),
     CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
 )
 # Room on each page for the versions that a claim and an outcome write. Only from SQLAlchemy 2.1 on can a table say so itself.

@@ -134,12 +134,16 @@ async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
     return sorted((row.id for row in everything if matches(row)), reverse=True)
 
 
-@pytest.mark.parametrize("window", [5000, 10])
+@pytest.mark.parametrize(("window", "shares"), [(5000, 3), (10, 3), (5000, 0)])
 async def test_a_search_finds_each_row_once(
-    filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int
+    filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int, shares: int
 ) -> None:
-    """Over all of its pages, in every scope, whether it reads back to the end at once or in several steps."""
+    """Over all of its pages, in every scope, whether it reads back to the end at once or in several steps.
+
+    And whether an organization has more of a page than was read of it first, or not.
+    """
     monkeypatch.setattr(search_queries, "READ_BACK", window)
+    monkeypatch.setattr(search_queries, "FIRST_SHARES", shares)
     queries = OperatorQueries(filled.database)
     for name, wanted in SEARCHES.items():
         for scope in (ALL, ACME):

@@ -25,6 +25,7 @@ def upgrade() -> None:
     op.add_column("flowactions_attempts", sa.Column("phases", sa.Text(), nullable=True))
     op.add_column(OUTBOX, sa.Column("trace", sa.String(length=55), nullable=True))
     op.add_column(OUTBOX, sa.Column("action_id", sa.String(length=36), nullable=True))
+    op.add_column(OUTBOX, sa.Column("delivered_phases", sa.Text(), nullable=True))
     _fleet()
     _actions()
     _audit()
