@@ -154,8 +154,8 @@ Index(
     sqlite_where=FAILED,
     postgresql_where=FAILED,
 )
-# On PostgreSQL by their hashes: a tree of them would cost a delivery a fifth more (decision 33).
-Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_using="hash")
+# On PostgreSQL compared as bytes: by a language's rules, or with the row's id beside, it would cost a delivery more (decision 33).
+Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_ops={"event_id": "varchar_pattern_ops"})
 Index(
     "ix_flowactions_outbox_failed_destination",
     outbox.c.destination,

@@ -158,5 +158,7 @@ def _indexes() -> None:
 
 def _event_index() -> None:
     """Index the events of all rows, in the place of those that have failed."""
-    op.create_index("ix_flowactions_outbox_event", OUTBOX, ["event_id"], postgresql_using="hash")
+    op.create_index(
+        "ix_flowactions_outbox_event", OUTBOX, ["event_id"], postgresql_ops={"event_id": "varchar_pattern_ops"}
+    )
     op.drop_index("ix_flowactions_outbox_failed_event", table_name=OUTBOX)
