@@ -98,7 +98,7 @@ async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
 
 @pytest.mark.parametrize(
     ("database_url", "delivery"),
-    [("sqlite", "continuous"), ("postgresql", "scheduled")],
+    [("sqlite", "continuous"), pytest.param("postgresql", "scheduled", marks=pytest.mark.soak)],
     indirect=["database_url"],
 )
 async def test_a_process_that_dies_before_it_sends_kills_nothing(field: Field, delivery: str) -> None:
