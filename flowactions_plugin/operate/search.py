@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, TextClause, select
+from sqlalchemy import ColumnElement, TextClause
 
 from flowactions_plugin.clock import id_at, is_id
 from flowactions_plugin.errors import FilterInvalid
@@ -19,9 +19,6 @@ from flowactions_plugin.storage.schema import FAILED, UNDELIVERED, outbox
 
 SKEW_MS: Final = 60_000
 """By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
-
-EVENT_ROWS: Final = 5000
-"""How many rows of an event are looked at; there is hardly ever more than one."""
 
 ENDED: Final = "-"
 """The place in the cursor of a source that has been read to its end."""
@@ -41,6 +38,7 @@ class Source(NamedTuple):
         each_organization: whether the index begins with the organization, and none is given: it is read for one
             organization after the other.
         rows: the condition of the index, which holds these rows only.
+        event_id: the event whose rows are looked up first, and put in order then; ``None``: rows are met in order.
     """
 
     served: Filter
@@ -48,6 +46,7 @@ class Source(NamedTuple):
     whole: bool = False
     each_organization: bool = False
     rows: Conditions = ()
+    event_id: str | None = None
 
 
 def within(scope: Scope, wanted: Filter) -> Filter | None:
@@ -68,7 +67,7 @@ def sources(wanted: Filter) -> Sequence[Source]:
     for single in ("ids", "idempotency_key", "event_id"):
         if getattr(wanted, single) is not None:
             whole = _others(wanted, single) == 0
-            return [Source(_only(wanted, single), _of_event(wanted.event_id), whole=whole)]
+            return [Source(_only(wanted, single), whole=whole, event_id=wanted.event_id)]
     failed = _failed_source(wanted)
     if failed is not None and wanted.error_class is not None:
         return [failed]
@@ -76,18 +75,6 @@ def sources(wanted: Filter) -> Sequence[Source]:
     if failed is None:
         return [base]
     return [failed, base._replace(extra=(_NOT_FAILED,), whole=False)]
-
-
-def _of_event(event_id: str | None) -> Conditions:
-    """Return the condition by which the rows of an event are looked up first, and put in order then.
-
-    Otherwise PostgreSQL, which takes its index of events for one of many rows each until it has been analyzed, may search
-    all rows in order.
-    """
-    if event_id is None:
-        return ()
-    rows = outbox.alias("of_event")
-    return (outbox.c.id.in_(select(rows.c.id).where(rows.c.event_id == event_id).limit(EVENT_ROWS)),)
 
 
 def _failed_source(wanted: Filter) -> Source | None:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Row,
     Select,
     Text,
+    TextClause,
     and_,
     bindparam,
     case,
@@ -40,6 +41,9 @@ READ_BACK: Final = 5000
 
 COUNTED_BACK: Final = 10_000
 """The same, of a count."""
+
+EVENT_ROWS: Final = 5000
+"""How many rows of an event are looked at; there is hardly ever more than one."""
 
 ORGANIZATIONS: Final = 1000
 """How many organizations a search asks one by one; with more, it reads back among the rows of all."""
@@ -112,7 +116,7 @@ class DeliverySearch:
         self, connection: Connection, wanted: Filter, source: Source, place: str | None, limit: int
     ) -> _Read:
         bounds = search.id_bounds(wanted, place)
-        conditions = [*wanted.conditions(), *source.extra, *bounds]
+        conditions = [*self._conditions(connection, wanted, source), *bounds]
         query = select(*raw(LIST_COLUMNS)).where(*conditions).order_by(outbox.c.id.desc())
         if source.each_organization:
             organizations = self._organizations(connection, source)
@@ -123,6 +127,21 @@ class DeliverySearch:
         if horizon is not None:
             query = query.where(outbox.c.id >= stored(horizon.id))
         return _Read(read_all(connection, query.limit(inline(limit + 1))), horizon)
+
+    def _conditions(
+        self, connection: Connection, wanted: Filter, source: Source
+    ) -> list[ColumnElement[bool] | TextClause]:
+        """Return the conditions on the rows of a source that are wanted.
+
+        The rows of an event are read first. Otherwise PostgreSQL, where it expects many of them, may search all rows of an
+        organization in order.
+        """
+        conditions: list[ColumnElement[bool] | TextClause] = [*wanted.conditions(), *source.extra]
+        if source.event_id is not None:
+            mine = select(*raw([outbox.c.id])).where(outbox.c.event_id == source.event_id)
+            found = read_all(connection, mine.limit(inline(EVENT_ROWS)))
+            conditions.append(outbox.c.id.in_([stored(row.id) for row in found]))
+        return conditions
 
     def _organizations(self, connection: Connection, source: Source) -> Sequence[Any] | None:
         """Return the organizations that an index holds, each looked up behind the one before; ``None``: too many."""
@@ -182,7 +201,7 @@ class DeliverySearch:
     def _count(self, connection: Connection, wanted: Filter, source: Source, limit: int) -> tuple[int, bool]:
         """Return how many rows of a source are wanted, and whether these are all."""
         bounds = search.id_bounds(wanted)
-        conditions = [*wanted.conditions(), *source.extra]
+        conditions = self._conditions(connection, wanted, source)
         horizon = None
         if source.each_organization:
             if wanted.status != "dead":
