@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +35,26 @@ class Ended(NamedTuple):
     def document(self) -> Any:
         """What it has written as JSON."""
         return json.loads(self.out)
+
+
+@asynccontextmanager
+async def running(
+    *arguments: str, cwd: Path, stdout: int, stderr: int, **settings: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a command while the block runs; killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowactions_plugin.cli", *arguments),
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+        stdout=stdout,
+        stderr=stderr,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 async def command(*arguments: str, cwd: Path, **settings: str) -> Ended:

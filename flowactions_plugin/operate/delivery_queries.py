@@ -17,7 +17,7 @@ from flowactions_plugin.operate.views import facts_of, struct_of
 from flowactions_plugin.outbox.due import free
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import HELD_MS
-from flowactions_plugin.outbox.tokens import is_marked
+from flowactions_plugin.outbox.tokens import is_token_of
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -65,7 +65,7 @@ class DeliveryQueries:
             facts, attempts = facts_of(row, log, now)
             pause = _pause(connection, row)
             workers = self._health.workers(connection, now)
-            holder = next((each for each in workers if is_marked(row.claimed_by, each.id)), None)
+            holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
             ahead, in_flight = self._ahead(connection, row, facts.due_at)
             action = _action(connection, facts.action_id)
             why = why_not_sent(

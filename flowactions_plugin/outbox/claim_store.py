@@ -48,11 +48,11 @@ class ClaimStore:
         lease_seconds: how long a claim holds.
 
     Attributes:
-        mark: of the worker that claims, see `outbox.tokens`.
+        token_prefix: of the worker that claims, see `outbox.tokens`.
     """
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
-        self.mark = ""
+        self.token_prefix = ""
         self._database = database
         self._lease_seconds = lease_seconds
         self._organizations = Places.of_organizations()
@@ -97,7 +97,7 @@ class ClaimStore:
             self._elsewhere_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
-        given = {"token": new_token(self.mark), "room": CLAIM_BYTES}
+        given = {"token": new_token(self.token_prefix), "room": CLAIM_BYTES}
         if per_destination is None:
             statement = self._statement(Shape(limit))
             rows = await self._database.in_transaction(
@@ -127,7 +127,7 @@ class ClaimStore:
         """
         lease_end = lease_clock() + self._lease_seconds
         parameters = {
-            "token": new_token(self.mark),
+            "token": new_token(self.token_prefix),
             "room": CLAIM_BYTES,
             "limit": limit,
             "in_flight": self._in_flight(in_flight),

@@ -31,7 +31,7 @@ POLL_SECONDS: Final = 0.5
 PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight, so that each returns more than a few rows."""
 
-NEWCOMERS: Final = 1000
+MOST_ENQUEUED_FOR: Final = 1000
 """How many organizations are noted at the most for which something was enqueued; rows of others wait for the usual claims."""
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
@@ -76,8 +76,8 @@ class ContinuousClaims:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight_bytes = 0
         self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
-        self._newcomers: dict[str, None] = {}  # organizations of which something was enqueued
-        self._welcoming: asyncio.Task[None] | None = None
+        self._enqueued_for: dict[str, None] = {}  # organizations of which something was enqueued
+        self._claiming_beside: asyncio.Task[None] | None = None
         self._claiming = False
         self._more = False
         self._enqueued = False
@@ -96,13 +96,13 @@ class ContinuousClaims:
         self._woken.set()
         if not self._tasks or not self._claiming:
             return  # the next claim is for all
-        self._newcomers.update(
+        self._enqueued_for.update(
             (each, None)
             for each in organizations
-            if len(self._newcomers) < NEWCOMERS and self._waiting[each] < LEAST_DEMAND
+            if len(self._enqueued_for) < MOST_ENQUEUED_FOR and self._waiting[each] < LEAST_DEMAND
         )
-        if self._newcomers and self._welcoming is None:
-            self._welcoming = asyncio.create_task(self._claim_for_newcomers())
+        if self._enqueued_for and self._claiming_beside is None:
+            self._claiming_beside = asyncio.create_task(self._claim_for_enqueued())
 
     async def settle(self) -> None:
         """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
@@ -140,15 +140,15 @@ class ContinuousClaims:
         self._start()
         return 0.0 if self._more else POLL_SECONDS
 
-    async def _claim_for_newcomers(self) -> None:
+    async def _claim_for_enqueued(self) -> None:
         """Claim for organizations of which little waits here, beside the other claims: their rows wait for none of these."""
         clock = asyncio.get_running_loop().time
         try:
-            while self._newcomers and self._claiming:
+            while self._enqueued_for and self._claiming:
                 claimed_at = clock()
-                organizations = [*islice(self._newcomers, ORGANIZATIONS_A_CLAIM)]
+                organizations = [*islice(self._enqueued_for, ORGANIZATIONS_A_CLAIM)]
                 for each in organizations:
-                    del self._newcomers[each]
+                    del self._enqueued_for[each]
                 # While outcomes are unwritten, this would claim what has been sent.
                 if self._in_flight_bytes >= IN_FLIGHT_BYTES or self._executor.behind:
                     continue
@@ -160,7 +160,7 @@ class ContinuousClaims:
                 )
                 self._slots.insert(await self._admitted(claimed), claimed_at)
                 self._start()
-                if self._newcomers:
+                if self._enqueued_for:
                     await asyncio.sleep(claimed_at + PACE_SECONDS - clock())
         except StorageUnavailable:
             pass  # the other claims will say so
@@ -170,7 +170,7 @@ class ContinuousClaims:
                 extra={"event": "deliveries.not_claimed"},
             )
         finally:
-            self._welcoming = None
+            self._claiming_beside = None
 
     async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
         """Return what of a claim may be sent, by destination."""
@@ -192,8 +192,8 @@ class ContinuousClaims:
     async def quiesce(self) -> None:
         """Give back what waits for a slot, and wait for what has one."""
         self._claiming = False
-        if self._welcoming is not None:
-            await asyncio.wait({self._welcoming})
+        if self._claiming_beside is not None:
+            await asyncio.wait({self._claiming_beside})
         self._give_back(self._slots.clear())
         while self._tasks:
             await asyncio.wait(self._tasks)

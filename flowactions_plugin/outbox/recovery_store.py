@@ -42,10 +42,10 @@ class RecoveryStore:
         lease_seconds: how long a claim holds.
 
     Attributes:
-        mark: of the worker that claims, see `outbox.tokens`.
+        token_prefix: of the worker that claims, see `outbox.tokens`.
     """
 
-    mark: str = ""
+    token_prefix: str = ""
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class RecoveryStore:
             chosen = chosen.with_for_update(skip_locked=True)
         # Of such a row, the rounds that were begun are counted, and not the reclaims.
         statement = claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
-        parameters = {"token": new_token(self.mark)}
+        parameters = {"token": new_token(self.token_prefix)}
         rows = await self._database.in_transaction(
             lambda connection: read_all(connection, statement, parameters)
         )

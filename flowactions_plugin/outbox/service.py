@@ -27,7 +27,7 @@ from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.scheduled import ScheduledClaims
 from flowactions_plugin.outbox.store import OutboxStore
-from flowactions_plugin.outbox.tokens import mark_of
+from flowactions_plugin.outbox.tokens import token_prefix
 from flowactions_plugin.outbox.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
@@ -126,7 +126,7 @@ class OutboxService:
         )
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
-                self.store.mark = mark_of(worker_id)
+                self.store.token_prefix = token_prefix(worker_id)
                 with monitor, self.recorded.watching(executor.load):
                     await Worker(self.store, executor, strategy, self._timing).run()
         finally:

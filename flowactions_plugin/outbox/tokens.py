@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Final
 from uuid import uuid4
 
-MARK_DIGITS: Final = 8
+PREFIX_DIGITS: Final = 8
 
 
-def mark_of(worker_id: str) -> str:
-    """Return the mark with which the tokens of a worker's claims begin: the end of its id, which is random."""
-    return worker_id[-MARK_DIGITS:]
+def token_prefix(worker_id: str) -> str:
+    """Return what the tokens of a worker's claims begin with: the end of its id, which is random."""
+    return worker_id[-PREFIX_DIGITS:]
 
 
-def new_token(mark: str) -> str:
+def new_token(prefix: str) -> str:
     """Return a token that no other claim has: 32 hexadecimal digits.
 
     Args:
-        mark: of the worker that claims; empty: of nobody in particular.
+        prefix: of the worker that claims; empty: of nobody in particular.
     """
-    return mark + uuid4().hex[len(mark) :]
+    return prefix + uuid4().hex[len(prefix) :]
 
 
-def is_marked(token: object, worker_id: str) -> bool:
+def is_token_of(token: object, worker_id: str) -> bool:
     """Return whether a stored token is of a claim of this worker's."""
-    return isinstance(token, str) and token.startswith(mark_of(worker_id))
+    return isinstance(token, str) and token.startswith(token_prefix(worker_id))

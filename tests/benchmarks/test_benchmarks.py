@@ -123,9 +123,7 @@ def test_an_interrupted_benchmark(
     number: signal.Signals, arguments: tuple[str, ...], children: int, tmp_path: Path
 ) -> None:
     """What a benchmark has started ends with it; a comparison removes the revision's worktree, too."""
-    # A shell lets what it runs in the background ignore SIGINT.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += f"import sys; from tests.benchmarks.deliver import main; sys.argv[1:] = {list(arguments)!r}; main()"
+    code = f"import sys; from tests.benchmarks.deliver import main; sys.argv[1:] = {list(arguments)!r}; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,

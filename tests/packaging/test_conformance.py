@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.packaging.foreign_project import FILES
+from tests.packaging.versions import outside_pytest
 
 ROOT = Path(__file__).parents[2]
 SAFETY_SECONDS = 600
@@ -24,11 +25,14 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))
-    }
     return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=SAFETY_SECONDS
+        command,
+        cwd=cwd,
+        env=outside_pytest(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SAFETY_SECONDS,
     )
 
 

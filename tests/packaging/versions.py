@@ -157,15 +157,17 @@ def attempt(trial: Trial, uv: str, wheel: Path, folder: Path, *, everything: boo
     run([str(bin_ / "python"), "-m", "pytest", *options, *(ALL if everything else SMOKE)], project, shown=1)
 
 
+def outside_pytest() -> dict[str, str]:
+    """Give an environment that knows neither of pytest nor of other Pythons' paths."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
+
+
 def run(command: Sequence[str], folder: Path, *, shown: int = 0) -> None:
     """Run a command, and print so many of its last lines; all of them when it fails."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))
-    }
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment,
+        env=outside_pytest(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -23,6 +23,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.cli import main
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage import migrations
+from tests.commanding import running
 from tests.crash.forking import fork
 from tests.loopback import listening
 from tests.recorder import recorder, status
@@ -68,27 +69,10 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@asynccontextmanager
-async def worker(host: str, cwd: Path, **settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
+def worker(host: str, cwd: Path, **settings: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run ``flowactions worker``; killed at the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "flowactions_plugin.cli",
-        "worker",
-        "--host",
-        host,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    pipe, stdout = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+    return running("worker", "--host", host, cwd=cwd, stdout=pipe, stderr=stdout, **settings)
 
 
 async def has_said(process: asyncio.subprocess.Process, words: str) -> None:

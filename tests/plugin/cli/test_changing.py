@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from sqlalchemy import Row, func, select, update
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.storage import schema
-from tests.commanding import ROOT, Ended, command
+from tests.commanding import Ended, command, running
 from tests.queueing import Queue
 from tests.recorder import Recorder, recorder, status
 from tests.waiting import SAFETY_SECONDS, until
@@ -75,28 +73,15 @@ class Site:
         async with self.queue.database.read() as connection:
             return (await connection.execute(select(schema.actions))).all()
 
-    @asynccontextmanager
-    async def worker(self) -> AsyncIterator[asyncio.subprocess.Process]:
+    def worker(self) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
         """Run a worker; killed at the end if it still runs."""
-        async with self.started("worker", "--host", "clihosts:make") as process:
-            yield process
+        return self.started("worker", "--host", "clihosts:make")
 
-    @asynccontextmanager
-    async def started(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    def started(self, *arguments: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+        """Run a command; killed at the end if it still runs."""
         (self.cwd / "clihosts.py").write_text(HOST)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "flowactions_plugin.cli", *arguments),
-            cwd=self.cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self.settings},
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+        return running(*arguments, cwd=self.cwd, stdout=null, stderr=pipe, **self.settings)
 
 
 @pytest.fixture

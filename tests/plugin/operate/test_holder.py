@@ -10,7 +10,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.operate.fleet import Fleet
 from flowactions_plugin.operate.queries import OperatorQueries
 from flowactions_plugin.operate.scope import Scope
-from flowactions_plugin.outbox.tokens import is_marked, mark_of, new_token
+from flowactions_plugin.outbox.tokens import is_token_of, new_token, token_prefix
 from tests.queueing import Queue
 
 
@@ -23,40 +23,40 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
         await queue.run(f"UPDATE flowactions_workers SET name = 'w{number}' WHERE id = '{ids[number]}'")  # noqa: S608
     queries = OperatorQueries(queue.database)
 
-    async def why(mark: str) -> str:
+    async def why(prefix: str) -> str:
         row_id = await queue.put()
-        queue.store.mark = mark
+        queue.store.token_prefix = prefix
         assert [each.id for each in await queue.store.claim(10)] == [row_id]
         found = await queries.delivery(Scope(None), row_id)
         assert found is not None
         return found.why
 
-    assert (await why(mark_of(ids[1]))).startswith("Worker w1 holds it for attempt 1 since ")
+    assert (await why(token_prefix(ids[1]))).startswith("Worker w1 holds it for attempt 1 since ")
     assert (await why("")).startswith("A worker holds it")
     await queue.run(f"UPDATE flowactions_workers SET last_seen_at = 1 WHERE id = '{ids[2]}'")  # noqa: S608
-    assert (await why(mark_of(ids[2]))).startswith(
+    assert (await why(token_prefix(ids[2]))).startswith(
         "Worker w2, of which nothing was heard since 1970-01-01T00:00:00Z, "
     )
 
 
 def test_tokens_are_different_and_of_their_worker() -> None:
-    """However many a worker makes; and workers that begin in the same moment have marks of their own."""
+    """However many a worker makes; and workers that begin in the same moment have prefixes of their own."""
     workers = [new_id(1000.0) for _ in range(100)]
-    assert len({mark_of(each) for each in workers}) == 100
-    tokens = {new_token(mark_of(workers[0])) for _ in range(1000)}
+    assert len({token_prefix(each) for each in workers}) == 100
+    tokens = {new_token(token_prefix(workers[0])) for _ in range(1000)}
     assert len(tokens) == 1000
     assert {len(each) for each in tokens} == {32}
-    assert all(is_marked(each, workers[0]) for each in tokens)
-    assert not any(is_marked(each, workers[1]) for each in tokens)
+    assert all(is_token_of(each, workers[0]) for each in tokens)
+    assert not any(is_token_of(each, workers[1]) for each in tokens)
 
 
 @given(st.none() | st.text(max_size=40) | st.binary(max_size=40) | st.integers())
 def test_whatever_is_stored_is_nobodys(token: object) -> None:
     """A row may hold anything."""
-    assert not is_marked(token, new_id(1000.0))
+    assert not is_token_of(token, new_id(1000.0))
 
 
-@pytest.mark.parametrize("mark", ["", "0123abcd"])
-def test_a_token_keeps_its_length(mark: str) -> None:
+@pytest.mark.parametrize("prefix", ["", "0123abcd"])
+def test_a_token_keeps_its_length(prefix: str) -> None:
     """The column has room for 32."""
-    assert len(new_token(mark)) == 32
+    assert len(new_token(prefix)) == 32
