@@ -1,6 +1,6 @@
 """Processes of the revision before this one, for tests of upgrades that roll.
 
-``0003/packages.tar.xz`` holds the packages of its last commit: ``git archive aaad1df flowactions_plugin hookspecs | xz``. They
+``0004/packages.tar.xz`` holds the packages of its last commit: ``git archive 0e46383 flowactions_plugin hookspecs | xz``. They
 run with this environment's libraries.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-ARCHIVE = Path(__file__).parent / "0003" / "packages.tar.xz"
+ARCHIVE = Path(__file__).parent / "0004" / "packages.tar.xz"
 
 HOST = """
 import os, sys
