@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
-from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Operator
+from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Node, Operator, Walk
 from flowactions_hookspecs.checks import id_fault, text_fault
-from flowactions_plugin.errors import HostAnswerInvalid
+from flowactions_plugin.errors import HostAnswerInvalid, HostFailed
 
 log = logging.getLogger("flowactions")
 
 Answer = TypeVar("Answer")
+
+NODE_SECONDS: Final = 5.0
+"""How long `Host.node` may take."""
 
 STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal, Operator)
 """Structs whose texts reach the database: they are ids, but for the names."""
@@ -45,6 +49,37 @@ async def ask(host: Host, method: str, expected: Any, *arguments: object) -> Any
         raise _invalid(f"{type(host).__name__}.{method} must be async: it returned {_article(answer)}")
     answer = await answer
     return answer if expected is Any else checked(host, method, expected, answer)
+
+
+async def has_agent(host: Host, organization_id: str, agent_id: str) -> bool:
+    """Return whether an agent is the organization's, by `Host.agent`. That of another is as if it were not there.
+
+    Raises:
+        HostAnswerInvalid: the answer is no agent; it was logged.
+        Exception: what the method raised.
+    """
+    agent = await ask(host, "agent", Agent | None, agent_id)
+    return agent is not None and agent.organization_id == organization_id
+
+
+async def saved_node(host: Host, walk: Walk, node: Node) -> Node | None:
+    """Return a node of the walk's flow as the organization has it now, by `Host.node`; ``None``: it has no such node.
+
+    Raises:
+        HostFailed: the method failed, took too long, or gave something else; it was logged.
+    """
+    method = f"{type(host).__name__}.node"
+    try:
+        async with asyncio.timeout(NODE_SECONDS):
+            return cast(
+                "Node | None",
+                await ask(host, "node", Node | None, walk.organization_id, walk.flow_id, node.id),
+            )
+    except HostAnswerInvalid:
+        raise
+    except Exception as exc:
+        log.exception("%s failed", method, extra={"event": "host.method_failed"})
+        raise HostFailed(f"{method} failed; the server's log has the details.") from exc
 
 
 def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:

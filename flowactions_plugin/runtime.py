@@ -6,6 +6,7 @@ import logging
 
 from flowactions_hookspecs import (
     Advanced,
+    Host,
     Node,
     NodeDraft,
     NodeResult,
@@ -14,7 +15,9 @@ from flowactions_hookspecs import (
     Receipt,
     TestOutcome,
     Walk,
+    provides,
 )
+from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.testing import NodeTests
 from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
@@ -30,12 +33,14 @@ class PluginRuntime:
         pacing: runs and records nodes.
         webhooks: enqueues those of hosts and plugins.
         tests: runs drafts.
+        host: has the agents.
     """
 
-    def __init__(self, pacing: Pacing, webhooks: OwnWebhooks, tests: NodeTests) -> None:
+    def __init__(self, pacing: Pacing, webhooks: OwnWebhooks, tests: NodeTests, host: Host) -> None:
         self._pacing = pacing
         self._webhooks = webhooks
         self._tests = tests
+        self._host = host
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None) -> NodeResult:
         """Runs the node, or records it when the walk's pacing is `Deferred` (§3.2)."""
@@ -52,6 +57,10 @@ class PluginRuntime:
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
         """Prepares a webhook and writes it, once per key."""
         return await self._webhooks.enqueue(webhook, caller, transaction)
+
+    async def has_agent(self, organization_id: str, agent_id: str) -> bool:
+        """Returns whether an agent is the organization's; ``True`` if the host has no method that says so."""
+        return not provides(self._host, "agent") or await has_agent(self._host, organization_id, agent_id)
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
         """Runs a draft once by the real path, at most ten times a minute and organization."""

@@ -114,7 +114,7 @@ class Services:
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
         )
-        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests)
+        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests, host)
         self._dispatcher = Dispatcher(host, self._outbox)
         self._open = AsyncExitStack()
         self._is_running = False

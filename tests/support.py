@@ -51,7 +51,7 @@ class SmallHost(Host):
             organization_id="acme", user_id="ada", user_name="Ada", may_change=True
         )
         self.api: ApiPrincipal | None = None
-        self.agents: list[Agent] = []
+        self.agents = [Agent(id="agent-1", name="A", organization_id="acme")]
         self.auth_events: list[AuthEvent] = []
         self.finished: list[Delivery] = []
         self.finished_error: Exception | None = None

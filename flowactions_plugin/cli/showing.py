@@ -19,6 +19,7 @@ def show_delivery(found: Found) -> None:
         "agent": row.agent_id,
         "flow": row.flow_id,
         "node": row.node_id,
+        "origin": "a test of a draft, sent unsigned" if row.is_unsigned_test else None,
         "event": f"{row.event_type}  {row.event_id}",
         "key": row.idempotency_key,
         "enqueued": short(row.created_at),

@@ -9,7 +9,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
-from flowactions_hookspecs import FlowActionsError, NotStarted
+from flowactions_hookspecs import AgentNotFound, FlowActionsError, NotStarted
 from flowactions_plugin.errors import HostFailed, NotConfigured, StorageUnavailable
 
 log = logging.getLogger("flowactions.http")
@@ -153,6 +153,10 @@ def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[dict
     return _answer(Problem("not_started", str(exc)))
 
 
+def _on_agent(_: Request[Any, Any, Any], exc: AgentNotFound) -> Response[dict[str, Any]]:
+    return _answer(Problem("not_found", str(exc)))
+
+
 def _on_anything(request: Request[Any, Any, Any], exc: Exception) -> Response[dict[str, Any]]:
     log.error("%s %s failed", request.method, request.url.path, exc_info=exc, extra={"event": "http.failed"})
     return _answer(Problem("internal_error", LOOK_IN_LOG))
@@ -166,6 +170,7 @@ HANDLERS: Final[ExceptionHandlersMap] = {
     NotConfigured: _on_not_configured,
     HostFailed: _on_host,
     NotStarted: _on_not_started,
+    AgentNotFound: _on_agent,
     Exception: _on_anything,
 }
 """For the plugin's routers only; the host's error handling is not changed."""

@@ -12,7 +12,6 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from flowactions_hookspecs import (
-    Agent,
     ApiPrincipal,
     ExperienceTriggerRef,
     Host,
@@ -20,7 +19,7 @@ from flowactions_hookspecs import (
     NodeTriggerRef,
 )
 from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
-from flowactions_plugin.host_answers import ask
+from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
@@ -162,10 +161,9 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
 
 async def _check_agent(host: Host, principal: ApiPrincipal, agent_id: str) -> None:
     """Let only the principal's own agents through; another's is as if it were not there."""
-    agent = None if id_fault(agent_id) else await ask(host, "agent", Agent | None, agent_id)
     if (
-        agent is None
-        or agent.organization_id != principal.organization_id
+        id_fault(agent_id)
+        or not await has_agent(host, principal.organization_id, agent_id)
         or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
     ):
         raise Problem("not_found", "There is no such agent.")

@@ -103,7 +103,7 @@ HINT: Final = "a JSON object with agentId and node"
     "/check",
     status_code=200,
     summary="Check a node",
-    **openapi_spec("dashboard", {}, changes=True, reads=True, body=BodyRule(DraftCheck, HINT)),
+    **openapi_spec("dashboard", {}, "not_found", changes=True, reads=True, body=BodyRule(DraftCheck, HINT)),
 )
 async def check_node(
     principal: NamedDependency[DashboardPrincipal],
@@ -121,7 +121,7 @@ async def check_node(
     "/preview",
     status_code=200,
     summary="Preview a node",
-    **openapi_spec("dashboard", {}, changes=True, reads=True, body=BodyRule(DraftRun, HINT)),
+    **openapi_spec("dashboard", {}, "not_found", changes=True, reads=True, body=BodyRule(DraftRun, HINT)),
 )
 async def preview_node(
     principal: NamedDependency[DashboardPrincipal],
@@ -136,7 +136,7 @@ async def preview_node(
     "/test",
     status_code=200,
     summary="Test a node",
-    **openapi_spec("dashboard", {}, changes=True, body=BodyRule(DraftRun, HINT)),
+    **openapi_spec("dashboard", {}, "not_found", changes=True, body=BodyRule(DraftRun, HINT)),
 )
 async def try_node(
     principal: NamedDependency[DashboardPrincipal],
@@ -146,7 +146,8 @@ async def try_node(
     """Run a node once for real: a webhook makes one attempt, a message is posted.
 
     At most ten a minute and organization; one more is ``limited``. It takes about twelve seconds at the most, and is
-    ``pending`` when a webhook's attempt has not ended by then. A webhook is signed with the secret of the saved node.
+    ``pending`` when a webhook's attempt has not ended by then. A webhook is signed with the secret of the saved node, if it
+    goes to the saved node's URL; otherwise it is sent unsigned, and the message says why.
     """
     return TestAnswer(await actions.test(_draft(principal, data), _walk(principal, data)))
 

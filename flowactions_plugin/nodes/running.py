@@ -24,8 +24,8 @@ from flowactions_hookspecs import (
 from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.nodes import plugin_failed
 from flowactions_hookspecs.tasks import is_being_cancelled
-from flowactions_plugin.errors import HostAnswerInvalid, HostFailed, LeaseLost, NodeFailed, StorageUnavailable
-from flowactions_plugin.host_answers import ask
+from flowactions_plugin.errors import LeaseLost, NodeFailed, StorageUnavailable
+from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.records import Record
@@ -48,9 +48,6 @@ WRITE_SECONDS: Final = 8.0
 
 CANCEL_SECONDS: Final = 5.0
 """How long a cancelled node may take to end."""
-
-HOST_SECONDS: Final = 5.0
-"""How long `Host.node` may take."""
 
 
 class NodeRunner:
@@ -152,17 +149,7 @@ class NodeRunner:
         # The secret of a webhook is read when it is sent.
         if not node_type.secret_fields or node_type.name == WEBHOOK or not provides(self._host, "node"):
             return node
-        method = f"{type(self._host).__name__}.node"
-        try:
-            async with asyncio.timeout(HOST_SECONDS):
-                current = await ask(
-                    self._host, "node", Node | None, walk.organization_id, walk.flow_id, node.id
-                )
-        except HostAnswerInvalid:
-            raise
-        except Exception as exc:
-            log.exception("%s failed", method, extra={"event": "host.method_failed"})
-            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
+        current = await saved_node(self._host, walk, node)
         if current is None:
             return node
         secrets = {name: current.config[name] for name in node_type.secret_fields if name in current.config}

@@ -22,12 +22,15 @@ from flowactions_hookspecs import (
     NodeResult,
     OriginGone,
     TestOutcome,
+    UnsignedTestOrigin,
     Walk,
+    provides,
 )
-from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.host_answers import checked
+from flowactions_plugin.errors import HostFailed, StorageUnavailable
+from flowactions_plugin.host_answers import checked, saved_node
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
-from flowactions_plugin.nodes.webhook import RETRY_FIELD, origin
+from flowactions_plugin.nodes.webhook import RETRY_FIELD, origin, place_of
+from flowactions_plugin.outbox.enqueue import unsigned_test
 from flowactions_plugin.outbox.host_calls import call_host
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import FINISHED
@@ -47,6 +50,14 @@ RUN_SECONDS: Final = 30.0
 FIRST_POLL_SECONDS: Final = 0.05
 POLL_SECONDS: Final = 0.5
 
+NOT_SAVED: Final = "save the node first."
+OTHER_URL: Final = "its URL differs from the saved one."
+NOT_KNOWN: Final = (
+    f"{NOT_SAVED} If you have saved it: this service does not look up saved nodes, so it signs no tests."
+)
+OTHER_TYPE: Final = "tests of this type of node are not signed."
+"""Why a test is sent unsigned; follows a colon."""
+
 _NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
 """What may be an address, with a port perhaps."""
 
@@ -61,7 +72,7 @@ class NodeTests:
         run: runs a node that was reached.
         queries: where the deliveries of webhooks are.
         admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
-        host: has the signing secrets.
+        host: has the saved nodes.
         wait_seconds: how long the end of an attempt is waited for.
     """
 
@@ -93,43 +104,63 @@ class NodeTests:
             )
             return TestOutcome(status="limited", reason="rate_limited", message=message)
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{uuid4().hex}")
-        node, note = draft.node, None
+        node, unsigned = draft.node, OTHER_TYPE
         if node.type == WEBHOOK:
             node = replace(node, config={**node.config, RETRY_FIELD: False})
-            refused, note = await self._signing(walk, node)
-            if refused is not None:
-                return refused
-        outcome = await self._outcome(walk, node)
+            try:
+                unsigned = await self._unsigned(walk, node)
+            except HostFailed:
+                message = "The saved node could not be read; the server's log has the details."
+                return TestOutcome(status="failed", reason="host_error", message=message)
+        outcome = await self._outcome(walk, node, unsigned)
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
-        said = " ".join(each for each in (outcome.message, note) if each)
-        return replace(outcome, message=without_addresses(said, authored) or None)
+        return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
 
-    async def _signing(self, walk: Walk, node: Node) -> tuple[TestOutcome | None, str | None]:
-        """Asks the host whether it has the secret that the delivery is signed with (§5.3.6).
+    async def _unsigned(self, walk: Walk, node: Node) -> str:
+        """Says why a draft's webhook is sent unsigned; empty: it may be signed, for it goes where the saved node sends.
 
-        Returns:
-            Why there is no test; and what the author should know of the signature.
+        What the author typed as the secret takes no part in it (§5.3.6).
+
+        Raises:
+            HostFailed: the host could not tell; it was logged.
         """
+        if not provides(self._host, "node"):
+            return NOT_KNOWN
+        saved = await saved_node(self._host, walk, node)
+        if saved is None or saved.type != WEBHOOK:
+            return NOT_SAVED
+        place = place_of(saved.config)
+        if place is None or place != place_of(node.config):
+            return OTHER_URL
         try:
+            # Before anything is written: a delivery whose secret the host cannot give would wait for days.
             answer = await call_host(self._host.signing_secret, origin(walk, node))
-            secret = checked(self._host, "signing_secret", str | None, answer)
+            checked(self._host, "signing_secret", str | None, answer)
         except OriginGone:
-            message = "Save the flow first: a webhook is signed with the secret of the saved node."
-            return TestOutcome(status="skipped", reason="not_saved", message=message), None
-        except Exception:
-            log.exception(
-                "%s.signing_secret failed for a test",
-                type(self._host).__name__,
-                extra={"event": "host.method_failed"},
-            )
-            message = "The signing secret could not be read; the server's log has the details."
-            return TestOutcome(status="failed", reason="host_error", message=message), None
-        drafted = node.config.get("webhookSecret")
-        if drafted and drafted != secret:
-            return None, "The signing secret was that of the saved node, which is not that of the draft."
-        return None, None
+            return NOT_SAVED
+        except Exception as exc:
+            method = f"{type(self._host).__name__}.signing_secret"
+            log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
+            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
+        return ""
 
-    async def _outcome(self, walk: Walk, node: Node) -> TestOutcome:
+    async def _outcome(self, walk: Walk, node: Node, unsigned: str) -> TestOutcome:
+        if not unsigned:
+            return await self._run_once(walk, node)
+        of_test = UnsignedTestOrigin(
+            organization_id=walk.organization_id,
+            agent_id=walk.agent_id,
+            flow_id=walk.flow_id,
+            node_id=node.id,
+        )
+        with unsigned_test(of_test) as test:
+            outcome = await self._run_once(walk, node)
+        if not test.was_used:
+            return outcome
+        said = f"{outcome.message or ''} The test was sent unsigned: {unsigned}".lstrip()
+        return replace(outcome, message=said)
+
+    async def _run_once(self, walk: Walk, node: Node) -> TestOutcome:
         started = time.monotonic()
         try:
             async with asyncio.timeout(RUN_SECONDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from flowactions_hookspecs import (
     config_schema,
 )
 from flowactions_hookspecs.nodes import Check, MakePreview
+from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
@@ -192,6 +194,20 @@ class WebhookNode:
 def url_refusal(config: WebhookConfig) -> str:
     """Returns the reason of a URL that the egress guard refuses."""
     return "blocked_url" if config.webhook_url.strip() else "missing_url"
+
+
+def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Returns where a stored config sends, as it is dialled: two spellings of one URL give the same.
+
+    Returns:
+        Scheme, host and port; and path and query. ``None`` if the URL cannot be used.
+    """
+    config, _ = read_config(WebhookConfig, stored)
+    try:
+        destination = parse_destination(config.webhook_url.strip())
+    except EgressRefused:
+        return None
+    return destination.key, destination.target
 
 
 def has_body(config: WebhookConfig) -> bool:

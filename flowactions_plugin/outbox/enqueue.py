@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
-from flowactions_hookspecs import Header, Origin
+from flowactions_hookspecs import Header, Origin, PluginOrigin, UnsignedTestOrigin
 from flowactions_plugin.clock import Clock, new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused
@@ -66,6 +67,47 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
 
+class UnsignedTest:
+    """A test of a draft whose webhooks are sent unsigned (§5.3.6).
+
+    Attributes:
+        origin: of what is enqueued meanwhile, so that no process asks for a secret, then or later.
+        is_open: whether the test still runs. A task that it has started may go on for longer.
+        was_used: whether a webhook got this origin.
+    """
+
+    def __init__(self, origin: UnsignedTestOrigin) -> None:
+        self.origin = origin
+        self.is_open = True
+        self.was_used = False
+
+    def applied(self, delivery: NewDelivery) -> NewDelivery:
+        """Returns a delivery with this origin. One of another plugin keeps its own: that plugin gives its secret."""
+        if not self.is_open or isinstance(delivery.origin, PluginOrigin):
+            return delivery
+        self.was_used = True
+        return msgspec.structs.replace(delivery, origin=self.origin)
+
+
+_test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned_test", default=None)
+
+
+@contextmanager
+def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
+    """Marks the webhooks that a draft enqueues, by whichever way, as those of an unsigned test.
+
+    Args:
+        origin: of the draft.
+    """
+    test = UnsignedTest(origin)
+    token = _test.set(test)
+    try:
+        yield test
+    finally:
+        test.is_open = False
+        _test.reset(token)
+
+
 class Outbox:
     """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve.
 
@@ -112,6 +154,9 @@ class Outbox:
                 self._telemetry.meters.count(names.REFUSALS, at="enqueue")
                 raise
             delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+            test = _test.get()
+            if test is not None:
+                delivery = test.applied(delivery)
             if span.traceparent is not None:
                 delivery = msgspec.structs.replace(delivery, trace=span.traceparent)
                 span.made(delivery.id, delivery.event_id, delivery.destination)

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin
+from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin, UnsignedTestOrigin
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX
 from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
@@ -108,7 +108,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> tuple[str | None, str | None]:
         """The flow and the node that it comes from, as far as there are any."""
         origin = self.origin
-        if isinstance(origin, FlowNodeOrigin):
+        if isinstance(origin, FlowNodeOrigin | UnsignedTestOrigin):
             return origin.flow_id, origin.node_id
         if isinstance(origin, LogicActionOrigin):
             return None, getattr(origin.ref, "node_id", None)

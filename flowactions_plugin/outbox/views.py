@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from flowactions_hookspecs import Header, Origin
+from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.http.masking import masked_header, masked_url
 from flowactions_plugin.outbox.rules import FINISHED, due_time
@@ -71,6 +71,11 @@ class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
     headers: list[Header]
     body: str | None
     attempt_log: list[Attempt]
+
+    @property
+    def is_unsigned_test(self) -> bool:
+        """Return whether a test of a draft has enqueued it, so that no attempt is signed (§5.3.6)."""
+        return isinstance(self.origin, UnsignedTestOrigin)
 
 
 def summary(row: Any) -> DeliverySummary:

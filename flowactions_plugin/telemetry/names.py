@@ -68,7 +68,7 @@ ENQUEUED: Final = Metric(
     "counter",
     "{delivery}",
     "Deliveries that were written to the outbox. One in a transaction of the host counts although that may roll back.",
-    {"origin": ("flow_node", "logic_action", "host", "plugin")},
+    {"origin": ("flow_node", "logic_action", "host", "plugin", "unsigned_test")},
 )
 ATTEMPTS: Final = Metric(
     "flowactions.delivery.attempts",

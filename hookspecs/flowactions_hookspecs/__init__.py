@@ -13,6 +13,7 @@ from flowactions_hookspecs.drafts import (
     TestOutcome,
 )
 from flowactions_hookspecs.errors import (
+    AgentNotFound,
     AlreadyStarted,
     FlowActionsError,
     HostInvalid,
@@ -57,6 +58,7 @@ from flowactions_hookspecs.origins import (
     NodeTriggerRef,
     Origin,
     PluginOrigin,
+    UnsignedTestOrigin,
 )
 from flowactions_hookspecs.request import Request, ScopeRequest
 from flowactions_hookspecs.runtime import Runtime
@@ -90,6 +92,7 @@ __all__ = [
     "PROJECT",
     "Advanced",
     "Agent",
+    "AgentNotFound",
     "AlreadyStarted",
     "ApiPrincipal",
     "AuthEvent",
@@ -141,6 +144,7 @@ __all__ = [
     "StartFailed",
     "TestOutcome",
     "TransactionInvalid",
+    "UnsignedTestOrigin",
     "Walk",
     "WrongLoop",
     "config_schema",

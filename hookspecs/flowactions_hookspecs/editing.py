@@ -11,6 +11,7 @@ import msgspec
 from flowactions_hookspecs.checks import check_draft
 from flowactions_hookspecs.core import Core
 from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview, TestOutcome
+from flowactions_hookspecs.errors import AgentNotFound
 from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeType, Walk
 
@@ -21,7 +22,10 @@ MASK: Final = "••••••••"
 
 
 class Editing:
-    """What an editor asks of the plugins. None of it raises for what a config, a provider or a receiver can cause."""
+    """What an editor asks of the plugins. None of it raises for what a config, a provider or a receiver can cause.
+
+    If the host has `Host.agent`, each call first looks up the draft's agent, and passes on what that method raises.
+    """
 
     _core: Core
 
@@ -37,9 +41,9 @@ class Editing:
             NotStarted: the lifespan is not open.
             WrongLoop: it is open in another event loop.
             TypeError, ValueError: an id of the draft cannot be used.
+            AgentNotFound: the organization has no such agent.
         """
-        self._core.check_usable()
-        check_draft(draft)
+        await self._check(draft)
         node_type = self._core.node_types.get(draft.node.type)
         if node_type is None:
             return (unknown_type(draft.node.type),)
@@ -60,15 +64,15 @@ class Editing:
 
         Args:
             draft: the node as it is in the editor.
-            walk: gives the values of the template variables.
+            walk: gives the values of the template variables; its agent is the draft's.
 
         Raises:
             NotStarted: the lifespan is not open.
             WrongLoop: it is open in another event loop.
             TypeError, ValueError: an id cannot be used, or draft and walk are of two organizations.
+            AgentNotFound: the organization has no such agent.
         """
-        self._core.check_usable()
-        check_draft(draft, walk)
+        await self._check(draft, walk)
         node_type = self._core.node_types.get(draft.node.type)
         if node_type is None:
             return Preview(problems=(unknown_type(draft.node.type),))
@@ -76,6 +80,7 @@ class Editing:
             message = f"Nodes of type {node_type.title} have no preview."
             return Preview(problems=(ConfigProblem(code="no_preview", message=message, severity="warning"),))
         try:
+            walk = msgspec.structs.replace(walk, agent_id=draft.agent_id)
             return returned(await node_type.preview(_masked(draft, node_type), walk), Preview, "preview")
         except Exception:
             log.exception(
@@ -88,17 +93,19 @@ class Editing:
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
         """Tests a node: one real send by the real path, at most ten a minute and organization.
 
+        A webhook is signed if `Host.node` has the node, with the same URL; otherwise it is sent unsigned (§5.3.6).
+
         Args:
             draft: the node as it is in the editor.
-            walk: gives the values of the template variables.
+            walk: gives the values of the template variables; its agent is the draft's.
 
         Raises:
             NotStarted: the lifespan is not open.
             WrongLoop: it is open in another event loop.
             TypeError, ValueError: an id cannot be used, or draft and walk are of two organizations.
+            AgentNotFound: the organization has no such agent.
         """
-        self._core.check_usable()
-        check_draft(draft, walk)
+        await self._check(draft, walk)
         if draft.node.type not in self._core.node_types:
             problem = unknown_type(draft.node.type)
             return TestOutcome(status="skipped", reason=problem.code, message=problem.message)
@@ -111,6 +118,12 @@ class Editing:
                 extra={"event": "node_test.failed"},
             )
             return TestOutcome(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
+
+    async def _check(self, draft: NodeDraft, walk: Walk | None = None) -> None:
+        self._core.check_usable()
+        check_draft(draft, walk)
+        if not await self._core.runtime.has_agent(draft.organization_id, draft.agent_id):
+            raise AgentNotFound
 
 
 def unknown_type(name: str) -> ConfigProblem:

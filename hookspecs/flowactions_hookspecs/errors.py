@@ -9,6 +9,7 @@ FlowActionsError
 ├── AlreadyStarted      the lifespan was entered a second time while it was open
 ├── TransactionInvalid  a transaction that was given cannot be joined; a ValueError, too
 ├── WrongLoop           the facade was used from another event loop than that of its lifespan
+├── AgentNotFound       a draft names an agent that the organization does not have; a ValueError, too
 ├── NotQueued           a webhook could not be enqueued, because the database failed; nothing was written
 ├── OriginGone          raised by a host: the action behind a delivery no longer exists
 └── QuestionRequired    raised by a host: a survey-question trigger was addressed without its question
@@ -58,6 +59,10 @@ class TransactionInvalid(FlowActionsError, ValueError):
 
 class WrongLoop(FlowActionsError, RuntimeError):
     """This belongs to the event loop of its lifespan: from a thread or another loop, use `actions.call(…)`."""
+
+
+class AgentNotFound(FlowActionsError, ValueError):
+    """There is no such agent."""
 
 
 class NotQueued(FlowActionsError):

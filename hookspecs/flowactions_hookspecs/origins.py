@@ -83,5 +83,17 @@ class PluginOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", 
     id: str
 
 
-Origin: TypeAlias = FlowNodeOrigin | LogicActionOrigin | HostOrigin | PluginOrigin
+class UnsignedTestOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="unsigned_test"):
+    """A delivery came from a test of a draft, and is sent unsigned: `Host.signing_secret` is not asked (§5.3.6).
+
+    Flow and node are what the author said: nobody has looked whether the organization has them.
+    """
+
+    organization_id: str
+    agent_id: str
+    flow_id: str
+    node_id: str
+
+
+Origin: TypeAlias = FlowNodeOrigin | LogicActionOrigin | HostOrigin | PluginOrigin | UnsignedTestOrigin
 """Where a delivery comes from. The union gains members in later versions: keep a default branch."""

@@ -50,6 +50,14 @@ class Runtime(Protocol):
         """
         ...
 
+    async def has_agent(self, organization_id: str, agent_id: str) -> bool:
+        """Returns whether an agent is the organization's, as `Host.agent` says; ``True`` if the host has no such method.
+
+        Raises:
+            Exception: what `Host.agent` raised.
+        """
+        ...
+
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
         """Runs a draft once by the real path, at most ten times a minute and organization."""
         ...

@@ -383,7 +383,7 @@ async def test_without_may_change_all_is_read_and_nothing_changed(database_url: 
                     for name in ("row_id", "delivery_id", "id"):
                         at = at.replace(f"{{{name}}}", receipt.delivery_id or "")
                     if rules.reads:
-                        answer = await client.post(at, json={"agentId": "a", "node": {"type": "webhook"}})
+                        answer = await client.post(at, json={"agentId": "agent-1", "node": {"type": "webhook"}})
                         reading.append((path, answer.status_code))
                         assert answer.status_code == 200, (at, answer.text)
                     elif method == "GET" and not rules.changes:

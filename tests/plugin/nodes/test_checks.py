@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowactions_conformance.chat_provider import Fault
-from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft, config_schema
+from flowactions_hookspecs import Agent, ConfigProblem, FlowActions, Node, NodeDraft, config_schema
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.egress.guard import EgressGuard
@@ -51,7 +51,7 @@ def told(problems: Sequence[ConfigProblem]) -> list[tuple[Any, ...]]:
 
 def a_draft(kind: str, ask_provider: bool = False, **config: Any) -> NodeDraft:
     node = Node(id="n1", type=kind, config=config)
-    return NodeDraft(organization_id="acme", agent_id="a1", node=node, ask_provider=ask_provider)
+    return NodeDraft(organization_id="acme", agent_id="agent-1", node=node, ask_provider=ask_provider)
 
 
 class TestBody:
@@ -441,7 +441,7 @@ def test_a_webhook_without_errors_is_queued_and_one_with_an_error_is_not(databas
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     def holds(config: dict[str, Any]) -> None:
         node = Node(id="n1", type="webhook", config=config)
-        draft = NodeDraft(organization_id="acme", agent_id="a1", node=node)
+        draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
         problems = loop.run_until_complete(actions.check(draft))
         result = loop.run_until_complete(actions.reach(a_walk(), node))
         errors = {each.code for each in problems if each.severity == "error"}
@@ -539,6 +539,8 @@ class TestChat:
         await connections._store.revoke([await connections.existing("acme")], "token_revoked")
         draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
         assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
+        assert isinstance(chat.actions.host, SmallHost)
+        chat.actions.host.agents.append(Agent(id="a", name="A", organization_id="globex"))
         other = NodeDraft(organization_id="globex", agent_id="a", node=draft.node)
         assert told(await chat.actions.check(other)) == [("not_connected", "error")]
         assert chat.provider.calls == []

@@ -168,7 +168,7 @@ async def test_bodies_have_up_to_two_mebibytes(run: Running) -> None:
 
 async def test_an_unknown_type_is_a_problem_of_the_draft(run: Running) -> None:
     """Not an error of the request: an editor shows it beside the others."""
-    body = {"agentId": "a", "node": {"type": "nobody"}}
+    body = {"agentId": "agent-1", "node": {"type": "nobody"}}
     assert (await run.client.post(CHECK, json=body)).json()["data"][0]["code"] == "unknown_node_type"
     assert (await run.client.post(PREVIEW, json=body)).json()["data"]["problems"][0][
         "code"

@@ -72,7 +72,7 @@ async def test_secret_fields_are_never_stored_or_shown(
             "crm": {"token": SECRET, "keys": {"a": [SECRET]}, "name": "plain-4711"},
         }
         node = Node(id="n1", type=kind, config=configs[kind])
-        draft = NodeDraft(organization_id="acme", agent_id="a", node=node)
+        draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
         shown: list[object] = [await actions.check(draft), await actions.preview(draft, a_walk())]
         shown.append(await actions.test(draft, a_walk()))
         deferred = a_walk(pacing=Deferred("s1"))
