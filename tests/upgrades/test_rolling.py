@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,11 +10,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from flowactions_hookspecs import FlowActions, Node, NodeDraft
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.migrations import head, revisions
 from tests.recorder import Recorder, recorder
-from tests.support import development
+from tests.support import SmallHost, a_walk, development, services_of
 from tests.upgrades.before import ARCHIVE, Release
+from tests.upgrades.released import connected
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -94,3 +97,28 @@ async def test_start_of_the_release_before_after_the_upgrade(rolling: Rolling) -
     await rolling.present.enqueue("new", 10, rolling.receiver.url)
     await rolling.delivered(10)
     assert f"the tables are at revision {head()}, which is newer" in rolling.before.logs()
+
+
+@pytest.mark.soak
+async def test_unsigned_tests_wait_for_a_worker_of_the_present(rolling: Rolling) -> None:
+    """A worker of the release before signs no unsigned test: it cannot read where it comes from, and gives it back."""
+    await rolling.present.migrate()
+    await rolling.before.start()
+    host = SmallHost(development(rolling.url, FLOWACTIONS_HOST_WORKER="off"))
+    actions = FlowActions.load(host)
+    services_of(host).runtime._tests._wait_seconds = 0  # type: ignore[attr-defined]
+    node = Node(id="n", type="webhook", config={"webhookUrl": rolling.receiver.url})
+    async with actions.lifespan():
+        draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
+        assert (await actions.test(draft, a_walk())).status == "pending"
+    waits = "SELECT last_error, attempts FROM flowactions_outbox WHERE waiting_since IS NOT NULL"
+    await until(partial(rolling.query, waits), seconds=60)
+    ((why, attempts),) = await rolling.query(waits)
+    assert (attempts, "'unsigned_test'" in str(why)) == (0, True)
+    await rolling.before.stop()
+    assert rolling.receiver.requests == []
+    async with connected(rolling.url) as connection:
+        await connection.execute(text("UPDATE flowactions_outbox SET next_attempt_at = 0"))
+    await rolling.present.start()
+    await rolling.delivered(1)
+    assert "x-service-webhook-signature" not in dict(rolling.receiver.requests[0].headers)

@@ -222,7 +222,7 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
     profile="tenancy",
     clause="contract: What a host does (Tenants), What a host provides (signing_secret, node); spec 5.3",
     causes=(
-        "signing_secret finds the node by flow and node, without origin.organization_id",
+        "signing_secret, or node, finds the node by flow and node, without the organization",
         "ids of flows and nodes are taken for unguessable",
     ),
 )
@@ -230,16 +230,17 @@ async def a_secret_signs_for_its_organization(trial: Trial) -> None:
     """A person cannot have a request signed with another organization's secret."""
     pair = Pair(trial)
     secret = f"s3cret-of-{trial.token}"
-    flow = pair.flow(trial.webhook("signed", webhookSecret=secret), other=False)
+    signed = trial.webhook("signed", webhookSecret=secret)
+    flow = pair.flow(signed, other=False)
     await trial.seed(world=pair.world(flow))
     await trial.open(flow)
     (genuine, *_) = await trial.until_arrived("signed")
     trial.equal(trial.signature_of(genuine, secret), "verified", "the organization's own webhook is not signed")
-    # What a stranger sends who knows the ids: their own receiver, and the other's flow and node.
-    node = trial.webhook("forged")
+    # What a stranger sends who knows the ids: the other's flow, node and URL, and a body of their own.
+    config = {**signed.config, "webhookSecret": "", "webhookBody": '"forged"'}
     body = {
         "agentId": trial.of_host(pair.other_agent),
-        "node": {"type": node.type, "id": trial.of_host(trial.id("signed")), "config": node.config},
+        "node": {"type": signed.type, "id": trial.of_host(signed.id), "config": config},
         "walk": {"flowId": trial.of_host(flow.id)},
     }
     await _answers(
@@ -251,12 +252,22 @@ async def a_secret_signs_for_its_organization(trial: Trial) -> None:
         "another organization",
         json=body,
     )
+    # And what a node of a plugin sends for the stranger's organization.
+    await trial.enqueue(
+        "borrowed",
+        organization_id=trial.of_host(pair.other),
+        agent_id=trial.of_host(pair.other_agent),
+        flow_id=trial.of_host(flow.id),
+        node_id=trial.of_host(signed.id),
+    )
     await trial.nothing_more_is_sent()
+    others = [each for each in trial.arrivals("signed") if each.body == '"forged"']
+    others += trial.arrivals("borrowed")
     trial.expect(
-        all(trial.signature_of(arrival, secret) != "verified" for arrival in trial.arrivals("forged")),
+        all(trial.signature_of(arrival, secret) != "verified" for arrival in others),
         "a person had a request signed with another organization's secret",
-        expected="nothing is sent, because the organization has no such flow",
-        actual=trial.arrivals("forged"),
+        expected="no signature with that secret, because the organization has no such flow",
+        actual=others,
     )
 
 

@@ -27,12 +27,14 @@ from flowactions_hookspecs import (
     BackgroundTask,
     ConfigProblem,
     FlowActions,
+    FlowNodeOrigin,
     Host,
     InTransaction,
     Node,
     NodeDraft,
     NodeResult,
     NodeType,
+    Origin,
     OutboundWebhook,
     PluginOrigin,
     Preview,
@@ -76,13 +78,15 @@ class Answering(Struct, kw_only=True):
 
 
 class Enqueuing(Struct, kw_only=True):
-    """What the probe's enqueue route enqueues."""
+    """What the probe's enqueue route enqueues: under the node's origin, if it names a flow and a node."""
 
     organization_id: str
     url: str
     entity: str
     agent_id: str | None = None
     key: str | None = None
+    flow_id: str | None = None
+    node_id: str | None = None
 
 
 class Probe:
@@ -303,6 +307,16 @@ def _routes(state: _State) -> Router:
     @post("/enqueue", status_code=200)
     async def enqueue(data: Annotated[Enqueuing, Body()]) -> dict[str, Any]:
         """Enqueues a webhook of the probe's own."""
+        origin: Origin = PluginOrigin(
+            organization_id=data.organization_id, plugin="flowactions-probe", name="probe", id=data.entity
+        )
+        if data.agent_id and data.flow_id and data.node_id:
+            origin = FlowNodeOrigin(
+                organization_id=data.organization_id,
+                agent_id=data.agent_id,
+                flow_id=data.flow_id,
+                node_id=data.node_id,
+            )
         receipt = await state.actions.enqueue(
             OutboundWebhook(
                 organization_id=data.organization_id,
@@ -311,12 +325,7 @@ def _routes(state: _State) -> Router:
                 entity=data.entity,
                 url=data.url,
                 body=json.dumps({"entity": data.entity}).encode(),
-                origin=PluginOrigin(
-                    organization_id=data.organization_id,
-                    plugin="flowactions-probe",
-                    name="probe",
-                    id=data.entity,
-                ),
+                origin=origin,
                 idempotency_key=data.key,
             )
         )
