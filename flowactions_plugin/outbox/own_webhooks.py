@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 from msgspec.structs import replace
 
 from flowactions_hookspecs import NotQueued, OutboundWebhook, Receipt
@@ -40,7 +41,7 @@ class OwnWebhooks:
             owner = KeyOwner(webhook.organization_id, caller)
             use = KeyUse(self._keys, owner, webhook.idempotency_key)
         try:
-            delivery = await self._outbox.new_delivery(_webhook(webhook))
+            delivery = await self._outbox.new_delivery(_webhook(webhook, caller))
         except EgressRefused as exc:
             reason = "blocked_url" if webhook.url.strip() else "missing_url"
             refused = Receipt(status="skipped", reason=reason, message=str(exc))
@@ -74,13 +75,15 @@ class OwnWebhooks:
                 raise NotQueued(f"The webhook was not queued: {exc}") from exc
 
 
-def _webhook(webhook: OutboundWebhook) -> Webhook:
+def _webhook(webhook: OutboundWebhook, caller: str) -> Webhook:
+    # The caller's entity is unique for the caller, so the id names whose it is, too (§2.5).
+    entity = msgspec.json.encode((webhook.organization_id, caller, webhook.entity)).decode()
     return Webhook(
         organization_id=webhook.organization_id,
         agent_id=webhook.agent_id,
         origin=webhook.origin,
         event_type=webhook.event_type,
-        entity=webhook.entity,
+        entity=entity,
         url=webhook.url.strip(),
         method=webhook.method,
         headers=tuple(webhook.headers),

@@ -18,6 +18,8 @@ from flowactions_hookspecs import (
     ApiPrincipal,
     Deferred,
     FlowActions,
+    FlowNodeOrigin,
+    Header,
     LogicAction,
     LogicActionRef,
     Node,
@@ -25,6 +27,8 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
 from flowactions_plugin.outbox.enqueue import Outbox
+from flowactions_plugin.outbox.prepared import PreparedDelivery
+from tests.owning import HOST_ORIGIN, CrmPlugin, own_webhook, owning, plugin_origin
 from tests.recorder import OK, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.triggers import EXPERIENCE, NODE_TRIGGER
@@ -35,6 +39,13 @@ NODE = Node(id="n", type="webhook", config={"webhookUrl": URL, "webhookBody": '{
 PATH = "/v1/agents/{}/experiences/e1/logic-webhook"
 CALL = {"source": "experience_trigger", "actionIndex": 0, "triggerRowId": "t1"}
 OF_NODE = replace(NODE_TRIGGER, node_id="t1")
+PINNED = {
+    "node": "evt_5b7ad944b6a8d847a63cf7b20a383107a2be9d7f6d538ec17c6f4a24ae473345",
+    "experience": "evt_d350671abe507e863228b99b12ed1392dbd89f18a640c91cdeadaefcf83b2c1f",
+    "node trigger": "evt_a9f2a95c93146178fd25721e0a189d63dfe228167ce3fc73b8f86fac39db7e25",
+    "call": "evt_fe2a422001f8e56eef52ea2816e0639ad11ae73dafa6c190af42ab509b573345",
+    "own": "evt_e9748f5747c345e23edfc79e0ad4a81786b36021a63046eca11e5bc1fa03a148",
+}
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -93,6 +104,18 @@ def event_ids(answers: Any) -> list[str]:
     return [answer.json()["data"]["eventId"] for answer in answers]
 
 
+async def test_ids_are_the_same_in_every_release(run: Queued) -> None:
+    """Receivers remember them for long, and other programs compute them: what they are made of does not change."""
+    webhook = own_webhook()
+    assert {
+        "node": await run.reach(),
+        "experience": await run.dispatch(),
+        "node trigger": await run.dispatch(ref=OF_NODE),
+        "call": event_ids([await run.call("key")])[0],
+        "own": (await run.actions.enqueue(webhook)).event_id,
+    } == PINNED
+
+
 class TestNodes:
     async def test_what_tells_events_apart(self, run: Queued) -> None:
         """Organization, flow, run, node, visit and payload each make another event."""
@@ -130,6 +153,63 @@ class TestNodes:
         await run.actions.reach(walk, NODE)
         (result,) = (await run.actions.advance(walk, "s")).results
         assert await run.event_id(result.delivery_id) == at_once
+
+
+class TestOwnWebhooks:
+    """What a host or a plugin enqueues itself, by `FlowActions.enqueue` and by `prepare`."""
+
+    async def test_what_tells_events_apart(self, database_url: str) -> None:
+        """Organization, caller, type, entity and body each make another event; nothing else does."""
+        crm, other = CrmPlugin(), CrmPlugin()
+        other.__name__ = "billing"  # type: ignore[misc]
+        async with owning(database_url, crm, other, tasks=False) as (actions, _):
+            assert crm.actions is not None
+            assert other.actions is not None
+
+            async def ids(facade: FlowActions, origin: Any, organization: str = "acme", **fields: Any) -> str:
+                """Give the id of one event, which is the same by either call."""
+                origin = replace(origin, organization_id=organization)
+                webhook = own_webhook(organization_id=organization, origin=origin, **fields)
+                receipt = await facade.enqueue(webhook)
+                prepared = await facade.prepare(webhook)
+                assert isinstance(prepared, PreparedDelivery)
+                assert prepared._delivery is not None
+                assert receipt.event_id == prepared._delivery.event_id
+                return receipt.event_id or ""
+
+            plain = await ids(actions, HOST_ORIGIN)
+            found = {
+                "plain": plain,
+                "organization": await ids(actions, HOST_ORIGIN, "globex"),
+                "plugin": await ids(crm.actions, plugin_origin()),
+                "another plugin": await ids(other.actions, plugin_origin(plugin="billing")),
+                "type": await ids(actions, HOST_ORIGIN, event_type="order.paid"),
+                "entity": await ids(actions, HOST_ORIGIN, entity='order-1","x'),
+                "body": await ids(actions, HOST_ORIGIN, body=b"{}"),
+            }
+            assert len(set(found.values())) == len(found)
+            of_node = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
+            for same in (
+                {"url": "http://127.0.0.1:10/"},
+                {"method": "PUT"},
+                {"headers": [Header(key="a", value="b")]},
+                {"agent_id": "a"},
+                {"max_attempts": 1},
+                {"idempotency_key": "k"},
+            ):
+                assert await ids(actions, HOST_ORIGIN, **same) == plain, same
+            assert await ids(actions, of_node) == plain
+
+    async def test_a_key_gives_the_id_that_its_row_was_enqueued_with(self, run: Queued) -> None:
+        """Also where that was another release, whose ids were made of less."""
+        webhook = own_webhook(idempotency_key="k")
+        await run.actions.enqueue(webhook)
+        async with run.database.write() as connection:
+            for table in ("flowactions_outbox", "flowactions_enqueue_keys"):
+                await connection.execute(text(f"UPDATE {table} SET event_id = 'evt_before'"))  # noqa: S608
+        repeated = await run.actions.enqueue(webhook)
+        assert (repeated.status, repeated.event_id) == ("duplicate", "evt_before")
+        assert (await run.actions.enqueue(own_webhook())).event_id != "evt_before"
 
 
 class TestCalls:

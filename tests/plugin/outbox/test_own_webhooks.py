@@ -69,7 +69,7 @@ async def statements(host: OwningHost) -> AsyncIterator[list[str]]:
 
 class TestWhatIsWritten:
     async def test_the_row_is_what_was_given(self, shared: tuple[FlowActions, OwningHost]) -> None:
-        """Body verbatim, id from type, entity and body, headers less the reserved, five attempts unless said."""
+        """Body verbatim, id from type, organization, caller, entity and body, headers less the reserved, five attempts unless said."""
         actions, host = shared
         headers = [
             Header(key="X-Shop", value="a\nb"),
@@ -81,7 +81,7 @@ class TestWhatIsWritten:
             own_webhook(body=body, headers=headers, method="put", idempotency_key="k")
         )
         keys, (row,) = await keys_and_rows(host)
-        identity = event_id("order.placed", "order-1", body)
+        identity = event_id("order.placed", '["acme","host","order-1"]', body)
         assert receipt == Receipt(status="queued", delivery_id=row.id, event_id=identity)
         assert (row.status, row.method, bytes(row.body), row.max_attempts) == ("pending", "PUT", body, 5)
         assert (row.event_id, row.event_type, row.url, row.agent_id) == (
@@ -103,7 +103,7 @@ class TestWhatIsWritten:
         receipt = await actions.enqueue(own_webhook(method="get", max_attempts=10))
         _, (row,) = await keys_and_rows(host)
         assert (row.body, row.max_attempts) == (None, 10)
-        assert receipt.event_id == event_id("order.placed", "order-1", b"")
+        assert receipt.event_id == event_id("order.placed", '["acme","host","order-1"]', b"")
 
     @pytest.mark.parametrize("agent", [None, "agent-1"])
     async def test_operators_see_whose_agent_it_is(
