@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from importlib import metadata
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pluggy
 
@@ -14,13 +14,16 @@ from flowactions_hookspecs.base import CONTRACT_VERSION
 from flowactions_hookspecs.errors import FlowActionsError, PluginInvalid
 from flowactions_hookspecs.markers import PROJECT
 
+NAME: Final = f"{PROJECT}_name"
+"""By this attribute a plugin says which name its origins carry."""
+
 
 def plugin_manager(plugins: Iterable[object]) -> pluggy.PluginManager:
     """Register every installed plugin, then ``plugins``, and check their hooks against the contract.
 
     Raises:
         PluginInvalid: a plugin cannot be imported, misspells a hook, takes arguments that the hook does
-            not have, or shares its name with another.
+            not have, shares its name with another, or has origins and another name than they carry.
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(spec)
@@ -33,11 +36,39 @@ def plugin_manager(plugins: Iterable[object]) -> pluggy.PluginManager:
             raise PluginInvalid(f"plugin {name!r} cannot be registered: {exc}") from exc
         _check_hook_names(name, plugin, manager)
         _check_version(name, plugin)
+        _check_name(name, plugin)
     return manager
 
 
 def _given_name(plugin: object) -> str:
-    return cast("str", getattr(plugin, "__name__", None) or type(plugin).__name__)
+    """Return the name of a plugin that is not installed, so that no entry point names it.
+
+    Raises:
+        PluginInvalid: it has origins, and says nowhere which name they carry.
+    """
+    name = getattr(plugin, NAME, None) or getattr(plugin, "__name__", None) or type(plugin).__name__
+    # An import gives a module its name, and a class has one for its readers: neither was chosen for origins.
+    is_imported = getattr(plugin, "__spec__", None) is not None
+    is_said = hasattr(plugin, NAME) or (
+        hasattr(plugin, "__name__") and not is_imported and not isinstance(plugin, type)
+    )
+    if hasattr(plugin, f"{PROJECT}_signing_secrets") and not is_said:
+        raise PluginInvalid(
+            f"plugin {name!r} is given by plugins=, and declares signing secrets for origins of its own: set {NAME} in it to "
+            "the name that they carry (PluginOrigin.plugin)"
+        )
+    return cast("str", name)
+
+
+def _check_name(name: str, plugin: object) -> None:
+    said = getattr(plugin, NAME, name)
+    if not isinstance(said, str) or not said:
+        raise PluginInvalid(f"{NAME} of plugin {name!r} must be text, not empty")
+    if said != name:
+        raise PluginInvalid(
+            f"plugin {name!r} says {NAME} = {said!r}: its origins would be refused, because an installed plugin has the name "
+            "of its entry point. Give both the same name"
+        )
 
 
 def _installed() -> Iterable[tuple[str, object]]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +66,57 @@ def test_the_settings_errors_of_all_plugins_come_as_one(host: SmallHost) -> None
     host.settings = {"FLOWACTIONS_DELIVERY": "never"}
     with pytest.raises(SettingsInvalid, match=r"(?s)FLOWACTIONS_DELIVERY.*CRM_TOKEN is missing"):
         FlowActions.load(host, plugins=[Choosy()])
+
+
+class TestNames:
+    """A plugin's name is the one that its origins carry (§5.3.6)."""
+
+    def test_a_given_plugin_with_origins_says_their_name(self, host: SmallHost) -> None:
+        """The name of its class, or of the module that was imported, is none that was chosen for that."""
+
+        class Nameless:
+            @hookimpl
+            def flowactions_signing_secrets(self) -> Any:
+                return {}
+
+        imported = ModuleType("shop.crm")
+        imported.__spec__ = ModuleSpec("shop.crm", None)
+        vars(imported)["flowactions_signing_secrets"] = Nameless.flowactions_signing_secrets
+        for unnamed, name in ((Nameless(), "Nameless"), (imported, "shop.crm")):
+            with pytest.raises(PluginInvalid, match=f"plugin '{name}' is given .* set flowactions_name in it"):
+                FlowActions.load(host, plugins=[unnamed])
+
+    async def test_what_it_says_is_its_name(self, host: SmallHost) -> None:
+        """Its origins carry it, and so do its keys; without origins, any name will do."""
+        crm = CrmPlugin()
+        crm.flowactions_name = "billing"  # type: ignore[attr-defined]
+        actions = FlowActions.load(host, plugins=[crm, SimpleNamespace()])
+        assert actions.plugin_names[-2:] == ("billing", "SimpleNamespace")
+        async with actions.lifespan(tasks=False):
+            assert crm.actions is not None
+            of_billing = own_webhook(origin=plugin_origin(plugin="billing"))
+            assert (await crm.actions.enqueue(of_billing)).status == "queued"
+            with pytest.raises(ValueError, match="of plugin 'crm', and the caller is 'plugin:billing'"):
+                await crm.actions.enqueue(own_webhook(origin=plugin_origin()))
+
+    @pytest.mark.parametrize("name", [5, "", None])
+    def test_a_name_is_text(self, host: SmallHost, name: Any) -> None:
+        """Anything else is an error at load."""
+        with pytest.raises(PluginInvalid, match=r"flowactions_name of plugin .* must be text"):
+            FlowActions.load(host, plugins=[SimpleNamespace(flowactions_name=name)])
+
+    def test_an_installed_plugin_has_the_name_of_its_entry_point(
+        self, host: SmallHost, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that says another would have its webhooks refused, so it does not load."""
+        (tmp_path / "shop_crm.py").write_text("flowactions_name = 'billing'\n")
+        information = tmp_path / "shop_crm-1.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-crm\nVersion: 1\n")
+        (information / "entry_points.txt").write_text("[flowactions]\ncrm = shop_crm\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(PluginInvalid, match="plugin 'crm' says flowactions_name = 'billing'"):
+            FlowActions.load(host)
 
 
 @pytest.mark.parametrize(
