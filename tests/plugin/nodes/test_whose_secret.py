@@ -28,7 +28,10 @@ from flowactions_hookspecs import (
     Walk,
     hookimpl,
 )
+from flowactions_plugin.cli.showing import show_delivery
 from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.operate.queries import OperatorQueries
+from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.storage.schema import enqueue_rates
 from tests.recorder import Recorder, Request, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
@@ -110,6 +113,9 @@ class Running:
         return await self.actions.test(
             NodeDraft(organization_id="acme", agent_id="agent-1", node=node), a_walk()
         )
+
+    async def has_ended(self, times: int) -> None:
+        await until(lambda: len(self.host.finished) >= times)
 
     async def origins(self) -> list[Any]:
         rows = (await self.client.get("/v1/webhooks/outbox")).json()["data"]
@@ -201,7 +207,9 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
 
 
 @pytest.mark.parametrize("kind", [BareHost, SavingHost])
-async def test_an_unsigned_test_stays_unsigned(database_url: str, kind: type[BareHost]) -> None:
+async def test_an_unsigned_test_stays_unsigned(
+    database_url: str, kind: type[BareHost], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The host is never asked for its secret: not for the test, not when it is retried, by itself or with others."""
     async with running(database_url, kind) as run:
         run.receiver.answer = lambda number: status(500)
@@ -211,17 +219,25 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, kind: type[Bar
             if kind is SavingHost
             else "save the node first. If you have saved it: this service does not look up saved nodes, so it signs no tests."
         )
-        body: dict[str, Any]
-        for path, body in ((f"/{outcome.delivery_id}/retry", {}), ("/retry", {"all": True})):
-            before = len(run.host.finished)
+        await run.has_ended(1)
+        retries: list[tuple[str, dict[str, Any]]] = [
+            (f"/{outcome.delivery_id}/retry", {}),
+            ("/retry", {"all": True}),
+        ]
+        for times, (path, body) in enumerate(retries, 2):
             assert (await run.client.post(f"/v1/webhooks/outbox{path}", json=body)).status_code == 200
-            await until(lambda before=before: len(run.host.finished) > before)
+            await run.has_ended(times)
         assert [signature(request) for request in run.receiver.requests] == [None] * 3
         assert run.host.asked == []
         assert [each.origin for each in run.host.finished] == [MARKED] * 3
         assert [each["kind"] for each in await run.origins()] == ["unsigned_test"]
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text
+        queries = OperatorQueries.of(services_of(run.host)._database, services_of(run.host)._settings)
+        found = await queries.delivery(Scope(), outcome.delivery_id or "")
+        assert found is not None
+        show_delivery(found)
+        assert "origin        a test of a draft, sent unsigned" in capsys.readouterr().out
 
 
 async def test_a_host_that_cannot_tell_sends_nothing(run: Running) -> None:
@@ -259,9 +275,7 @@ class TestAgents:
     """An agent is looked up before anything else."""
 
     @pytest.mark.parametrize("name", ["check", "preview", "test"])
-    async def test_another_organizations_agent_is_none(
-        self, database_url: str, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_another_organizations_agent_is_none(self, database_url: str, name: str) -> None:
         """It is a 404, and raises: before the type is looked at, a test is counted, or the host is asked for more."""
         host = SavingHost(development(database_url))
         host.agents = [Agent(id="of-globex", name="G", organization_id="globex")]

@@ -161,7 +161,7 @@ class TestOwnWebhooks:
     async def test_what_tells_events_apart(self, database_url: str) -> None:
         """Organization, caller, type, entity and body each make another event; nothing else does."""
         crm, other = CrmPlugin(), CrmPlugin()
-        other.__name__ = "billing"  # type: ignore[misc]
+        other.__name__ = "billing"
         async with owning(database_url, crm, other, tasks=False) as (actions, _):
             assert crm.actions is not None
             assert other.actions is not None
