@@ -64,7 +64,7 @@ def _show_attempts(found: Found) -> None:
                 short(attempt.started_at),
                 f"{attempt.duration_ms} ms",
                 attempt.certainty,
-                attempt.error or attempt.status_code,
+                "; ".join(filter(None, (attempt.error or str(attempt.status_code), attempt.note))),
             )
             for attempt in found.attempts
         ),

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from flowactions_plugin.egress import pool as pool_module
 from flowactions_plugin.egress.attempt import Progress, Request, Response
 from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.destination import parse_destination
@@ -53,9 +52,14 @@ async def post(transport: OutboundTransport, url: str, body: bytes = b"{}", meth
 
 
 class Counting:
-    """A server that counts its connections and answers every request."""
+    """A server that counts its connections and answers every request.
 
-    def __init__(self) -> None:
+    Args:
+        headers: of its answers.
+    """
+
+    def __init__(self, *headers: str) -> None:
+        self.headers = "".join(f"{each}\r\n" for each in headers).encode()
         self.connections = 0
         self.open = 0
 
@@ -69,7 +73,10 @@ class Counting:
                 left = size
                 while left:
                     left -= len(await reader.read(min(left, 65536)))
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%d" % (len(str(size)), size))
+                length = len(str(size))
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%d" % (self.headers, length, size)
+                )
                 await writer.drain()
         finally:
             self.open -= 1
@@ -139,17 +146,6 @@ class TestDialling:
 
 class TestPool:
     """Connections that wait for the next request."""
-
-    async def test_idle_connections_are_closed_after_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The receiver need not keep them."""
-        monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.2)
-        counting = Counting()
-        async with listening(counting.serve) as port, a_transport() as transport:
-            await post(transport, f"http://127.0.0.1:{port}/")
-            assert counting.open == 1
-            await until(lambda: counting.open == 0)
-            await post(transport, f"http://127.0.0.1:{port}/")
-        assert counting.connections == 2
 
     async def test_the_limit_holds_over_all_destinations(self) -> None:
         """An idle connection makes room for one to elsewhere; while all are busy, requests wait for their turn."""
