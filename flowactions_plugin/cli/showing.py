@@ -64,11 +64,14 @@ def _show_attempts(found: Found) -> None:
                 short(attempt.started_at),
                 f"{attempt.duration_ms} ms",
                 attempt.certainty,
-                "; ".join(filter(None, (attempt.error or str(attempt.status_code), attempt.note))),
+                attempt.error or attempt.status_code,
             )
             for attempt in found.attempts
         ),
     )
+    for attempt in found.attempts:
+        if attempt.note:
+            line(f"note of attempt {attempt.number}: {attempt.note}")
     last = found.attempts[-1]
     if last.phases:
         taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())

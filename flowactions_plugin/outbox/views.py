@@ -195,9 +195,7 @@ def summary_values(reader: Reader) -> dict[str, Any]:
     """Return the fields of a `DeliverySummary`, its defect excepted."""
     status = reader.text("status")
     finished = status in FINISHED
-    last_error = reader.text("last_error", optional=True)
-    if status == "delivered":
-        last_error, _ = without_notes(last_error)  # its attempt has the notes
+    last_error, _ = without_notes(reader.text("last_error", optional=True))  # the attempt has the notes
     return {
         "id": reader.text("id"),
         "status": status,

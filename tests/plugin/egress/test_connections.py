@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from flowactions_plugin.egress.attempt import Progress, Request, Response
 from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.egress.dialer import interleaved
+from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused, SendFailed
@@ -136,6 +137,26 @@ class TestDialling:
                 with pytest.raises(EgressRefused, match=r"169\.254\.169\.254"):
                     await post(transport, f"http://two.example:{port}/")
             assert counting.connections == 0
+
+    async def test_a_shortage_of_our_own_is_named_before_what_other_addresses_said(self) -> None:
+        """So that it is no failed attempt: the descriptors are used up after the first address has refused."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        class UsedUp(EgressGuard):
+            def check_address(self, text: str) -> None:
+                super().check_address(text)
+                if text == "127.0.0.3":
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            return "127.0.0.2", "127.0.0.3"
+
+        dialer = Dialer(UsedUp(development=True, resolve=resolve))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                await dialer.dial(Endpoint("two.example", 9, tls=False), asyncio.Protocol, Progress())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     def test_families_take_turns(self) -> None:
         """In the order that they came, the family of the first one first."""

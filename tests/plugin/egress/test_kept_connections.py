@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-import uvloop
 
 from flowactions_plugin.egress import pool as pool_module
 from flowactions_plugin.egress.attempt import CLOSED_KEPT, SENT_AGAIN, Aborted, Outcome, Progress
@@ -30,9 +29,21 @@ from tests.recorder import OK
 from tests.sending import Message, validate
 from tests.waiting import until
 
+try:
+    from uvloop import new_event_loop as new_uvloop
+except ImportError:  # an extra
+    new_uvloop = None
+
 AGAIN = (CLOSED_KEPT, SENT_AGAIN)
 
 Loop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
+
+LOOPS = [
+    pytest.param(asyncio.new_event_loop, id="asyncio"),
+    pytest.param(
+        new_uvloop, id="uvloop", marks=pytest.mark.skipif(new_uvloop is None, reason="uvloop is an extra")
+    ),
+]
 
 
 class Sending:
@@ -76,7 +87,7 @@ async def sending(
 class TestClosedByTheOtherSide:
     """The other side closes a kept connection as a request goes out on it."""
 
-    @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+    @pytest.mark.parametrize("loop", LOOPS)
     @pytest.mark.parametrize(
         ("tls", "end"),
         [
@@ -114,7 +125,7 @@ class TestClosedByTheOtherSide:
         read_twice = set() if end == UNREAD else twice
         assert receiver.bodies == {b"%d." % number: 1 + (number in read_twice) for number in range(9)}
 
-    @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+    @pytest.mark.parametrize("loop", LOOPS)
     @pytest.mark.parametrize("tls", [False, True])
     @pytest.mark.parametrize("end", [UNREAD, "close"])
     def test_a_large_body_goes_out_again_whole(self, loop: Loop, tls: bool, end: str, tmp_path: Path) -> None:
@@ -132,7 +143,7 @@ class TestClosedByTheOtherSide:
         assert (outcome.status_code, outcome.notes) == (200, AGAIN)
         assert receiver.bodies[body] == (1 if end == UNREAD else 2)
 
-    @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+    @pytest.mark.parametrize("loop", LOOPS)
     def test_a_large_body_that_is_not_read_does_not_hold_the_end_up(self, loop: Loop) -> None:
         """The other side ends its direction and reads nothing more: what is left of the body is not waited for."""
         connections = 0
