@@ -142,10 +142,13 @@ class TestDialling:
         """So that it is no failed attempt: the descriptors are used up after the first address has refused."""
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
+        checked: list[str] = []
+
         class UsedUp(EgressGuard):
             def check_address(self, text: str) -> None:
                 super().check_address(text)
-                if text == "127.0.0.3":
+                checked.append(text)
+                if checked == ["127.0.0.2", "127.0.0.3"] * 2:  # each before all are dialled, and as it is
                     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
 
         async def resolve(host: str, port: int) -> Sequence[str]:
