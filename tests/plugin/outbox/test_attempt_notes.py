@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import httpx
@@ -59,7 +60,7 @@ async def test_each_attempt_says_what_was_noted_of_it(database_url: str, deliver
             assert (
                 await actions.reach(a_walk(), Node(id=f"n{number}", type="webhook", config=config))
             ).status == "queued"
-            await until(lambda number=number: len(host.finished) == number)
+            await until(partial(_has_ended, host, number))
             rows.append((await client.get(f"/v1/webhooks/outbox/{host.finished[-1].id}")).json()["data"])
     shown = []
     for row in rows:
@@ -76,6 +77,10 @@ async def test_each_attempt_says_what_was_noted_of_it(database_url: str, deliver
         ("dead", too_large, 302, too_large, None),
     ]
     assert [each.error for each in host.finished] == [None, None, None, None, too_large]
+
+
+def _has_ended(host: SmallHost, number: int) -> bool:
+    return len(host.finished) == number
 
 
 @pytest.mark.soak
