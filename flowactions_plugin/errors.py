@@ -15,7 +15,7 @@ FlowActionsError (of the contract)
 ├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
 ├── EgressRefused          a rule forbids sending to this URL or address
 ├── SendFailed             a receiver gave no answer; the message says why
-│   ├── Unread             it can have read nothing of the request; of egress.connection
+│   ├── ClosedKept         it closed a connection that it had answered on before; of egress.connection
 │   ├── NotHttp            what it answered is not HTTP; of egress.response_reader
 │   ├── Unresolved         its name has no address; of egress.dialer
 │   └── TunnelRefused      the egress proxy opened no tunnel to it; of egress.tunnel
@@ -82,7 +82,13 @@ class EgressRefused(FlowActionsError):
 
 
 class SendFailed(FlowActionsError):
-    """A request got no answer."""
+    """A request got no answer, or one whose headers are above the limits.
+
+    Attributes:
+        status_code: of the answer whose headers are above the limits; ``None``: there is none.
+    """
+
+    status_code: int | None = None
 
 
 class HostFailed(FlowActionsError):

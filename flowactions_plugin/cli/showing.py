@@ -70,6 +70,9 @@ def _show_attempts(found: Found) -> None:
             for attempt in found.attempts
         ),
     )
+    for attempt in found.attempts:
+        if attempt.note:
+            line(f"note of attempt {attempt.number}: {attempt.note}")
     last = found.attempts[-1]
     if last.phases:
         taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())

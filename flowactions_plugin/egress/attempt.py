@@ -35,6 +35,12 @@ DEADLINE_SECONDS: Final = 10.0
 
 RESPONSE_KEPT_BYTES: Final = 2048
 
+CLOSED_KEPT: Final = "the other side closed a kept connection without an answer"
+SENT_AGAIN: Final = "sent again on a fresh connection"
+HEADERS_NOT_KEPT: Final = "headers above 64 KiB, not kept"
+NOTES: Final = (CLOSED_KEPT, SENT_AGAIN, HEADERS_NOT_KEPT)
+"""What is noted of an attempt beside its result, in the order in which it happens."""
+
 RETRY_AFTER_STATUSES: Final = frozenset({429, 503})
 """The responses whose ``Retry-After`` counts."""
 
@@ -69,9 +75,10 @@ class Progress:
         phase: what is being done, to follow "while": ``resolving the name``, ``connecting``, …
         refine: returns the phase more exactly, where that costs something.
         response: the status and headers of the response, as soon as they are there.
+        notes: those of `NOTES` that apply.
     """
 
-    __slots__ = ("_began", "_now", "phase", "refine", "response")
+    __slots__ = ("_began", "_now", "notes", "phase", "refine", "response")
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._now = timer
@@ -79,6 +86,7 @@ class Progress:
         self.phase = "resolving the name"
         self.refine: Callable[[], str] | None = None
         self.response: Response | None = None
+        self.notes: tuple[str, ...] = ()
 
     def enter(self, phase: str) -> None:
         """Take that a phase of `PHASES` begins."""
@@ -161,6 +169,7 @@ class Outcome(msgspec.Struct, frozen=True):
         retry_after: seconds that the destination asked for (429 and 503 only).
         final: whether repeating is pointless, whatever attempts remain.
         phases: phase → seconds; ``None`` where they are not measured.
+        notes: those of `NOTES` that apply.
     """
 
     started_at: int
@@ -171,6 +180,7 @@ class Outcome(msgspec.Struct, frozen=True):
     retry_after: float | None = None
     final: bool = False
     phases: Mapping[str, float] | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Aborted(NamedTuple):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-import struct
+import ssl
 from typing import Final, Protocol, cast
 
 from flowactions_plugin.egress.attempt import Progress, Response
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
-from flowactions_plugin.egress.reuse import Reuse
+from flowactions_plugin.egress.reuse import IDLE_SECONDS, Reuse, idle_seconds
 from flowactions_plugin.egress.transport_errors import (
     broke,
     broke_off,
     closed_unanswered,
+    headers_too_large,
     not_http,
 )
 from flowactions_plugin.errors import SendFailed
@@ -34,13 +35,12 @@ PAUSE_SECONDS: Final = 0.1
 _BUFFER: Final = memoryview(bytearray(READ_BYTES))
 _LITTLE: Final = _BUFFER[:THROTTLED_BYTES]
 
-_BYTES_ACKED: Final = struct.Struct("@Q")
-_BYTES_ACKED_OFFSET: Final = 120
-"""Where Linux has ``tcpi_bytes_acked`` in its ``tcp_info`` (since 4.1)."""
+_CLOSED_BY_PEER: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What a read or a write fails with when the other side has closed or reset the connection."""
 
 
-class Unread(SendFailed):
-    """The request was lost, and the receiver can have read nothing of it."""
+class ClosedKept(SendFailed):
+    """The other side closed a connection that it had answered on before; no byte came after this request."""
 
 
 class Keeper(Protocol):
@@ -63,7 +63,9 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         key: the same.
-        idle_since: when it became idle, by the event loop's clock.
+        opened_at: when it was opened, by the keeper's clock.
+        idle_since: when it became idle, by the same clock.
+        idle_seconds: how long it may be idle since then.
     """
 
     def __init__(self, key: str, where: str, keeper: Keeper) -> None:
@@ -73,16 +75,16 @@ class Connection(asyncio.BufferedProtocol):
         self._reuse = Reuse()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._socket: socket.socket | None = None
         self._poll = select.poll()
         self._reader: ResponseReader | None = None
         self._response: asyncio.Future[Response] | None = None
-        self._acknowledged: int | None = None
+        self._is_closed_here = False
         self._lost: Exception | None = None
         self._slowed: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_full = False
-        self.idle_since = 0.0
+        self.opened_at = self.idle_since = 0.0
+        self.idle_seconds = IDLE_SECONDS
 
     @property
     def is_open(self) -> bool:
@@ -102,8 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         return "sending the request" if sending else "waiting for the answer"
 
     def attach(self, connection: socket.socket) -> None:
-        """Tell it which socket it is on, so that it can ask the kernel what has arrived on either side."""
-        self._socket = connection
+        """Tell it which socket it is on, so that it can ask the kernel what has arrived."""
         self._poll.register(connection, select.POLLIN)
 
     def is_quiet(self) -> bool:
@@ -120,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
             head_only: whether the response will have no body.
 
         Raises:
-            Unread: the connection was lost before the receiver can have read anything.
+            ClosedKept: the other side closed it, after earlier answers and before any byte of this one.
             SendFailed: there is no response.
         """
         if not self._reuse.may_begin:
@@ -148,7 +149,6 @@ class Connection(asyncio.BufferedProtocol):
             self._reader = ResponseReader(head_only=head_only)
         else:
             self._reader.begin(head_only=head_only)
-            self._acknowledged = self._acknowledged_bytes()
         self._response = self._loop.create_future()
         self._put(data)
         return self._response
@@ -169,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close it at once, whatever was not sent."""
+        self._is_closed_here = True
         self._reuse.lost()
         if self._transport is not None:
             self._transport.abort()
@@ -196,10 +197,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _failure(self, exc: Exception | None) -> SendFailed:
         """Return why there is no response, now that the connection is lost."""
-        now = self._acknowledged_bytes() if self._acknowledged is not None else None
+        by_peer = not self._is_closed_here and (exc is None or isinstance(exc, _CLOSED_BY_PEER))
         error: SendFailed
-        if self._reuse.may_repeat(self._acknowledged, now):
-            error = Unread(closed_unanswered(self._where))
+        if self._reuse.may_repeat(by_peer=by_peer):
+            error = ClosedKept(closed_unanswered(self._where))
         elif self._reuse.is_answered:
             error = SendFailed(broke_off(self._where))
         elif exc is None:
@@ -209,13 +210,13 @@ class Connection(asyncio.BufferedProtocol):
         error.__cause__ = exc
         return error
 
-    def _acknowledged_bytes(self) -> int | None:
-        """Return how many bytes the other side's kernel has acknowledged; ``None`` where this is not known."""
-        try:
-            info = cast("socket.socket", self._socket).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
-            return int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0])
-        except (AttributeError, OSError, struct.error):
-            return None
+    def _unreadable(self, exc: NotHttp) -> SendFailed:
+        """Return why a response is read no further."""
+        if exc.status_code is None:
+            return SendFailed(not_http(self._where, str(exc)))
+        error = SendFailed(headers_too_large(self._where, exc.status_code))
+        error.status_code = exc.status_code
+        return error
 
     # The event loop calls these.
 
@@ -240,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             reader.feed(bytes(_BUFFER[:nbytes]))
         except NotHttp as exc:
-            self._settle(SendFailed(not_http(self._where, str(exc))))
+            self._settle(self._unreadable(exc))
             self.close()
             return
         if reader.complete:
@@ -255,6 +256,8 @@ class Connection(asyncio.BufferedProtocol):
             self._reuse.lost()
         elif reader.end():
             self._finish(reader)
+        elif self._transport is not None:
+            self._transport.abort()  # closing would wait for the rest of a large body to be taken
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -269,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = exc
         self._reuse.lost()
         self.resume_writing()
-        self._transport = self._socket = None
+        self._transport = None
         self._keeper.gone(self)
 
     def pause_writing(self) -> None:
@@ -286,8 +289,8 @@ class Connection(asyncio.BufferedProtocol):
         """Hand the response over, and the connection back."""
         self._reuse.ended(clean=reader.clean)
         self._settle(None)
-        if self._reuse.may_begin:
-            self.idle_since = self._loop.time()
+        if self._reuse.may_begin and reader.headers is not None:
+            self.idle_seconds = idle_seconds(reader.headers.head)
             self._keeper.rested(self)
         else:
             self.close()

@@ -115,9 +115,9 @@ class EgressGuard:
         if not embedded:
             return _table_rule(address, development=development)
         for each in embedded:
-            if rule := self._rule(each, development=development) or (None if development else "IPv4"):
+            if rule := self._rule(each, development=development):
                 return f"{rule}, as {each} in IPv6"
-        return None
+        return None if development else f"IPv4, as {embedded[0]} in IPv6"
 
     def _metadata_rule(self, address: Address) -> str | None:
         for network, rule in METADATA:
@@ -266,8 +266,10 @@ def _embedded_v4(address: ipaddress.IPv6Address) -> Sequence[ipaddress.IPv4Addre
     if 1 < number <= 0xFFFFFFFF or high in {0xFFFF, 0xFFFF0000} or high == 0x0064FF9B << 64:
         found = (number,)
     elif number >> 80 == 0x0064FF9B0001:
-        # A NAT64 prefix of a network's own may have any length: the address is at its end, or around eight zero bits.
-        found = (number, (number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF)
+        # A NAT64 prefix of a network's own (RFC 8215) may have 48, 56, 64 or 96 bits (RFC 6052 §2.2). The address follows
+        # the prefix, around the eight zero bits from bit 64 on.
+        around = number >> 64 << 56 | number & 0xFFFFFFFFFFFFFF
+        found = (number, around >> 40, around >> 32, around >> 24)
     elif number >> 112 == 0x2002:
         found = (number >> 80,)
     elif number >> 96 == 0x20010000:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from flowactions_plugin.egress.connection import Connection
+from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, EarlyClosers
 
-IDLE_SECONDS: Final = 15.0
-"""How long a connection is kept without a request, at least; a quarter more at the most."""
+SWEEP_SECONDS: Final = 5.0
+"""How often connections are closed that have become too old to be used again. Age is checked at each use anyway."""
 
 IDLE_PER_DESTINATION: Final = 100
 
@@ -19,10 +21,13 @@ class Pool:
 
     Args:
         limit: open at once, idle ones included.
+        clock: seconds of a clock that is never set.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
         self._limit = limit
+        self._clock = clock
+        self._early_closers = EarlyClosers()
         self._idle: dict[str, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._opening = 0
@@ -32,11 +37,14 @@ class Pool:
     def take(self, key: str) -> Connection | None:
         """Return the idle connection to a destination that was used last, if there is one that is fit for a request."""
         idle = self._idle.get(key)
+        if idle is None:
+            return None
+        now = self._clock()
         while idle:
             connection = idle.pop()
             if not idle:
                 del self._idle[key]
-            if connection.may_begin and connection.is_quiet():
+            if self._is_fit(connection, now) and connection.is_quiet():
                 return connection
             self._close(connection)
         return None
@@ -59,6 +67,7 @@ class Pool:
     def opened(self, connection: Connection) -> None:
         """Count a connection that was reserved, and is open now."""
         self._opening -= 1
+        connection.opened_at = self._clock()
         if connection.is_open:
             self._open.add(connection)
         else:
@@ -70,7 +79,11 @@ class Pool:
         self._wake()
 
     def rested(self, connection: Connection) -> None:
-        """Keep a connection for the next request."""
+        """Keep a connection for the next request, if there may be one."""
+        connection.idle_since = now = self._clock()
+        if not self._is_fit(connection, now):
+            self._close(connection)
+            return
         idle = self._idle.setdefault(connection.key, [])
         idle.append(connection)
         if len(idle) > IDLE_PER_DESTINATION:
@@ -78,6 +91,10 @@ class Pool:
         if self._sweep is None:
             self._sweep_later()
         self._wake()
+
+    def closed_early(self, key: str) -> None:
+        """Record that a kept connection to a destination was closed just as a request went out on it."""
+        self._early_closers.record(key, self._clock())
 
     def gone(self, connection: Connection) -> None:
         """Forget a connection that was closed."""
@@ -96,6 +113,15 @@ class Pool:
         self._idle.clear()
         for connection in list(self._open):
             self._close(connection)
+
+    def _is_fit(self, connection: Connection, now: float) -> bool:
+        """Return whether a request may go out on an idle connection, as far as its age and its destination say."""
+        return (
+            connection.may_begin
+            and now - connection.idle_since < connection.idle_seconds
+            and now - connection.opened_at < LIFETIME_SECONDS
+            and not self._early_closers.includes(connection.key, now)
+        )
 
     def _close(self, connection: Connection) -> None:
         self._open.discard(connection)
@@ -121,15 +147,17 @@ class Pool:
 
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(IDLE_SECONDS / 4, self._close_unused)
+        self._sweep = loop.call_later(SWEEP_SECONDS, self._close_unused)
 
     def _close_unused(self) -> None:
         self._sweep = None
-        before = asyncio.get_running_loop().time() - IDLE_SECONDS
+        now = self._clock()
         for key, idle in list(self._idle.items()):
-            kept = [each for each in idle if each.idle_since > before]
+            kept = []
             for connection in idle:
-                if connection.idle_since <= before:
+                if self._is_fit(connection, now):
+                    kept.append(connection)
+                else:
                     self._close(connection)
             if kept:
                 self._idle[key] = kept

@@ -1,6 +1,6 @@
 """Reads one response from the bytes of a connection, whatever pieces they come in; no I/O.
 
-llhttp parses heads and chunks. What it does not limit or does not tell is added here: the size of lines and heads, how
+llhttp parses heads and chunks. What it does not limit or does not tell is added here: the size of heads, how
 much of a body is kept, and whether bytes have come that belong to no response.
 """
 
@@ -15,11 +15,8 @@ import httptools
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES
 from flowactions_plugin.errors import SendFailed
 
-MAX_LINE_BYTES: Final = 8190
-"""One header line, or the status line."""
-
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""All headers of one response; and, apart from them, what frames the chunks of its body, with its trailers."""
+"""The status line and all headers of one response; and, apart from them, what frames the chunks of its body, with its trailers."""
 
 _START: Final = b"HTTP/"
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -27,7 +24,10 @@ _BREAKS: Final = b"\r\n"
 
 
 class NotHttp(SendFailed):
-    """The bytes are not an HTTP response, or one beyond the limits; the message says what is wrong."""
+    """The bytes are not an HTTP response, or one beyond the limits; the message says what is wrong.
+
+    It has a status code if the headers of the final response are above `MAX_HEAD_BYTES`.
+    """
 
 
 class Headers(Mapping[str, str]):
@@ -37,10 +37,13 @@ class Headers(Mapping[str, str]):
 
     Args:
         head: its bytes, which the parser has accepted.
+
+    Attributes:
+        head: the same.
     """
 
     def __init__(self, head: bytes) -> None:
-        self._head = head
+        self.head = head
 
     def __getitem__(self, name: str) -> str:
         return self._found[name.lower()]
@@ -54,7 +57,7 @@ class Headers(Mapping[str, str]):
     @cached_property
     def _found(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for line in self._head.decode("latin-1").split("\r\n")[1:]:
+        for line in self.head.decode("latin-1").split("\r\n")[1:]:
             name, colon, value = line.partition(":")
             if colon:
                 found.setdefault(name.strip().lower(), value.strip(" \t"))
@@ -153,8 +156,8 @@ class ResponseReader:
         if end >= 0:
             size = end + len(_END_OF_HEAD)
             self._head, rest = self._head[:size], self._head[size:]
-        if len(self._head) > MAX_LINE_BYTES:
-            self._check_size(before)
+        if len(self._head) > MAX_HEAD_BYTES:
+            raise self._too_large(before)
         upgraded = self._parse(self._head[before:])
         if end < 0:
             return b""
@@ -188,13 +191,15 @@ class ResponseReader:
             raise NotHttp(f"more than {MAX_HEAD_BYTES} bytes of empty lines came before it")
         return found
 
-    def _check_size(self, before: int) -> None:
-        """Check the length of the head so far, and of the lines in what was added to it."""
-        if len(self._head) > MAX_HEAD_BYTES:
-            raise NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
-        start = self._head.rfind(b"\n", 0, before) + 1
-        if max(map(len, self._head[start:].split(b"\n"))) > MAX_LINE_BYTES:
-            raise NotHttp(f"a header line is longer than {MAX_LINE_BYTES} bytes")
+    def _too_large(self, before: int) -> NotHttp:
+        """Return the error of a head above the limit, after what is within it was parsed."""
+        self._parse(self._head[before:MAX_HEAD_BYTES])
+        assert self._parser is not None  # noqa: S101  a head is read only before the response is complete
+        error = NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
+        status = self._parser.get_status_code()
+        if b"\r\n" in self._head[:MAX_HEAD_BYTES] and (status == 101 or not 100 <= status < 200):
+            error.status_code = status
+        return error
 
     def _feed_body(self, data: bytes) -> bytes:
         """Take bytes of a body; return those that are certainly after it."""

@@ -1,6 +1,52 @@
-"""When a connection may be used again, and when a request may go out a second time; no I/O."""
+"""When a connection may be used again, and when a request may go out a second time; no I/O (§4.5)."""
 
 from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import Final
+
+IDLE_SECONDS: Final = 1.5
+"""How long a connection may be idle before it is used again, if the receiver has not said how long it keeps it."""
+
+LONGEST_IDLE_SECONDS: Final = 15.0
+"""The same, whatever the receiver has said."""
+
+LIFETIME_SECONDS: Final = 60.0
+"""The age from which no request goes out on a connection, so that a name's new address is used."""
+
+WINDOW_SECONDS: Final = 600.0
+"""Two repeated requests within this time make a destination one that closes early, for as long again."""
+
+DESTINATIONS: Final = 4096
+"""Of how many destinations it is known when requests were repeated: those where it happened last."""
+
+_KEEP_ALIVE: Final = re.compile(rb"\nkeep-alive:([^\r\n]*)", re.IGNORECASE)
+_PARAMETER: Final = re.compile(rb"(?:^|[\s,;])(timeout|max)\s*=\s*\"?0*([0-9]+)", re.IGNORECASE)
+_MANY: Final = 5
+"""Digits of a number of seconds that is above every limit."""
+
+
+def idle_seconds(head: bytes) -> float:
+    """Return how long a connection may be idle after a response: ``Keep-Alive: timeout=N`` less a second, or 1.5 s.
+
+    Args:
+        head: the response's, as it came. What is not a number counts as not there; of several, the smallest counts.
+
+    Returns:
+        Seconds, at most 15; 0 if the connection is not to be used again.
+    """
+    if b"keep-alive:" not in head.lower():
+        return IDLE_SECONDS
+    limits = []
+    for value in _KEEP_ALIVE.findall(head):
+        for name, digits in _PARAMETER.findall(value):
+            number = int(digits) if len(digits) <= _MANY else 10**_MANY
+            if name.lower() == b"timeout":
+                limits.append(min(max(number - 1.0, 0.0), LONGEST_IDLE_SECONDS))
+            elif number == 0:
+                return 0.0
+    return min(limits, default=IDLE_SECONDS)
 
 
 class Reuse:
@@ -12,15 +58,15 @@ class Reuse:
     Attributes:
         may_begin: whether a request may go out on it.
         is_answered: whether any byte has come since the last request went out.
-        has_rested: whether it was idle between a request before and this one, so that the receiver may have closed it.
+        has_answered: whether a request before this one was answered, so that the receiver may have closed it since.
     """
 
     # Plain attributes: several of these are read and set for each delivery.
-    __slots__ = ("_is_busy", "_is_written", "has_rested", "is_answered", "may_begin")
+    __slots__ = ("_is_busy", "_is_written", "has_answered", "is_answered", "may_begin")
 
     def __init__(self) -> None:
         self.may_begin = True
-        self.has_rested = self.is_answered = self._is_busy = self._is_written = False
+        self.has_answered = self.is_answered = self._is_busy = self._is_written = False
 
     def begin(self) -> None:
         """A request goes out on it."""
@@ -44,22 +90,40 @@ class Reuse:
         if self._is_busy:
             self._is_busy = False
             self.may_begin = clean and self._is_written
-            self.has_rested = True
+            self.has_answered = True
 
     def lost(self) -> None:
         """It was closed, from either side."""
         self.may_begin = self._is_busy = False
 
-    def may_repeat(self, acknowledged_before: int | None, acknowledged_now: int | None) -> bool:
+    def may_repeat(self, *, by_peer: bool) -> bool:
         """Return whether the request that was lost with it may go out once more within the same attempt.
 
-        The receiver can have read nothing of it: the connection had been idle, no byte of a response came, and its
-        kernel acknowledged no byte of the request.
+        Args:
+            by_peer: whether the other side has closed or reset it.
+        """
+        return by_peer and self.has_answered and not self.is_answered
+
+
+class EarlyClosers:
+    """The destinations that close kept connections just as a request goes out: they get a fresh one for each request."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+
+    def record(self, key: str, now: float) -> None:
+        """Record that a request to a destination had to be repeated.
 
         Args:
-            acknowledged_before: bytes that the other side had acknowledged when the request went out; ``None`` where the
-                operating system does not tell.
-            acknowledged_now: the same after the connection was lost.
+            key: the destination's.
+            now: seconds of a clock that is never set.
         """
-        known = acknowledged_before is not None and acknowledged_now is not None
-        return self.has_rested and not self.is_answered and known and acknowledged_now == acknowledged_before
+        before = self._seen.pop(key, None)
+        self._seen[key] = (now, before is not None and now - before[0] < WINDOW_SECONDS)
+        if len(self._seen) > DESTINATIONS:
+            self._seen.popitem(last=False)
+
+    def includes(self, key: str, now: float) -> bool:
+        """Return whether a destination gets a fresh connection for each request now."""
+        seen = self._seen.get(key)
+        return seen is not None and seen[1] and now - seen[0] < WINDOW_SECONDS

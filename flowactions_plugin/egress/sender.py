@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
     DEADLINE_SECONDS,
+    HEADERS_NOT_KEPT,
     RETRY_AFTER_STATUSES,
     SLOW_MS,
     Aborted,
@@ -107,12 +108,24 @@ class Sender:
             failure = exc
         progress.end()
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
+        code = failure.status_code if isinstance(failure, SendFailed) else None
+        if code is not None and 200 <= code < 300:
+            progress.notes += (HEADERS_NOT_KEPT,)
+            failure, response = None, Response(code, {}, b"")
         if failure is not None:
             refused = isinstance(failure, EgressRefused)
-            aborted = None if refused else self._aborted(failure, deadline)
+            aborted = None if refused or code is not None else self._aborted(failure, deadline)
             if aborted is None:
                 error = self._error_message(failure, deadline, progress)
-                return Outcome(started_at, duration, error=error, final=refused, phases=progress.phases())
+                return Outcome(
+                    started_at,
+                    duration,
+                    code,
+                    error=error,
+                    final=refused,
+                    phases=progress.phases(),
+                    notes=progress.notes,
+                )
             response = progress.response  # a response that was cut short counts by its status
             if response is None:
                 return aborted
@@ -128,6 +141,7 @@ class Sender:
             response=response.body_prefix,
             retry_after=asked,
             phases=None if delivers and not self._times_all and duration < SLOW_MS else progress.phases(),
+            notes=progress.notes,
         )
 
     def _aborted(self, failure: Exception, deadline: Deadline) -> Aborted | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from flowactions_plugin.egress.attempt import Progress, Request, Response
-from flowactions_plugin.egress.connection import Connection, Unread
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, SENT_AGAIN, Progress, Request, Response
+from flowactions_plugin.egress.connection import ClosedKept, Connection
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, Unresolved
 from flowactions_plugin.egress.guard import EgressGuard
@@ -38,20 +39,26 @@ class OutboundTransport:
         proxy: a forward proxy to send everything through. It resolves the names, so the guard sees only what
             `EgressGuard.resolve` finds beforehand.
         authorities: certificates (PEM) to trust beside the system's.
+        clock: seconds, for the age of connections.
     """
 
     def __init__(
-        self, guard: EgressGuard, limit: int, proxy: str | None = None, authorities: str | None = None
+        self,
+        guard: EgressGuard,
+        limit: int,
+        proxy: str | None = None,
+        authorities: str | None = None,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         self._proxy, self._authorization = _parsed_proxy(proxy)
         self._dialer = Dialer(guard if self._proxy is None else None, authorities)
-        self._pool = Pool(limit)
+        self._pool = Pool(limit, clock)
 
     async def send(self, request: Request) -> Response:
         """Send a request.
 
-        A connection that the receiver closed while it was idle is replaced by a fresh one within the same attempt,
-        when it is certain that the receiver has read nothing of the request.
+        If the other side closes a kept connection before any byte of an answer, the request is sent once more, on a
+        fresh connection. So a receiver can get it twice in one attempt.
 
         Raises:
             EgressRefused: the guard forbids an address.
@@ -64,8 +71,11 @@ class OutboundTransport:
         body, head_only = request.body or b"", request.method == "HEAD"
         try:
             return await connection.request(head, body, progress, head_only=head_only)
-        except Unread:
+        except ClosedKept:
+            self._pool.closed_early(destination.key)
+            progress.notes = (CLOSED_KEPT,)
             connection = await self._open(destination, progress)
+            progress.notes = (CLOSED_KEPT, SENT_AGAIN)
             return await connection.request(head, body, progress, head_only=head_only)
 
     async def aclose(self) -> None:

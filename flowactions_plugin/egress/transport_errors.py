@@ -40,6 +40,11 @@ def broke(where: str, error: BaseException) -> str:
     return f"the connection to {where} broke: {error}"
 
 
+def headers_too_large(where: str, status: int) -> str:
+    """Return the message when a response has more headers than are read."""
+    return f"{where} answered {status} with headers above 64 KiB"
+
+
 def not_http(where: str, reason: str) -> str:
     """Return the message when what came is not HTTP, or beyond the limits."""
     return f"what {where} answered is not HTTP: {reason}"

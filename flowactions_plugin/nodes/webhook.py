@@ -112,7 +112,10 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
         bool,
         Meta(
             title="Retry when delivery fails",
-            description="On: up to 4 attempts. Off: a single attempt.",
+            description=(
+                "On: up to 4 attempts. Off: a single attempt. In both cases a request can arrive twice: if the receiver "
+                "closes the connection without an answer, it may be sent again at once."
+            ),
         ),
     ] = False
     webhook_continue_on_failure: Annotated[

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flowactions_plugin.clock import to_iso
+from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED
 from flowactions_plugin.operate.health_results import Worker
 from flowactions_plugin.operate.results import ActionState, Certainty, Counted, DeliveryFacts, Pause
@@ -36,7 +37,9 @@ def certainty(attempt: Attempt) -> Certainty:
     error = attempt.error or ""
     if attempt.status_code is not None or _ANSWERED.match(error):
         return "answered"
-    return "never connected" if _NEVER_CONNECTED.match(error) else "sent, no answer"
+    # If the request was to be sent again, only the second connection can have failed.
+    sent = CLOSED_KEPT in (attempt.note or "") or not _NEVER_CONNECTED.match(error)
+    return "sent, no answer" if sent else "never connected"
 
 
 def why_not_sent(

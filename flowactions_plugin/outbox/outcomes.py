@@ -41,6 +41,7 @@ from flowactions_plugin.outbox.rules import (
     WAIT_LIMIT_SECONDS,
     failure_class,
     storable,
+    with_notes,
 )
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
@@ -245,7 +246,7 @@ def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
         "attempts": delivery.attempts + attempted,
         "delay_ms": int(change.delay_seconds * 1000),
         "status_code": outcome.status_code,
-        "error": storable(outcome.error),
+        "error": storable(with_notes(outcome)),
         "error_class": error_class(completion),
         "number": _number(delivery) if attempted else None,
         "started_at": outcome.started_at,
@@ -264,7 +265,7 @@ def attempt_values(completion: Completion) -> dict[str, Any]:
         "started_at": outcome.started_at,
         "duration_ms": outcome.duration_ms,
         "status_code": outcome.status_code,
-        "error": storable(outcome.error),
+        "error": storable(with_notes(outcome)),
         "response": outcome.response,
         "phases": phases_text(completion),
     }

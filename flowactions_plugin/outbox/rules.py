@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin, UnsignedTestOrigin
-from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, NOTES, Outcome
 from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX
 from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
 from flowactions_plugin.errors import HeadersTooLarge
@@ -298,6 +298,21 @@ def storable(text: str | None) -> str | None:
     if text is None:
         return None
     return _CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()
+
+
+def with_notes(outcome: Outcome) -> str | None:
+    """Return why an attempt failed with what was noted of it, as they are stored; of one that delivers, the notes."""
+    return "; ".join(filter(None, (outcome.error, *outcome.notes))) or None
+
+
+def without_notes(stored: str | None) -> tuple[str | None, str | None]:
+    """Return what `with_notes` has put together: the error and the notes, ``None`` where there is none."""
+    error, notes = stored or "", list[str]()
+    for note in reversed(NOTES):
+        if error == note or error.endswith(f"; {note}"):
+            error = error.removesuffix(note).removesuffix("; ")
+            notes.insert(0, note)
+    return error or None, "; ".join(notes) or None
 
 
 def method_name(text: str) -> str | None:

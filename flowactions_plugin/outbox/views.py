@@ -11,7 +11,7 @@ import msgspec
 from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.http.masking import masked_header, masked_url
-from flowactions_plugin.outbox.rules import FINISHED, due_time
+from flowactions_plugin.outbox.rules import FINISHED, due_time, without_notes
 
 T = TypeVar("T")
 
@@ -53,6 +53,7 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 
     ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
     ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
+    ``note`` says when the request was sent twice in this attempt, or when the answer's headers were not kept.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
     status_code: int | None
     error: str | None
     response: str
+    note: str | None = None
     phases: dict[str, Milliseconds] = {}
 
 
@@ -105,14 +107,16 @@ def detail_values(reader: Reader, log: Sequence[Any]) -> dict[str, Any]:
     attempts = []
     for attempt in log:
         stored = Reader(attempt, "attempts")
+        error, note = without_notes(stored.text("error", optional=True))
         attempts.append(
             Attempt(
                 number=stored.number("number") or 0,
                 started_at=stored.moment("started_at"),
                 duration_ms=stored.number("duration_ms") or 0,
                 status_code=stored.number("status_code", optional=True),
-                error=stored.text("error", optional=True),
+                error=error,
                 response=_shown(attempt.response or b""),
+                note=note,
                 phases={}
                 if attempt.phases is None
                 else stored.decoded("phases", dict[str, Milliseconds]) or {},
@@ -196,6 +200,7 @@ def summary_values(reader: Reader) -> dict[str, Any]:
     """Return the fields of a `DeliverySummary`, its defect excepted."""
     status = reader.text("status")
     finished = status in FINISHED
+    last_error, _ = without_notes(reader.text("last_error", optional=True))  # the attempt has the notes
     return {
         "id": reader.text("id"),
         "status": status,
@@ -212,7 +217,7 @@ def summary_values(reader: Reader) -> dict[str, Any]:
         "updated_at": reader.moment("updated_at"),
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": reader.number("last_status_code", optional=True),
-        "last_error": reader.text("last_error", optional=True),
+        "last_error": last_error,
     }
 
 

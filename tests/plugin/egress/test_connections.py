@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import ssl
 import subprocess
 import sys
@@ -15,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from flowactions_plugin.egress import pool as pool_module
 from flowactions_plugin.egress.attempt import Progress, Request, Response
 from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.egress.dialer import interleaved
+from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused, SendFailed
@@ -53,9 +53,14 @@ async def post(transport: OutboundTransport, url: str, body: bytes = b"{}", meth
 
 
 class Counting:
-    """A server that counts its connections and answers every request."""
+    """A server that counts its connections and answers every request.
 
-    def __init__(self) -> None:
+    Args:
+        headers: of its answers.
+    """
+
+    def __init__(self, *headers: str) -> None:
+        self.headers = "".join(f"{each}\r\n" for each in headers).encode()
         self.connections = 0
         self.open = 0
 
@@ -69,7 +74,10 @@ class Counting:
                 left = size
                 while left:
                     left -= len(await reader.read(min(left, 65536)))
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%d" % (len(str(size)), size))
+                length = len(str(size))
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%d" % (self.headers, length, size)
+                )
                 await writer.drain()
         finally:
             self.open -= 1
@@ -130,6 +138,29 @@ class TestDialling:
                     await post(transport, f"http://two.example:{port}/")
             assert counting.connections == 0
 
+    async def test_a_shortage_of_our_own_is_named_before_what_other_addresses_said(self) -> None:
+        """So that it is no failed attempt: the descriptors are used up after the first address has refused."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        checked: list[str] = []
+
+        class UsedUp(EgressGuard):
+            def check_address(self, text: str) -> None:
+                super().check_address(text)
+                checked.append(text)
+                if checked == ["127.0.0.2", "127.0.0.3"] * 2:  # each before all are dialled, and as it is
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            return "127.0.0.2", "127.0.0.3"
+
+        dialer = Dialer(UsedUp(development=True, resolve=resolve))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                await dialer.dial(Endpoint("two.example", 9, tls=False), asyncio.Protocol, Progress())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
     def test_families_take_turns(self) -> None:
         """In the order that they came, the family of the first one first."""
         assert interleaved(["::1", "::2", "10.0.0.1"]) == ["::1", "10.0.0.1", "::2"]
@@ -139,17 +170,6 @@ class TestDialling:
 
 class TestPool:
     """Connections that wait for the next request."""
-
-    async def test_idle_connections_are_closed_after_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The receiver need not keep them."""
-        monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.2)
-        counting = Counting()
-        async with listening(counting.serve) as port, a_transport() as transport:
-            await post(transport, f"http://127.0.0.1:{port}/")
-            assert counting.open == 1
-            await until(lambda: counting.open == 0)
-            await post(transport, f"http://127.0.0.1:{port}/")
-        assert counting.connections == 2
 
     async def test_the_limit_holds_over_all_destinations(self) -> None:
         """An idle connection makes room for one to elsewhere; while all are busy, requests wait for their turn."""

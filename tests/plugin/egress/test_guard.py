@@ -433,6 +433,27 @@ async def test_a_wide_network_does_not_open_metadata_in_another_form(address: st
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "64:ff9b:1:a9fe:a9:fe00:808:808",  # a prefix of 48 bits
+        "64:ff9b:1:5a9:fe:a9fe:808:808",  # 56
+        "64:ff9b:1:505:a9:fea9:fe08:808",  # 64
+        "64:ff9b:1:505:5:505:a9fe:a9fe",  # 96
+    ],
+)
+async def test_an_address_is_found_behind_a_nat64_prefix_of_every_length(address: str) -> None:
+    """Each holds a metadata address in one of the places, and nothing that is forbidden in the others."""
+    with pytest.raises(EgressRefused, match=r"\(link-local and metadata, as 169\.254\.169\.254 in IPv6\)"):
+        await guard(development=True, allow=["::/0"]).check(url_of(address))
+
+
+async def test_what_a_nat64_prefix_leads_to_is_named() -> None:
+    """A loopback address follows 48 bits, and a public one is at the end."""
+    with pytest.raises(EgressRefused, match=r"\(loopback, as 127\.0\.0\.1 in IPv6\)"):
+        await guard().check(url_of("64:ff9b:1:7f00:0:100:808:808"))
+
+
+@pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.0.0.1", "::1", "fd12::1", "100.64.0.1", "::ffff:127.0.0.1"]
 )
 async def test_a_refusal_names_the_settings_that_allow_the_address(address: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowactions_plugin.egress.response_reader import MAX_HEAD_BYTES, MAX_LINE_BYTES, NotHttp, ResponseReader
+from flowactions_plugin.egress.response_reader import MAX_HEAD_BYTES, NotHttp, ResponseReader
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
@@ -23,6 +24,12 @@ class Read(NamedTuple):
     clean: bool
     body: bytes
     refused: bool
+
+
+def feed(reader: ResponseReader, pieces: Iterable[bytes]) -> None:
+    """Give a reader bytes in pieces."""
+    for piece in pieces:
+        reader.feed(piece)
 
 
 def read(data: bytes, cuts: tuple[int, ...] = (), *, head_only: bool = False, ends: bool = False) -> Read:
@@ -136,9 +143,8 @@ def test_the_end_of_a_connection_ends_a_body_without_length(data: bytes, complet
         OK + b"x: a\0b\r\n\r\n",
         CHUNKED + b"ZZ\r\nx",
         CHUNKED + b"-1\r\nx",
-        OK + b"x: " + b"y" * MAX_LINE_BYTES + b"\r\n\r\n",
-        OK + b"x: " + b"y" * (MAX_LINE_BYTES + 1),
-        b"HTTP/1.1 200 " + b"y" * MAX_LINE_BYTES + b"\r\n\r\n",
+        OK + b"x: " + b"y" * MAX_HEAD_BYTES,
+        b"HTTP/1.1 200 " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
         OK + b"x: y\r\n" * (MAX_HEAD_BYTES // 6),
         b"\r\n" * MAX_HEAD_BYTES,
         CHUNKED + b"1;x=" + b"y" * MAX_HEAD_BYTES,
@@ -175,12 +181,49 @@ def test_a_head_alone_is_followed_by_another_response() -> None:
     assert (reader.body, reader.clean) == (b"ok", True)
 
 
-def test_lines_and_heads_up_to_the_limit_are_read() -> None:
-    """Each line may be as long as the limit, and all of them together as long as theirs."""
-    line = b"x: " + b"y" * (MAX_LINE_BYTES - 10) + b"\r\n"
-    data = OK + line * 7 + b"content-length: 2\r\n\r\nok"
+def head_of(size: int, status: bytes = b"200 OK", line: bytes = b"x: y\r\n") -> bytes:
+    """Make a head of so many bytes, of lines like this one."""
+    start, end = b"HTTP/1.1 " + status + b"\r\n", b"content-length: 2\r\n\r\n"
+    left = size - len(start) - len(end) - len(b"z: \r\n")
+    return start + line * (left // len(line)) + b"z: " + b"z" * (left % len(line)) + b"\r\n" + end
+
+
+@pytest.mark.parametrize("line", [b"x: y\r\n", b"x: " + b"y" * 60_000 + b"\r\n"])
+def test_headers_up_to_the_limit_are_read(line: bytes) -> None:
+    """However many lines they are."""
+    data = head_of(MAX_HEAD_BYTES, line=line) + b"ok"
+    assert data.index(b"\r\n\r\n") + 4 == MAX_HEAD_BYTES
     assert read(data) == Read(200, True, True, b"ok", False)
     assert read(data, tuple(range(0, len(data), 1000))) == Read(200, True, True, b"ok", False)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (head_of(MAX_HEAD_BYTES + 1), 200),
+        (head_of(MAX_HEAD_BYTES + 1, line=b"x: " + b"y" * 60_000 + b"\r\n"), 200),
+        (OK + b"x: " + b"y" * MAX_HEAD_BYTES, 200),
+        (head_of(9 * MAX_HEAD_BYTES, b"204 No"), 204),
+        (head_of(9 * MAX_HEAD_BYTES, b"503 Busy"), 503),
+        (head_of(9 * MAX_HEAD_BYTES, b"999 Odd"), 999),
+        (b"\r\n" + head_of(9 * MAX_HEAD_BYTES, b"302 Found"), 302),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + head_of(9 * MAX_HEAD_BYTES, b"429 Slow"), 429),
+        # An interim response is no answer, and a status line without end is none.
+        (head_of(9 * MAX_HEAD_BYTES, b"103 Early"), None),
+        (b"HTTP/1.1 200 " + b"y" * 9 * MAX_HEAD_BYTES, None),
+        # Malformed within the limit.
+        (OK + b"x y: z\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES, None),
+    ],
+)
+def test_of_headers_above_the_limit_the_status_is_known(data: bytes, status: int | None) -> None:
+    """In one piece and in many: the status line was read."""
+    for size in (1, 1000, 16 * 1024, len(data)):
+        reader = ResponseReader()
+        pieces = (data[start : start + size] for start in range(0, len(data), size))
+        with pytest.raises(NotHttp) as refused:
+            feed(reader, pieces)
+        assert refused.value.status_code == status
+        assert not reader.end()
 
 
 def test_headers_are_found_by_their_names_in_any_case() -> None:

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.egress.reuse import Reuse
+from flowactions_plugin.egress.reuse import (
+    DESTINATIONS,
+    LONGEST_IDLE_SECONDS,
+    EarlyClosers,
+    Reuse,
+    idle_seconds,
+)
 
 
 def used(*, clean: bool = True, written: bool = True) -> Reuse:
@@ -47,21 +53,94 @@ def test_what_is_lost_stays_lost() -> None:
     assert not reuse.may_begin
 
 
-@pytest.mark.parametrize(
-    ("rested", "answered", "before", "now"),
-    list(product([True, False], [True, False], [None, 1, 500], [None, 1, 500, 501])),
-)
-def test_a_request_goes_out_again_only_if_nothing_of_it_can_have_been_read(
-    rested: bool, answered: bool, before: int | None, now: int | None
+@pytest.mark.parametrize(("kept", "answered", "by_peer"), list(product([True, False], repeat=3)))
+def test_a_request_goes_out_again_only_if_a_kept_connection_was_closed_before_any_byte(
+    kept: bool, answered: bool, by_peer: bool
 ) -> None:
-    """Idle before, not one byte back, and the kernel knows that none was acknowledged."""
-    reuse = used() if rested else Reuse()
+    """All three hold: it had answered before, not one byte came back, and the other side has closed it."""
+    reuse = used() if kept else Reuse()
     reuse.begin()
     reuse.wrote()
     if answered:
         reuse.received()
+    assert reuse.may_repeat(by_peer=by_peer) is (kept and not answered and by_peer)
     reuse.lost()
-    assert reuse.may_repeat(before, now) is (rested and not answered and before is not None and before == now)
+    assert not reuse.may_begin
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        (b"", 1.5),
+        (b"content-length: 0\r\nx-keep-alive: timeout=9\r\n", 1.5),
+        (b"Keep-Alive: timeout=5\r\n", 4),
+        (b"KEEP-ALIVE:timeout=5,max=100\r\n", 4),
+        (b'keep-alive: max=100; Timeout = "7"\r\n', 6),
+        (b"keep-alive: timeout=16\r\n", 15),
+        (b"keep-alive: timeout=17\r\n", 15),
+        (b"keep-alive: timeout=2\r\n", 1),
+        (b"keep-alive: timeout=1\r\n", 0),
+        (b"keep-alive: timeout=0\r\n", 0),
+        (b"keep-alive: timeout=0000000000000000000000000000005\r\n", 4),
+        (b"keep-alive: timeout=5, max=0\r\n", 0),
+        (b"keep-alive: max=00\r\n", 0),
+        (b"keep-alive: max=1\r\n", 1.5),
+        (b"keep-alive: timeout=9\r\nkeep-alive: timeout=4\r\n", 3),
+        (b"keep-alive: timeout=9\r\nkeep-alive: max=0\r\n", 0),
+        # What is no number is as if it were not there; what is above every limit is the limit.
+        (b"keep-alive: timeout=" + b"9" * 60_000 + b"\r\n", 15),
+        (b"keep-alive: timeout=-5\r\n", 1.5),
+        (b"keep-alive: timeout=five\r\n", 1.5),
+        (b"keep-alive: timeout=\r\n", 1.5),
+        (b"keep-alive: timeout=\xb2\xd9\xa5\r\n", 1.5),
+        (b"keep-alive: notimeout=9, xmax=0\r\n", 1.5),
+        (b"keep-alive: 300\r\n", 1.5),
+        (b"keep-alive:\r\n", 1.5),
+    ],
+)
+def test_how_long_a_connection_may_be_idle_is_what_the_response_says_within_limits(
+    headers: bytes, seconds: float
+) -> None:
+    """A second less than ``Keep-Alive`` announces (§4.5)."""
+    assert idle_seconds(HEAD + headers + b"\r\n") == seconds
+
+
+@given(st.binary(max_size=200))
+def test_whatever_keep_alive_says_is_within_the_limits(value: bytes) -> None:
+    """It comes from outside."""
+    assert 0 <= idle_seconds(HEAD + b"Keep-Alive: timeout=" + value + b"\r\n\r\n") <= LONGEST_IDLE_SECONDS
+
+
+class TestEarlyClosers:
+    """Destinations that get a fresh connection for each request."""
+
+    def test_twice_within_ten_minutes_makes_one_for_ten_minutes(self) -> None:
+        """From the second time on; each further time begins the ten minutes anew."""
+        known = EarlyClosers()
+        known.record("a", 0)
+        assert not known.includes("a", 0)
+        known.record("a", 599)
+        assert known.includes("a", 599)
+        assert known.includes("a", 599 + 599)
+        assert not known.includes("a", 599 + 600)
+        assert not known.includes("b", 599)
+        known.record("a", 599 + 600)
+        assert not known.includes("a", 599 + 600)
+        known.record("a", 599 + 601)
+        known.record("a", 599 + 602)
+        assert known.includes("a", 599 + 602 + 599)
+
+    def test_the_number_of_destinations_is_bounded(self) -> None:
+        """Those where it happened last are known."""
+        known = EarlyClosers()
+        for number in range(DESTINATIONS + 1):
+            for _ in range(2):
+                known.record(str(number), 0)
+        assert len(known._seen) == DESTINATIONS
+        assert [known.includes(str(number), 0) for number in (0, 1, DESTINATIONS)] == [False, True, True]
 
 
 @given(st.lists(st.sampled_from(["begin", "wrote", "received", "clean", "unclean", "lost"]), max_size=30))

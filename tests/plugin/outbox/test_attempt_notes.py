@@ -1,0 +1,130 @@
+"""What the log of attempts says beside a result: the request went out twice, or the answer's headers were not kept."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, HEADERS_NOT_KEPT, NOTES, SENT_AGAIN, Outcome
+from flowactions_plugin.outbox.rules import with_notes, without_notes
+from tests.loopback import listening
+from tests.recorder import OK, status
+from tests.support import SmallHost, a_walk, development, transport_of
+from tests.waiting import until
+
+AGAIN = f"{CLOSED_KEPT}; {SENT_AGAIN}"
+MUCH = "x: " + "y" * 70_000
+
+ANSWERS: list[bytes | None] = [
+    OK,
+    None,  # the connection is closed
+    status(201),  # to the same request, on a fresh connection
+    None,
+    status(500),  # likewise
+    status(204, MUCH),
+    status(302, MUCH),
+]
+
+
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_each_attempt_says_what_was_noted_of_it(database_url: str, delivery: str) -> None:
+    """Of one that delivers, too, which has no error; the last error of a webhook is an error only."""
+    settings = development(database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_TICK_SECONDS="0.05")
+    host = SmallHost(settings)
+    actions = FlowActions.load(host)
+    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
+    answers = iter(ANSWERS)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            answer = next(answers)
+            if answer is None:
+                return
+            writer.write(answer)
+            await writer.drain()
+
+    rows: list[dict[str, Any]] = []
+    async with listening(serve) as port, actions.lifespan(), client:
+        for number in range(1, 6):
+            config = {"webhookUrl": f"http://127.0.0.1:{port}/"}
+            assert (
+                await actions.reach(a_walk(), Node(id=f"n{number}", type="webhook", config=config))
+            ).status == "queued"
+            await until(partial(_has_ended, host, number))
+            rows.append((await client.get(f"/v1/webhooks/outbox/{host.finished[-1].id}")).json()["data"])
+    shown = []
+    for row in rows:
+        (attempt,) = row["attemptLog"]
+        shown.append(
+            (row["status"], row["lastError"], attempt["statusCode"], attempt["error"], attempt["note"])
+        )
+    too_large = f"127.0.0.1:{port} answered 302 with headers above 64 KiB"
+    assert shown == [
+        ("delivered", None, 200, None, None),
+        ("delivered", None, 201, None, AGAIN),
+        ("dead", None, 500, None, AGAIN),
+        ("delivered", None, 204, None, HEADERS_NOT_KEPT),
+        ("dead", too_large, 302, too_large, None),
+    ]
+    assert [each.error for each in host.finished] == [None, None, None, None, too_large]
+
+
+def _has_ended(host: SmallHost, number: int) -> bool:
+    return len(host.finished) == number
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("closes_after_ms", [0, 10, 50, None])
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_no_row_with_one_attempt_is_dead_at_a_receiver_that_closes_its_connections(
+    database_url: str, delivery: str, closes_after_ms: int | None
+) -> None:
+    """Some time after its answer, or always when it has read the second request: each row arrives, few of them twice."""
+    settings = development(database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_TICK_SECONDS="0.05")
+    host = SmallHost(settings)
+    actions = FlowActions.load(host)
+    arrived: Counter[str] = Counter()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in itertools.count():
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            arrived[head.partition("x-service-webhook-id: ")[2].partition("\r\n")[0]] += 1
+            if number and closes_after_ms is None:
+                return
+            writer.write(OK)
+            if closes_after_ms is not None:
+                await asyncio.sleep(closes_after_ms / 1000)
+                return
+
+    async with listening(serve) as port, actions.lifespan():
+        config = {"webhookUrl": f"http://127.0.0.1:{port}/"}
+        for number in range(1000):
+            node = Node(id=f"n{number}", type="webhook", config=config)
+            assert (await actions.reach(a_walk(), node)).status == "queued"
+        await until(lambda: len(host.finished) == 1000)
+    assert Counter(each.status for each in host.finished) == {"delivered": 1000}
+    times = Counter(arrived.values())
+    assert len(arrived) == 1000
+    assert set(times) <= {1, 2}
+    # Twice is enough for fresh connections; what is in flight by then may be repeated, too.
+    assert times[2] <= 60
+
+
+@pytest.mark.parametrize(
+    "notes", [each for size in range(len(NOTES) + 1) for each in itertools.combinations(NOTES, size)]
+)
+@given(error=st.none() | st.text(min_size=1))
+def test_errors_and_notes_are_told_apart(notes: tuple[str, ...], error: str | None) -> None:
+    """Whatever the error is, with any notes."""
+    stored = with_notes(Outcome(0, 0, error=error, notes=notes))
+    assert without_notes(stored) == (error, "; ".join(notes) or None)
