@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from flowactions_plugin.egress.connection import Connection
+from flowactions_plugin.egress.connection import READ_BYTES, Connection
 
 IDLE_SECONDS: Final = 15.0
 """How long a connection is kept without a request, at least; a quarter more at the most."""
@@ -19,9 +19,13 @@ class Pool:
 
     Args:
         limit: open at once, idle ones included.
+
+    Attributes:
+        buffer: what they read to, in turn.
     """
 
     def __init__(self, limit: int) -> None:
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._limit = limit
         self._idle: dict[str, list[Connection]] = {}
         self._open: set[Connection] = set()

@@ -17,7 +17,7 @@ import pytest
 
 from flowactions_plugin.egress import pool as pool_module
 from flowactions_plugin.egress.attempt import Progress, Request, Response
-from flowactions_plugin.egress.connection import Connection
+from flowactions_plugin.egress.connection import READ_BYTES, Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import interleaved
 from flowactions_plugin.egress.guard import EgressGuard
@@ -80,6 +80,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.rests = self.ends = 0
+        self.buffer = memoryview(bytearray(READ_BYTES))
 
     def rested(self, connection: Connection) -> None:
         self.rests += 1
