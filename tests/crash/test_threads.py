@@ -159,7 +159,7 @@ async def live(number: int, case: Case) -> ThreadedHost:
         }
         await asyncio.to_thread(case.starting.wait)
         host = ThreadedHost(number, case)
-        host.destination = config["webhookUrl"].rstrip("/")
+        host.destination = str(config["webhookUrl"]).rstrip("/")
         actions = FlowActions.load(host)
         assert actions.route_handlers
         left = iter(range(case.rows))

@@ -195,7 +195,7 @@ def is_constant(value: Any) -> bool:
             is_constant(getattr(value, each)) for each in value.__struct_fields__
         )
     if is_dataclass(value):
-        frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        frozen = kind.__dataclass_params__.frozen
         return frozen and all(is_constant(getattr(value, each.name)) for each in fields(value))
     return isinstance(value, functools.partial) and is_constant(
         (value.func, value.args, *value.keywords.values())
