@@ -21,7 +21,7 @@ from flowactions_plugin.egress.transport_errors import (
 from flowactions_plugin.errors import SendFailed
 
 READ_BYTES: Final = 16 * 1024
-"""How much is read at once. One buffer serves all connections of a process: what came is used up before the next read."""
+"""How much is read at once."""
 
 WRITE_BYTES: Final = 64 * 1024
 """How much of a large body is handed over at once, so that other requests proceed."""
@@ -32,9 +32,6 @@ UNTHROTTLED_INTERIM: Final = 16
 THROTTLED_BYTES: Final = 1024
 PAUSE_SECONDS: Final = 0.1
 
-_BUFFER: Final = memoryview(bytearray(READ_BYTES))
-_LITTLE: Final = _BUFFER[:THROTTLED_BYTES]
-
 _CLOSED_BY_PEER: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a read or a write fails with when the other side has closed or reset the connection."""
 
@@ -44,7 +41,14 @@ class ClosedKept(SendFailed):
 
 
 class Keeper(Protocol):
-    """Keeps connections, as the pool does."""
+    """Keeps the connections of one event loop, as the pool does.
+
+    Attributes:
+        buffer: where all of them read to, `READ_BYTES` long: what came is used up before the next read. Those of another
+            event loop read at the same time, in another thread, so they have another buffer.
+    """
+
+    buffer: memoryview
 
     def rested(self, connection: Connection) -> None:
         """Take a connection that can take the next request."""
@@ -72,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self.key = key
         self._where = where
         self._keeper = keeper
+        self._buffer = keeper.buffer
         self._reuse = Reuse()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -228,8 +233,8 @@ class Connection(asyncio.BufferedProtocol):
         """Return where to read to."""
         reader = self._reader
         if reader is None or reader.interim <= UNTHROTTLED_INTERIM or reader.headers is not None:
-            return _BUFFER
-        return _LITTLE
+            return self._buffer
+        return self._buffer[:THROTTLED_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
@@ -239,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()  # nobody asked for it
             return
         try:
-            reader.feed(bytes(_BUFFER[:nbytes]))
+            reader.feed(bytes(self._buffer[:nbytes]))
         except NotHttp as exc:
             self._settle(self._unreadable(exc))
             self.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -42,7 +41,6 @@ class Destination(NamedTuple):
     authority: str
 
 
-@lru_cache(maxsize=4096)
 def parse_destination(url: str) -> Destination:
     """Parse a webhook URL.
 

@@ -99,6 +99,7 @@ class EgressGuard:
         self._resolve = resolve
         # The rules do not change, and going through them costs more than the rest of an enqueue's checks.
         self._verdict = lru_cache(maxsize=4096)(self._judged)
+        self._parse = lru_cache(maxsize=4096)(parse_destination)
 
     def refusal(self, address: Address) -> str | None:
         """Return the rule that forbids an address; ``None`` when none does."""
@@ -156,7 +157,7 @@ class EgressGuard:
         Raises:
             EgressRefused: the URL is not allowed; the message says why.
         """
-        return parse_destination(url)
+        return self._parse(url)
 
     async def check(self, url: str) -> Destination:
         """Parse a URL at enqueue, and check every address that its host has now.
@@ -177,7 +178,7 @@ class EgressGuard:
         Raises:
             EgressRefused: as there.
         """
-        destination = parse_destination(url)
+        destination = self._parse(url)
         if self._literal_or_unresolved(destination.host):
             return destination, False
         try:
@@ -199,7 +200,7 @@ class EgressGuard:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
             SendFailed: the name has no address now.
         """
-        destination = parse_destination(url)
+        destination = self._parse(url)
         if self._literal_or_unresolved(destination.host):
             return destination
         try:

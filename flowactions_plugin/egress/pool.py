@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from flowactions_plugin.egress.connection import Connection
+from flowactions_plugin.egress.connection import READ_BYTES, Connection
 from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, EarlyClosers
 
 SWEEP_SECONDS: Final = 5.0
@@ -22,9 +22,13 @@ class Pool:
     Args:
         limit: open at once, idle ones included.
         clock: seconds of a clock that is never set.
+
+    Attributes:
+        buffer: what they read to, in turn.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._limit = limit
         self._clock = clock
         self._early_closers = EarlyClosers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from flowactions_plugin.clock import Clock, lease_clock
@@ -24,12 +25,16 @@ from flowactions_plugin.egress.attempt import (
 from flowactions_plugin.egress.deadline import Deadline, StallMonitor
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.resources import shortage
-from flowactions_plugin.egress.signature import attempt_headers, sign
+from flowactions_plugin.egress.signature import attempt_headers, keyed, sign
 from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
+from flowactions_plugin.egress.standard_webhooks import keyed as keyed_standard
 from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
 ERROR_LENGTH: Final = 500
+
+KEYS: Final = 64
+"""How many signing secrets a sender keeps in the form that signs fastest."""
 
 NOTICEABLE: Final = 0.1
 """Which part of the deadline this process may lose before a failure counts for nothing."""
@@ -77,7 +82,9 @@ class Sender:
         self._deadline_seconds = deadline_seconds
         self._progress = progress
         self._times_all = times_all
-        self._headers = _standard if standard_webhooks else _signed
+        self._headers = self._standard if standard_webhooks else self._signed
+        self._keyed = lru_cache(KEYS)(keyed)
+        self._keyed_standard = lru_cache(KEYS)(keyed_standard)
         self._closed = False
 
     async def send(self, message: Message, secret: str | None, latest: float = math.inf) -> Outcome | Aborted:
@@ -173,14 +180,13 @@ class Sender:
         self._closed = True
         await self._transport.aclose()
 
+    def _signed(self, message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
+        signature = None if secret is None else sign(secret, timestamp, message.body or b"", self._keyed)
+        return attempt_headers(message.headers, str(timestamp), signature)
 
-def _signed(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
-    signature = None if secret is None else sign(secret, timestamp, message.body or b"")
-    return attempt_headers(message.headers, str(timestamp), signature)
-
-
-def _standard(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
-    signature = None
-    if secret is not None:
-        signature = sign_standard(secret, event_id_of(message.headers), timestamp, message.body or b"")
-    return with_standard_headers(_signed(message, secret, timestamp), str(timestamp), signature)
+    def _standard(self, message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
+        signature = None
+        if secret is not None:
+            body, keys = message.body or b"", self._keyed_standard
+            signature = sign_standard(secret, event_id_of(message.headers), timestamp, body, keys)
+        return with_standard_headers(self._signed(message, secret, timestamp), str(timestamp), signature)

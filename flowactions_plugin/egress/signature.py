@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
 
+Keyed: TypeAlias = Callable[[str], hmac.HMAC]
+"""Returns the HMAC of nothing yet. To take the key in costs more than to sign a small body, so senders cache it."""
 
-def sign(secret: str, timestamp: int, body: bytes) -> str:
+
+def keyed(secret: str) -> hmac.HMAC:
+    """Return the HMAC of nothing yet."""
+    return hmac.new(secret.encode("utf-8", "surrogatepass"), digestmod="sha256")
+
+
+def sign(secret: str, timestamp: int, body: bytes, keyed: Keyed = keyed) -> str:
     """Sign one attempt (§5.3.2, §5.3.3).
 
     Args:
         secret: the signing secret on the action's config, used as its UTF-8 bytes.
         timestamp: Unix seconds, as sent in ``x-service-webhook-timestamp``.
         body: the raw body, empty when there is none.
+        keyed: a cache of the sender's own, so that no secret outlives its host.
 
     Returns:
         The value of ``x-service-webhook-signature``: ``v1,`` and the HMAC-SHA256 of
         ``<timestamp>.<raw body>`` in hex.
     """
-    mac = _keyed(secret).copy()
+    mac = keyed(secret).copy()
     mac.update(b"%d.%b" % (timestamp, body))
     return f"v1,{mac.hexdigest()}"
-
-
-@lru_cache(maxsize=64)
-def _keyed(secret: str) -> hmac.HMAC:
-    """Return the HMAC of nothing yet: to take the key in costs more than to sign a small body."""
-    return hmac.new(secret.encode("utf-8", "surrogatepass"), digestmod="sha256")
 
 
 def attempt_headers(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from flowactions_plugin.egress.header_names import EVENT_ID_HEADER
+from flowactions_plugin.egress.signature import Keyed
 
 ID_HEADER: Final = "webhook-id"
 TIMESTAMP_HEADER: Final = "webhook-timestamp"
@@ -38,7 +38,12 @@ def signing_key(secret: str) -> bytes:
     return secret.encode("utf-8", "surrogatepass")
 
 
-def sign(secret: str, event_id: str, timestamp: int, body: bytes) -> str:
+def keyed(secret: str) -> hmac.HMAC:
+    """Return the HMAC of nothing yet, as for the other signature."""
+    return hmac.new(signing_key(secret), digestmod="sha256")
+
+
+def sign(secret: str, event_id: str, timestamp: int, body: bytes, keyed: Keyed = keyed) -> str:
     """Signs one attempt (§5.3.8).
 
     Args:
@@ -46,19 +51,14 @@ def sign(secret: str, event_id: str, timestamp: int, body: bytes) -> str:
         event_id: as sent in ``webhook-id``.
         timestamp: Unix seconds, as sent in ``webhook-timestamp``.
         body: the raw body, empty when there is none.
+        keyed: a cache of the sender's own.
 
     Returns:
         The value of ``webhook-signature``: ``v1,`` and the HMAC-SHA256 of ``<id>.<timestamp>.<raw body>`` in base64.
     """
-    mac = _keyed(secret).copy()
+    mac = keyed(secret).copy()
     mac.update(b"%b.%d.%b" % (event_id.encode("utf-8", "surrogatepass"), timestamp, body))
     return f"v1,{base64.b64encode(mac.digest()).decode()}"
-
-
-@lru_cache(maxsize=64)
-def _keyed(secret: str) -> hmac.HMAC:
-    """Return the HMAC of nothing yet, as for the other signature."""
-    return hmac.new(signing_key(secret), digestmod="sha256")
 
 
 def with_standard_headers(

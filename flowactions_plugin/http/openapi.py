@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -149,11 +150,21 @@ def openapi_spec(
     return keywords
 
 
+def of_one_host(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
+    """Return copies of handlers for the routes of one host.
+
+    Litestar notes on a handler which router it belongs to, and copies it then. Without a copy of its own, a host could get
+    the router of another one that is made in another thread at the same time.
+    """
+    return [copy(handler) for handler in handlers]
+
+
 def with_description(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
-    """Set each handler's docstring as its description, also in hosts that do not configure Litestar to do so."""
-    for handler in handlers:
+    """Return handlers `of_one_host`, each with its docstring as description, also where Litestar is not configured so."""
+    copies = of_one_host(*handlers)
+    for handler in copies:
         handler.description = _CLAUSES.sub("", inspect.getdoc(handler.fn) or "").replace("``", "`")
-    return handlers
+    return copies
 
 
 def _example(code: str) -> Example:

@@ -23,7 +23,7 @@ INSUFFICIENT_PRIVILEGE: Final = "42501"
 """SQLSTATE."""
 
 _ALEMBIC: Final = threading.Lock()
-"""Alembic keeps the database that it works on in globals: hosts that start at once, in threads too, take turns."""
+"""Alembic keeps the database that it works on in globals: hosts whose tables change at once, in threads too, take turns."""
 _TURN_SECONDS: Final = 0.02
 
 
@@ -36,6 +36,13 @@ async def _alone_in_process() -> AsyncIterator[None]:
         yield
     finally:
         _ALEMBIC.release()
+
+
+async def _upgrade(transaction: AsyncConnection, outdated: migrations.Outdated) -> None:
+    """Create or upgrade tables that need it; a host whose tables are there waits for no other one."""
+    if await transaction.run_sync(migrations.must_upgrade, outdated):
+        async with _alone_in_process():
+            await transaction.run_sync(migrations.upgrade)
 
 
 async def lock_schema(transaction: AsyncConnection) -> None:
@@ -52,8 +59,7 @@ async def prepare_tables(transaction: AsyncConnection) -> None:
     """
     outdated: migrations.Outdated = "upgrade" if transaction.dialect.name == "sqlite" else "refuse"
     try:
-        async with _alone_in_process():
-            await transaction.run_sync(migrations.prepare, outdated)
+        await _upgrade(transaction, outdated)
     except DBAPIError as exc:
         if code_of(exc) != INSUFFICIENT_PRIVILEGE:
             raise
@@ -79,6 +85,5 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
     """
     before = await transaction.run_sync(migrations.known)
     if not dry:
-        async with _alone_in_process():
-            await transaction.run_sync(migrations.prepare, "upgrade")
+        await _upgrade(transaction, "upgrade")
     return before, migrations.head()

@@ -50,8 +50,7 @@ class Meters:
         """Record from now on, if somebody has configured where to."""
         provider = metrics.get_meter_provider() if self._given is None else self._given
         if is_configured(provider):
-            self._instruments = _PROVIDERS.instruments(provider)
-            _PROVIDERS.gauges(provider).add(self)
+            self._instruments = _PROVIDERS.join(provider, self)
 
     def close(self) -> None:
         """Record nothing more."""
@@ -87,26 +86,26 @@ class _Providers:
     def __init__(self) -> None:
         self._lock = Lock()
         self._instruments: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
-        self._gauges: WeakKeyDictionary[MeterProvider, WeakSet[Meters]] = WeakKeyDictionary()
+        self._sources: WeakKeyDictionary[MeterProvider, WeakSet[Meters]] = WeakKeyDictionary()
 
-    def gauges(self, provider: MeterProvider) -> WeakSet[Meters]:
-        """Return whose gauges are read."""
+    def join(self, provider: MeterProvider, source: Meters) -> Instruments:
+        """Return the instruments by their names, made at the first call; read the gauges of ``source`` from now on."""
         with self._lock:
-            return self._gauges.setdefault(provider, WeakSet())
-
-    def instruments(self, provider: MeterProvider) -> Instruments:
-        """Return the instruments by their names; made at the first call."""
-        sources = self.gauges(provider)
-        with self._lock:
+            sources = self._sources.setdefault(provider, WeakSet())
+            sources.add(source)
             if provider not in self._instruments:
-                self._instruments[provider] = _made(provider.get_meter(SCOPE), sources)
+                self._instruments[provider] = _made(provider.get_meter(SCOPE), partial(self._listed, sources))
             return self._instruments[provider]
+
+    def _listed(self, sources: WeakSet[Meters]) -> Sequence[Meters]:
+        with self._lock:  # an exporter's thread reads them while a host in another one joins
+            return list(sources)
 
 
 _PROVIDERS: Final = _Providers()
 
 
-def _made(meter: metrics.Meter, sources: WeakSet[Meters]) -> Instruments:
+def _made(meter: metrics.Meter, sources: Callable[[], Sequence[Meters]]) -> Instruments:
     instruments: dict[str, Any] = {}
     for metric in METRICS:
         told = {"unit": metric.unit, "description": metric.meaning}
@@ -122,8 +121,10 @@ def _made(meter: metrics.Meter, sources: WeakSet[Meters]) -> Instruments:
     return instruments
 
 
-def _observations(sources: WeakSet[Meters], metric: Metric, _: CallbackOptions) -> Iterable[Observation]:
-    for source in list(sources):
+def _observations(
+    sources: Callable[[], Sequence[Meters]], metric: Metric, _: CallbackOptions
+) -> Iterable[Observation]:
+    for source in sources():
         for reading in source.readings():
             if reading.metric is metric:
                 yield Observation(reading.value, dict(reading.labels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +18,7 @@ from flowactions_hookspecs.host_check import check_host
 from flowactions_hookspecs.logic import LogicActionType
 from flowactions_hookspecs.nodes import NodeType
 from flowactions_hookspecs.plugins import plugin_manager
-from flowactions_hookspecs.routes import check_prefix, check_routes, is_route_handler
+from flowactions_hookspecs.routes import check_prefix, check_routes, is_route_handler, own_handler
 from flowactions_hookspecs.runtime import Runtime
 from flowactions_hookspecs.tasks import Supervisor
 
@@ -27,6 +28,8 @@ else:
     ControllerRouterHandler = Any
 
 T = TypeVar("T")
+
+_MAKING_ROUTES = threading.RLock()
 
 LOADED = "_flowactions"
 """The attribute by which a host object keeps that it was loaded."""
@@ -220,4 +223,13 @@ class Core:
 
 
 def _routes(hooks: declared.Hooks, asks: Callable[[str], bool]) -> list[declared.Owned[Any]]:
-    return hooks.collect("flowactions_route_handlers", "Litestar routers or handlers", is_route_handler, asks)
+    """Have plugins make their routes, one host at a time; a handler outside a router is copied for the host.
+
+    Litestar notes on a handler which router it belongs to before it copies it: with handlers that a plugin has at the top
+    of a module, hosts in two threads would get each other's.
+    """
+    with _MAKING_ROUTES:
+        made = hooks.collect(
+            "flowactions_route_handlers", "Litestar routers or handlers", is_route_handler, asks
+        )
+    return [each._replace(value=own_handler(each.value)) for each in made]

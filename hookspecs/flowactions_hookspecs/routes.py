@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, Final
 
 from flowactions_hookspecs.errors import PluginInvalid
@@ -53,6 +54,13 @@ def is_route_handler(item: object) -> bool:
     if isinstance(item, type):
         return issubclass(item, Controller | BaseRouteHandler)
     return isinstance(item, Router | BaseRouteHandler)
+
+
+def own_handler(item: Any) -> Any:
+    """Return a copy of a handler, which Litestar may change for one host; other items as they are."""
+    from litestar.handlers import BaseRouteHandler  # noqa: PLC0415
+
+    return copy(item) if isinstance(item, BaseRouteHandler) else item
 
 
 def check_routes(declared: Sequence[Owned[Any]], runtime_plugin: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -270,11 +272,39 @@ class TestRoutes:
         assert asked == ["p"]
         handlers = actions.route_handlers
         assert asked == ["p", "runtime"]
-        assert handlers[-1] is contacts  # the installed plugins stand first
+        assert getattr(handlers[-1], "fn", None) is contacts.fn  # the installed plugins stand first
         assert len(handlers) > 1
         assert actions.route_handlers is handlers
         assert actions.openapi()["paths"]
         assert asked == ["p", "runtime"]
+
+    def test_hosts_in_threads_have_handlers_of_their_own(self) -> None:
+        """Litestar notes a router on a handler: routes are made one host at a time, and a handler is copied for each."""
+        together, inside = threading.Barrier(2), threading.Barrier(2)
+        met: list[bool] = []
+
+        def others() -> Any:
+            try:
+                inside.wait(0.2)  # nobody comes
+                met.append(True)
+            except threading.BrokenBarrierError:
+                inside.reset()
+            return [contacts, Router("/integrations/p", route_handlers=[contacts])]
+
+        def handlers(_: int) -> Any:
+            together.wait()
+            return load(plugin("p", flowactions_route_handlers=others)).route_handlers
+
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(handlers, range(2)))
+        assert not met
+        assert (
+            len(
+                {id(each) for routes in found for each in routes if not isinstance(each, Router)}
+                | {id(contacts)}
+            )
+            == 3
+        )
 
     @pytest.mark.parametrize("error", [PluginInvalid, SettingsInvalid])
     def test_routes_of_the_runtime_that_cannot_be_used_are_told_then(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,7 @@ from litestar.exceptions import (
     NotFoundException,
     PermissionDeniedException,
 )
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 from litestar.response import File, Redirect
 from litestar.static_files import create_static_files_router
@@ -240,6 +242,10 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
             raise PermissionDeniedException("You may look at this, and not change it.")
         return principal
 
+    def own(*handlers: HTTPRouteHandler) -> list[HTTPRouteHandler]:
+        # Litestar notes a handler's router on the handler: an app that is made in another thread needs another copy.
+        return [copy(handler) for handler in handlers]
+
     def given(value: object) -> Provide:
         return Provide(lambda: value, sync_to_thread=False)
 
@@ -260,13 +266,13 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
     return [
         Router(
             "/api",
-            route_handlers=dashboard,
+            route_handlers=own(*dashboard),
             dependencies={**shared, "person": Provide(person), "author": Provide(author)},
         ),
-        Router("/run", route_handlers=[open_flow, next_step], dependencies=shared),
+        Router("/run", route_handlers=own(open_flow, next_step), dependencies=shared),
         Router(
             "/",
-            route_handlers=[home, page, widget, sign_in, sign_out],
+            route_handlers=own(home, page, widget, sign_in, sign_out),
             dependencies=shared,
             include_in_schema=False,
         ),

@@ -9,6 +9,7 @@ from litestar.di import Provide
 
 from flowactions_hookspecs import Host
 from flowactions_plugin.http.auth import BODY_BYTES
+from flowactions_plugin.http.openapi import of_one_host
 from flowactions_plugin.http.problems import HANDLERS
 from flowactions_plugin.operate.pages.actions import (
     begin_action,
@@ -85,7 +86,7 @@ def pages_routers(
     return [
         Router(
             ROOT,
-            route_handlers=list(PAGES),
+            route_handlers=of_one_host(*PAGES),
             dependencies={"viewer": VIEWER, "parts": Provide(lambda: parts, sync_to_thread=False)},
             guards=[PageGuard(viewers, origins, is_running).guard()],
             request_max_body_size=BODY_BYTES,
@@ -93,7 +94,7 @@ def pages_routers(
         ),
         Router(
             ROOT,
-            route_handlers=[begin_session],
+            route_handlers=of_one_host(begin_session),
             dependencies={
                 "sessions": Provide(lambda: sessions, sync_to_thread=False),
                 "viewers": Provide(lambda: viewers, sync_to_thread=False),
@@ -105,7 +106,7 @@ def pages_routers(
         ),
         Router(
             ROOT,
-            route_handlers=[static_file],
+            route_handlers=of_one_host(static_file),
             dependencies={"renderer": Provide(lambda: parts.renderer, sync_to_thread=False)},
             exception_handlers=HANDLERS,
         ),

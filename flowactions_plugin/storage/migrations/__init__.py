@@ -26,7 +26,7 @@ log = logging.getLogger("flowactions.storage")
 VERSION_TABLE: Final = "flowactions_version"
 
 Outdated: TypeAlias = Literal["upgrade", "refuse"]
-"""What `prepare` does with tables of an earlier release."""
+"""What is done with tables of an earlier release."""
 
 _CONNECTION: Final = "connection"
 
@@ -67,27 +67,33 @@ def known(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring the tables to `head`, within the caller's transaction."""
+    """Bring the tables to `head`, within the caller's transaction; one call at a time in a process."""
     from alembic import command  # noqa: PLC0415
 
-    config = _config()
+    revision, config = current(connection), _config()
     config.attributes[_CONNECTION] = connection
     command.upgrade(config, "head")
+    log.info(
+        "the tables were brought from revision %s to %s",
+        revision or "none",
+        head(),
+        extra={"event": "tables.upgraded"},
+    )
 
 
-def prepare(connection: Connection, outdated: Outdated) -> None:
-    """Create missing tables, and upgrade or refuse those of an earlier release.
+def must_upgrade(connection: Connection, outdated: Outdated) -> bool:
+    """Return whether tables are missing, or of an earlier release.
 
     Args:
-        connection: in a transaction that prevents other processes from doing the same.
-        outdated: what to do with tables of an earlier release.
+        connection: in a transaction that prevents other processes from upgrading them.
+        outdated: what is done with tables of an earlier release.
 
     Raises:
         SchemaOutdated: they are of an earlier release, and `outdated` is ``refuse``.
     """
     revision, wanted = current(connection), head()
     if revision == wanted:
-        return
+        return False
     if revision is not None and revision not in revisions():
         log.warning(
             "the tables are at revision %s, which is newer than this release's %s; upgrade this process soon",
@@ -95,18 +101,12 @@ def prepare(connection: Connection, outdated: Outdated) -> None:
             wanted,
             extra={"event": "tables.newer"},
         )
-        return
+        return False
     if revision is not None and outdated == "refuse":
         raise SchemaOutdated(
             f"the tables are at revision {revision} and this release needs {wanted}: run 'flowactions migrate'"
         )
-    upgrade(connection)
-    log.info(
-        "the tables were brought from revision %s to %s",
-        revision or "none",
-        wanted,
-        extra={"event": "tables.upgraded"},
-    )
+    return True
 
 
 def run(metadata: MetaData) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from flowactions_conformance import Login
@@ -12,6 +13,7 @@ from flowactions_hookspecs import FlowActions
 from tests.conformance.mutants.mutant import changed, mutant
 
 _flows: dict[str, Flow] = {}
+_present: list[str] = []
 
 
 def _fixed_palette(driver: ReferenceDriver) -> None:
@@ -35,6 +37,18 @@ def _global_cache(driver: ReferenceDriver) -> None:
         return _flows.get(flow_id) or await load(flow_id)
 
     store.save_flow, store.flow = save_flow, flow  # type: ignore[method-assign]
+
+
+def _global_buffer(driver: ReferenceDriver) -> None:
+    walker = driver.made.walker
+    walk = walker.open
+
+    async def open_(flow: Flow, user_id: str, content: str) -> Any:
+        _present[:] = [user_id, content]
+        time.sleep(0.002)  # noqa: ASYNC251  as a library that waits without the event loop
+        return await walk(flow, *_present)
+
+    walker.open = open_  # type: ignore[method-assign]
 
 
 def _loaded_twice(driver: ReferenceDriver) -> None:
@@ -66,5 +80,13 @@ MUTANTS = [
         kills="LOAD-3",
         spares="LOAD-1 LOAD-2 EDIT-5 EAGER-1",
         message="one walks the other's flow",
+    ),
+    mutant(
+        "global-buffer",
+        "What is walked is kept in a list of the module, which is right while only one thread uses it.",
+        changed(_global_buffer),
+        kills="LOAD-3",
+        spares="LOAD-1 LOAD-2 EAGER-1 EAGER-2",
+        message="of two hosts that run in two threads, one gets what belongs to a walk of the other",
     ),
 ]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flowactions_plugin.egress.attempt import Progress, Request, Response
-from flowactions_plugin.egress.connection import Connection
+from flowactions_plugin.egress.connection import READ_BYTES, Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
@@ -88,6 +88,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.rests = self.ends = 0
+        self.buffer = memoryview(bytearray(READ_BYTES))
 
     def rested(self, connection: Connection) -> None:
         self.rests += 1

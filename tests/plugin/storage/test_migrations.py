@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import FlowActions, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated
 from flowactions_plugin.settings import read_settings
-from flowactions_plugin.storage import migrations
+from flowactions_plugin.storage import migrations, tables
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import metadata
 from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
 
 CATALOG = {
     "sqlite": ["SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name LIKE '%flowactions%'"],
@@ -236,3 +237,20 @@ async def test_the_hosts_version_table_is_not_changed(postgres_url: str) -> None
         assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalars().all() == [
             "host-7"
         ]
+
+
+async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Only changes of tables take turns in a process: a database that stands still holds up no start but its own."""
+    there = url_of(f"sqlite:///{tmp_path / 'there.db'}")
+    await Database(there).migrate()
+    async with connected(postgres_url) as blocking:
+        # Alembic waits for this transaction in the middle of its work.
+        await blocking.execute(text("CREATE TABLE flowactions_version (version_num VARCHAR(32))"))
+        upgrading = asyncio.create_task(Database(url_of(postgres_url)).migrate())
+        await until(tables._ALEMBIC.locked)
+        async with asyncio.timeout(20), Database(there):
+            assert not upgrading.done()
+        await blocking.rollback()
+        await upgrading

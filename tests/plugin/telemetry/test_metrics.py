@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,29 @@ def test_hosts_of_one_process_share_a_provider() -> None:
     assert {point[0] for point in gauges(reader)} == {"idle", "stalled"}
     second.close()
     assert {point[0] for point in gauges(reader)} == {"stalled"}
+
+
+def test_hosts_join_while_an_exporter_reads(caplog: pytest.LogCaptureFixture) -> None:
+    """An exporter's thread gets what is known of the gauges, however many hosts of other threads join meanwhile."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    joined = [Meters(provider) for _ in range(3_000)]
+
+    def join() -> None:
+        for each in joined:
+            each.open()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        joining = threading.Thread(target=join)
+        joining.start()
+        while joining.is_alive():
+            reader.get_metrics_data()
+        joining.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert "Callback failed" not in caplog.text
 
 
 def gauges(reader: InMemoryMetricReader) -> list[tuple[str, float]]:

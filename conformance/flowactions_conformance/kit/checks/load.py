@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
+from typing import Final
 
 from flowactions_conformance.kit.probing.plugin import NODE
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.trial import Trial
+
+WALKS: Final = 12
+"""In each of two hosts, at the same time."""
 
 
 @check(
@@ -59,12 +66,16 @@ async def shows_the_node_types_of_all_plugins(trial: Trial) -> None:
     causes=(
         "the app, the facade, a cache or an engine is a global of a module: make them in make_host",
         "the host keeps its data at a fixed place: keep it at env.database_url or in env.state_dir",
+        "a buffer or the present request is a global of a module: two hosts in two threads use it at the same time",
     ),
 )
 async def keeps_hosts_apart(trial: Trial) -> None:
-    """Two hosts that run side by side share nothing: each walks its own flows with its own plugins."""
+    """Two hosts that run side by side, each in a thread of its own, share nothing: each walks its own flows with its own plugins."""
     first, second = trial.host, await trial.start()
-    flows = {host.name: trial.flow(trial.probe("node", of=host.name)) for host in (first, second)}
+    flows = {
+        host.name: trial.flow(trial.probe("node", of=host.name), trial.webhook(host.name))
+        for host in (first, second)
+    }
     ids: dict[str, str] = {}
     for host in (first, second):
         found = await trial.call("seed", trial.world(flows[host.name]), host=host)
@@ -81,3 +92,31 @@ async def keeps_hosts_apart(trial: Trial) -> None:
         [(host.name, host.name) for host in (first, second)],
         "of two hosts, one walks the other's flow or uses the other's plugins (flow's host, plugins' host)",
     )
+    await _walks_at_the_same_time(trial, {host: ids[host.name] for host in (first, second)})
+
+
+async def _walks_at_the_same_time(trial: Trial, flows: dict[Host, str]) -> None:
+    """Each walk has its own user and content, in the plugins and at the receiver, whatever the other thread walks."""
+    walks = [
+        (host, trial.id(f"{host.name}-{number}"), f"content {number} of {host.name}")
+        for number in range(WALKS)
+        for host in flows
+    ]
+    await asyncio.gather(
+        *(trial.call("open", flows[host], user, said, host=host) for host, user, said in walks)
+    )
+    message = "of two hosts that run in two threads, one gets what belongs to a walk of the other"
+    users = {user for _, user, _ in walks}
+    seen = Counter(
+        (event.host, event.data["node"]["config"]["of"], walk["userId"], walk["content"])
+        for event in trial.session.control.events
+        if event.kind == "reach" and (walk := event.data["walk"])["userId"] in users
+    )
+    trial.equal(seen, Counter((host.name, host.name, user, said) for host, user, said in walks), message)
+    for host in flows:
+        sent = {(user, said) for of, user, said in walks if of is host}
+        arrived = await trial.until_arrived(host.name, WALKS + 1)
+        bodies = [json.loads(arrival.body) for arrival in arrived]
+        trial.equal(
+            {(body["user"], body["content"]) for body in bodies if body["user"] in users}, sent, message
+        )

@@ -1,0 +1,267 @@
+"""No module keeps what changes: one process may hold several hosts, each in a thread and an event loop of its own."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from litestar.handlers import BaseRouteHandler
+
+from flowactions_hookspecs import FlowActions
+from tests.support import SmallHost, development
+
+PACKAGES = ("flowactions_plugin", "flowactions_hookspecs", "flowactions_conformance")
+
+CONSTANT = frozenset(
+    [
+        "builtins.NoneType",
+        "builtins.bool",
+        "builtins.int",
+        "builtins.float",
+        "builtins.str",
+        "builtins.bytes",
+        "builtins.function",
+        "builtins.builtin_function_or_method",
+        "builtins.type",
+        "builtins.property",
+        "builtins.classmethod",
+        "builtins.staticmethod",
+        "builtins.member_descriptor",
+        "builtins.wrapper_descriptor",
+        "_collections._tuplegetter",
+        "datetime.datetime",
+        "pathlib.PosixPath",
+        "re.Pattern",
+        "_struct.Struct",
+        "ipaddress.IPv4Network",
+        "ipaddress.IPv6Network",
+        "_abc._abc_data",
+    ]
+)
+"""Types whose values do not change, or which Python keeps by itself."""
+
+DEFINITIONS: Mapping[str, str] = {
+    "types.": "a type's alias",
+    "typing.": "a type's alias",
+    "collections.abc.": "a type's alias",
+    "logging.Logger": "loggers belong to the process; a record has its thread",
+    "sqlalchemy.": "tables and expressions; what SQLAlchemy notes on them depends on them alone",
+    "pluggy._decorators.": "marks functions",
+    "click.": "commands of a process that runs one of them",
+    "flowactions_plugin.cli.": "commands of a process that runs one of them",
+    "functools.cached_property": "kept on the object, not on the class",
+    "litestar.handlers.": "hosts have copies: see the test below",
+    "litestar.di.Provide": "apps have copies: see the test below",
+}
+"""What begins the name of a type → why its values are no state."""
+
+REASONS: Mapping[str, str] = {
+    "flowactions_hookspecs.core:_MAKING_ROUTES": "a lock",
+    "flowactions_hookspecs.openapi:OPENAPI_COMPONENTS": "a description; Litestar copies it for each document",
+    "flowactions_plugin.egress.request_head:_is_free": "caches a pure function of header names",
+    "flowactions_plugin.egress.request_head:_is_token": "caches a pure function of header names",
+    "flowactions_plugin.outbox.claimed:_HEADERS": "a decoder keeps nothing between calls",
+    "flowactions_plugin.outbox.claimed:_ORIGIN": "a decoder keeps nothing between calls",
+    "flowactions_plugin.outbox.rules:_is_name": "caches a pure function of header names",
+    "flowactions_plugin.storage.migrations:revisions": "caches the names of this release's files",
+    "flowactions_plugin.storage.tables:_ALEMBIC": "a lock",
+    "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",
+    "flowactions_plugin.telemetry.spans:_NO_ENQUEUE": "a context manager and a span that keep nothing",
+    "flowactions_plugin.telemetry.spans:_NO_NODE": "a context manager and a span that keep nothing",
+    "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
+    "flowactions_conformance.kit.hosts.making:_Making.lock": "the kit makes one host at a time",
+    "flowactions_conformance.kit.report.terminal:PLAIN": "is not changed",
+    "flowactions_conformance.serving:NO_TLS": "is not changed",
+}
+"""What may change, or is not known not to → why hosts in several threads get nothing of each other by it."""
+
+CHANGES = frozenset(
+    [
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "discard",
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+        "reverse",
+        "setdefault",
+        "sort",
+        "update",
+    ]
+)
+
+
+class Found(NamedTuple):
+    """An object that a module or a class of ours keeps."""
+
+    where: str
+    value: Any
+
+
+@functools.cache
+def modules() -> Mapping[str, tuple[ModuleType, ast.Module]]:
+    """Give all modules of the packages, with what was parsed of them."""
+    found: dict[str, tuple[ModuleType, ast.Module]] = {}
+    for package in map(importlib.import_module, PACKAGES):
+        for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if each.name.endswith("__main__") or ".migrations.env" in each.name or ".versions" in each.name:
+                continue  # run as scripts, or by Alembic, under its lock
+            module = importlib.import_module(each.name)
+            found[each.name] = module, ast.parse(Path(inspect.getfile(module)).read_text("utf-8"))
+    return found
+
+
+def at_top(tree: ast.Module, *, imports: bool) -> set[str]:
+    """Give the names that are bound at the top of a module."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {each.asname or each.name for each in node.names} if imports else set()
+        elif isinstance(node, ast.Name):
+            names |= {node.id} if isinstance(node.ctx, ast.Store) else set()
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def changed_in(tree: ast.Module) -> set[str]:
+    """Give the names that functions bind in their module, or that code changes in place, without local ones."""
+    changed, bound, local = set(), set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            bound.update(node.names)
+        elif isinstance(node, ast.arg):
+            local.add(node.arg)
+        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            changed.add(ast.unparse(node.value))
+        elif isinstance(node, ast.AugAssign):
+            changed.add(ast.unparse(node.target))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            changed.add(ast.unparse(node.func.value))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = (each for statement in node.body for each in ast.walk(statement))
+            local |= {
+                each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
+    return bound | (changed - local)
+
+
+def kept() -> Iterator[Found]:
+    """Give what modules and classes keep."""
+    for name, (module, tree) in modules().items():
+        for own in sorted(at_top(tree, imports=False) & vars(module).keys()):
+            value = vars(module)[own]
+            if isinstance(value, type):
+                python = (value.__module__ != name) or issubclass(value, enum.Enum)
+                for attribute, held in vars(value).items():
+                    if not python and not attribute.startswith("__") and attribute != "_field_defaults":
+                        yield Found(f"{name}:{own}.{attribute}", held)
+            else:
+                yield Found(f"{name}:{own}", value)
+
+
+def is_constant(value: Any) -> bool:
+    """Tell whether a value cannot change, or is a list or mapping of such: those are not changed by our code."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in CONSTANT or isinstance(value, type | enum.Enum) or name.startswith(tuple(DEFINITIONS)):
+        return True
+    if isinstance(value, tuple | frozenset | list | set):
+        return all(map(is_constant, value))
+    if isinstance(value, Mapping):
+        return kind.__name__ in {"dict", "mappingproxy"} and all(map(is_constant, value.values()))
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_config__.frozen and all(
+            is_constant(getattr(value, each)) for each in value.__struct_fields__
+        )
+    if is_dataclass(value):
+        frozen = kind.__dataclass_params__.frozen
+        return frozen and all(is_constant(getattr(value, each.name)) for each in fields(value))
+    return isinstance(value, functools.partial) and is_constant(
+        (value.func, value.args, *value.keywords.values())
+    )
+
+
+CHANGED_IN_PLACE: Mapping[str, str] = {
+    "flowactions_conformance.kit.hosts.making:_Making": "the kit makes one host at a time",
+    "flowactions_conformance.kit.in_pytest.suite:conformance_suite": "marked when it is imported",
+    "flowactions_conformance.kit.in_pytest.threaded:_open": "the kit's one session in a process",
+    "flowactions_conformance.kit.registry:_checks": "filled while the modules of the checks are imported",
+}
+"""Of the kit alone: what its code changes at the top of a module → why."""
+
+
+def test_what_modules_keep_does_not_change() -> None:
+    """Each object of a module or a class is a constant, or has a reason why threads may share it."""
+    assert {found.where for found in kept() if not is_constant(found.value)} == REASONS.keys()
+
+
+def test_lists_and_mappings_of_modules_are_not_changed() -> None:
+    """No code changes in place, or binds anew, what stands at the top of a module."""
+    found = set()
+    for name, (module, tree) in modules().items():
+        changed = changed_in(tree) & at_top(tree, imports=True)
+        found |= {f"{name}:{each}" for each in changed if not isinstance(vars(module).get(each), ModuleType)}
+    assert found == CHANGED_IN_PLACE.keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "_BUFFER = memoryview(bytearray(16))",
+        "_CACHE = weakref.WeakValueDictionary()",
+        "_COUNT = itertools.count()",
+        "_CURRENT = contextvars.ContextVar('x')",
+        "_LOCAL = threading.local()",
+        "@functools.lru_cache\ndef _CACHED(secret): return secret",
+        "class C:\n    pass\n_C = C()",
+    ],
+)
+def test_the_rule_finds_what_changes(code: str) -> None:
+    """Buffers, caches, counters and objects of other classes are found, whatever their names."""
+    names = {
+        "__name__": "sample",
+        **{each: importlib.import_module(each) for each in ("contextvars", "itertools")},
+    }
+    names |= {each: importlib.import_module(each) for each in ("functools", "threading", "weakref")}
+    exec(code, names)  # noqa: S102  the cases above
+    (value,) = [value for name, value in names.items() if name[0] == "_" and name[1] != "_"]
+    assert not is_constant(value)
+
+
+@pytest.mark.parametrize(
+    "code", ["X = {}\ndef f(): X[1] = 2", "X = []\ndef f(): X.append(1)", "def f():\n    global X"]
+)
+def test_the_rule_finds_changes(code: str) -> None:
+    """Entries, calls that change, and names that functions bind in their module are found."""
+    assert changed_in(ast.parse(code)) == {"X"}
+
+
+def test_a_host_changes_no_handler_of_a_module(tmp_path: Path) -> None:
+    """Litestar notes a router on a handler, and a signature on a dependency: on the host's copies of them."""
+    FlowActions.load(SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}"))).openapi()
+    handlers = {found.where: found.value for found in kept() if isinstance(found.value, BaseRouteHandler)}
+    assert len(handlers) > 40
+    assert [where for where, handler in handlers.items() if handler.owner is not None] == []
+    provided = [found.value for found in kept() if type(found.value).__name__ == "Provide"]
+    assert not any(hasattr(each, "signature_model") for each in provided)
