@@ -16,6 +16,7 @@ from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import BodyTooLarge, CannotRun
 from flowactions_plugin.http.masking import masked_url
 from flowactions_plugin.outbox.rules import BODYLESS_METHODS, delivery_headers, event_id, method_name
@@ -114,7 +115,8 @@ async def send(
             await sender.aclose()
     phases = timeline.timed()
     if isinstance(outcome, Aborted):
-        outcome = Outcome(0, round(sum(phase.ms for phase in phases)), error=outcome.reason)
+        why = f"{outcome.reason} ({outcome.detail})" if outcome.detail else outcome.reason
+        outcome = Outcome(0, round(sum(phase.ms for phase in phases)), error=why)
     code = outcome.status_code
     return Sent(
         url=masked_url(message.url),
@@ -123,6 +125,7 @@ async def send(
         event_id=message.event_id,
         status_code=code,
         error=outcome.error,
+        note=THROUGH_PROXY if outcome.relayed else None,
         phase=phases[-1].name if outcome.error is not None and phases else None,
         response=outcome.response.decode("utf-8", "replace"),
         duration_ms=outcome.duration_ms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
@@ -26,9 +27,14 @@ from flowactions_plugin.egress.resources import shortage
 from flowactions_plugin.egress.signature import attempt_headers, sign
 from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
 from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
+from flowactions_plugin.egress.transport_errors import PROXY_SILENT
+from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
+log = logging.getLogger("flowactions.outbox")
+
 ERROR_LENGTH: Final = 500
+UNEXPECTED: Final = "the attempt failed unexpectedly; the log of the service has the details"
 
 NOTICEABLE: Final = 0.1
 """Which part of the deadline this process may lose before a failure counts for nothing."""
@@ -109,7 +115,7 @@ class Sender:
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         if failure is not None:
             refused = isinstance(failure, EgressRefused)
-            aborted = None if refused else self._aborted(failure, deadline)
+            aborted = None if refused else self._aborted(failure, deadline, progress)
             if aborted is None:
                 error = self._error_message(failure, deadline, progress)
                 return Outcome(started_at, duration, error=error, final=refused, phases=progress.phases())
@@ -117,6 +123,9 @@ class Sender:
             if response is None:
                 return aborted
         assert response is not None  # noqa: S101  there was no failure
+        relayed = progress.relayed is not None
+        if relayed and response.status_code == PROXY_AUTHENTICATION_REQUIRED:
+            return _proxy_failed(not_authorized(str(progress.relayed)))
         delivers = 200 <= response.status_code < 300
         asked = None
         if response.status_code in RETRY_AFTER_STATUSES:
@@ -128,9 +137,10 @@ class Sender:
             response=response.body_prefix,
             retry_after=asked,
             phases=None if delivers and not self._times_all and duration < SLOW_MS else progress.phases(),
+            relayed=relayed,
         )
 
-    def _aborted(self, failure: Exception, deadline: Deadline) -> Aborted | None:
+    def _aborted(self, failure: Exception, deadline: Deadline, progress: Progress) -> Aborted | None:
         """Return why a failure is not the destination's or the network's; ``None`` when it is."""
         if isinstance(failure, HostFailed):
             return Aborted("host", str(failure), waits=True)
@@ -139,9 +149,13 @@ class Sender:
         lack = shortage(failure)
         if lack is not None:
             return Aborted("resources", f"this process has no resources left for it: {lack}")
-        if deadline.expired and deadline.elapsed >= self._deadline_seconds:
-            return None  # lost time was added: the receiver had all of its time
-        if deadline.lost >= NOTICEABLE * self._deadline_seconds:
+        timed_out = deadline.expired and deadline.elapsed >= self._deadline_seconds
+        if timed_out and progress.proxy is not None:
+            failure = ProxyFailed(PROXY_SILENT, progress.proxy, of_tunnel=True)
+        if isinstance(failure, ProxyFailed):
+            return _proxy_failed(failure)
+        # Timed out: lost time was added, so the receiver had all of its time.
+        if not timed_out and deadline.lost >= NOTICEABLE * self._deadline_seconds:
             return Aborted("stall", f"this process stood still for {deadline.lost:.1f} s meanwhile")
         return None
 
@@ -152,12 +166,19 @@ class Sender:
             return str(failure)
         if isinstance(failure, SendFailed):
             return str(failure)[:ERROR_LENGTH]
-        return f"{type(failure).__name__}: {failure}"[:ERROR_LENGTH]
+        # Its text may be of Python or a library, and tenants read why an attempt failed.
+        log.warning("an attempt failed unexpectedly", exc_info=failure, extra={"event": "attempt.failed"})
+        return UNEXPECTED
 
     async def aclose(self) -> None:
         """Close the transport; a request that this interrupts is no attempt."""
         self._closed = True
         await self._transport.aclose()
+
+
+def _proxy_failed(failure: ProxyFailed) -> Aborted:
+    """Return that a try was no attempt: the destination has had nothing, and the proxy is ours."""
+    return Aborted("tunnel" if failure.of_tunnel else "proxy", str(failure), waits=True, detail=failure.detail)
 
 
 def _signed(message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from flowactions_hookspecs import (
     TestOutcome,
     Walk,
 )
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.host_answers import checked
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
@@ -187,6 +188,10 @@ class NodeTests:
             return TestOutcome(status="delivered", **common)
         if attempt is not None and attempt.status_code is not None:
             message = f"The receiver answered {attempt.status_code}."
+            if THROUGH_PROXY in (attempt.note or ""):
+                message = (
+                    f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
+                )
             return TestOutcome(status="failed", reason="bad_status", message=message, **common)
         reason = "not_sent" if attempt is None else "no_answer"
         return TestOutcome(status="failed", reason=reason, message=shown.last_error, **common)

@@ -23,16 +23,19 @@ def row_of(row: Any) -> DeliveryRow:
     return DeliveryRow(**values, defect=reader.defect())
 
 
-def facts_of(row: Any, log: Sequence[Any], now: int) -> tuple[DeliveryFacts, list[KnownAttempt]]:
+def facts_of(
+    row: Any, log: Sequence[Any], now: int, *, for_operators: bool
+) -> tuple[DeliveryFacts, list[KnownAttempt]]:
     """Return a delivery and its attempts, whatever their rows hold.
 
     Args:
         row: all columns of the outbox.
         log: rows of the attempts log.
         now: Unix milliseconds; a lease that has expired holds nothing.
+        for_operators: as of `detail_values`.
     """
     reader = Reader(row)
-    values = {**detail_values(reader, log), **_place(reader)}
+    values = {**detail_values(reader, log, for_operators=for_operators), **_place(reader)}
     ended = values["status"] in FINISHED
     due = reader.number("next_attempt_at")
     until = reader.number("claimed_until", optional=True)

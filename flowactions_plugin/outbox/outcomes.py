@@ -36,6 +36,7 @@ from flowactions_plugin.egress.attempt import SLOW_MS
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.rules import (
     FINISHED,
+    RELAYED,
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
@@ -225,13 +226,18 @@ def response_text(response: bytes) -> str | None:
 
 
 def phases_text(completion: Completion) -> str | None:
-    """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other."""
+    """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other.
+
+    `RELAYED` is among them, of any attempt, where the answer came through the egress proxy in clear.
+    """
     outcome = completion.outcome
     phases = outcome.phases
-    kept = is_logged(completion) or (completion.attempted and outcome.duration_ms >= SLOW_MS)
-    if not phases or not kept:
-        return None
-    return msgspec.json.encode({name: round(seconds * 1000) for name, seconds in phases.items()}).decode()
+    if not (is_logged(completion) or (completion.attempted and outcome.duration_ms >= SLOW_MS)):
+        phases = None
+    kept = {name: round(seconds * 1000) for name, seconds in (phases or {}).items()}
+    if outcome.relayed:
+        kept[RELAYED] = 0
+    return msgspec.json.encode(kept).decode() if kept else None
 
 
 def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:

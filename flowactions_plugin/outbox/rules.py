@@ -14,6 +14,7 @@ from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Ori
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX
 from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
@@ -49,6 +50,9 @@ in the year 37648; taken off again, it leaves the due time as it was."""
 
 HELD_MS: Final = 1 << 51
 """Added to the due time of a row, parked or not, that a bulk action will cancel unless it is undone."""
+
+RELAYED: Final = "proxy"
+"""Stands among the stored phases of an attempt whose answer came through the egress proxy in clear: a flag, without a time."""
 
 REASON_LENGTH: Final = 1000
 DROPPED_NAME_LENGTH: Final = 80
@@ -173,7 +177,8 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
 
 def failure_reason(outcome: Outcome) -> str:
     """Return why an attempt failed, in one phrase."""
-    return outcome.error or f"it answered {outcome.status_code}"
+    through = f" ({THROUGH_PROXY})" if outcome.relayed else ""
+    return outcome.error or f"it answered {outcome.status_code}{through}"
 
 
 def failure_class(outcome: Outcome) -> str:

@@ -10,8 +10,9 @@ import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.http.masking import masked_header, masked_url
-from flowactions_plugin.outbox.rules import FINISHED, due_time
+from flowactions_plugin.outbox.rules import FINISHED, RELAYED, due_time
 
 T = TypeVar("T")
 
@@ -53,6 +54,9 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 
     ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
     ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
+
+    ``note`` says that the answer came through the egress proxy in clear. The proxy may have written it, so ``response`` is
+    empty then, except for operators.
     """
 
     number: int
@@ -62,6 +66,7 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
     error: str | None
     response: str
     phases: dict[str, Milliseconds] = {}
+    note: str | None = None
 
 
 class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
@@ -86,12 +91,13 @@ def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
     return DeliveryDetail(**values, defect=reader.defect())
 
 
-def detail_values(reader: Reader, log: Sequence[Any]) -> dict[str, Any]:
+def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = False) -> dict[str, Any]:
     """Return the fields of a `DeliveryDetail`, its defect excepted.
 
     Args:
         reader: of the row; it records what cannot be read of the attempts, too.
         log: the attempts.
+        for_operators: whether people see it who may see what the egress proxy answers.
     """
     values = summary_values(reader)
     origin = reader.decoded("origin", Origin)
@@ -100,6 +106,8 @@ def detail_values(reader: Reader, log: Sequence[Any]) -> dict[str, Any]:
     attempts = []
     for attempt in log:
         stored = Reader(attempt, "attempts")
+        phases = {} if attempt.phases is None else stored.decoded("phases", dict[str, Milliseconds]) or {}
+        relayed = phases.pop(RELAYED, None) is not None
         attempts.append(
             Attempt(
                 number=stored.number("number") or 0,
@@ -107,10 +115,9 @@ def detail_values(reader: Reader, log: Sequence[Any]) -> dict[str, Any]:
                 duration_ms=stored.number("duration_ms") or 0,
                 status_code=stored.number("status_code", optional=True),
                 error=stored.text("error", optional=True),
-                response=_shown(attempt.response or b""),
-                phases={}
-                if attempt.phases is None
-                else stored.decoded("phases", dict[str, Milliseconds]) or {},
+                response="" if relayed and not for_operators else _shown(attempt.response or b""),
+                phases=phases,
+                note=THROUGH_PROXY if relayed else None,
             )
         )
         reader.unreadable += stored.unreadable
