@@ -6,7 +6,14 @@ import hmac
 from collections.abc import Sequence
 from functools import lru_cache
 
-from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flowactions_plugin.egress.header_names import (
+    EVENT_ID_HEADER,
+    EVENT_TYPE_HEADER,
+    RESERVED_PREFIX,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    folded,
+)
 
 
 def sign(secret: str, timestamp: int, body: bytes) -> str:
@@ -43,4 +50,11 @@ def attempt_headers(
         signature: of this attempt; ``None`` when it is not signed (§5.3.7).
     """
     signed = [] if signature is None else [(SIGNATURE_HEADER, signature)]
-    return [*headers, (TIMESTAMP_HEADER, timestamp), *signed]
+    kept = [header for header in headers if not _is_forged(header[0])]
+    return [*kept, (TIMESTAMP_HEADER, timestamp), *signed]
+
+
+@lru_cache(maxsize=1024)
+def _is_forged(name: str) -> bool:
+    """Return whether a stored header is one that a receiver may take for ours: an earlier release stored ``_`` for ``-``."""
+    return folded(name).startswith(RESERVED_PREFIX) and name not in {EVENT_ID_HEADER, EVENT_TYPE_HEADER}

@@ -12,7 +12,7 @@ import msgspec
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
-from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX
+from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX, folded
 from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
@@ -226,7 +226,7 @@ def delivery_headers(
     """Return the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
 
     Control characters in values become spaces. Custom headers whose name is invalid, longer than 256 bytes or
-    reserved are dropped.
+    reserved are dropped; names are compared as `folded` gives them.
 
     Args:
         custom: the author's.
@@ -249,9 +249,9 @@ def delivery_headers(
         name = header.key.strip()
         if not name:
             continue
-        lowered = name.lower()
+        compared = folded(name)
         valid = len(name) <= MAX_HEADER_NAME_BYTES and _NAME.fullmatch(name)
-        if not valid or lowered in _RESERVED or lowered.startswith(reserved):
+        if not valid or compared in _RESERVED or compared.startswith(reserved):
             dropped.append(name[:DROPPED_NAME_LENGTH])
             continue
         value = _CONTROL.sub(" ", header.value).strip()
