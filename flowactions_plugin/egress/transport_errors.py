@@ -93,7 +93,7 @@ def not_http(where: str, reason: str) -> str:
 def _reason(error: BaseException) -> str:
     """Return what an error of a connection means."""
     if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS" if error.reason in _NO_TLS else "TLS failed"
+        return "it does not speak TLS" if getattr(error, "reason", None) in _NO_TLS else "TLS failed"
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return "no network leads to it"
     return next((said for kind, said in _REASONS.items() if isinstance(error, kind)), "the network failed")

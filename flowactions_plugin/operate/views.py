@@ -16,10 +16,15 @@ from flowactions_plugin.storage.text import as_text
 T = TypeVar("T")
 
 
-def row_of(row: Any) -> DeliveryRow:
-    """Return a delivery of a list, whatever its row holds."""
+def row_of(row: Any, *, for_operators: bool) -> DeliveryRow:
+    """Return a delivery of a list, whatever its row holds.
+
+    Args:
+        row: its columns.
+        for_operators: as of `summary_values`.
+    """
     reader = Reader(row)
-    values = {**summary_values(reader), **_place(reader)}
+    values = {**summary_values(reader, for_operators=for_operators), **_place(reader)}
     return DeliveryRow(**values, defect=reader.defect())
 
 

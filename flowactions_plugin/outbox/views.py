@@ -11,7 +11,7 @@ import msgspec
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
-from flowactions_plugin.http.masking import masked_header, masked_url
+from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.outbox.rules import FINISHED, RELAYED, due_time
 
 T = TypeVar("T")
@@ -97,9 +97,10 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
     Args:
         reader: of the row; it records what cannot be read of the attempts, too.
         log: the attempts.
-        for_operators: whether people see it who may see what the egress proxy answers.
+        for_operators: whether people see it who may read what the egress proxy answers, and why something failed here.
     """
-    values = summary_values(reader)
+    values = summary_values(reader, for_operators=for_operators)
+    url = reader.text("url") or ""
     origin = reader.decoded("origin", Origin)
     headers = reader.decoded("headers", list[tuple[str, str]]) or []
     body = reader.raw("body")
@@ -114,7 +115,7 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
                 started_at=stored.moment("started_at"),
                 duration_ms=stored.number("duration_ms") or 0,
                 status_code=stored.number("status_code", optional=True),
-                error=stored.text("error", optional=True),
+                error=_reason(stored.text("error", optional=True), url, for_operators=for_operators),
                 response="" if relayed and not for_operators else _shown(attempt.response or b""),
                 phases=phases,
                 note=THROUGH_PROXY if relayed else None,
@@ -194,9 +195,14 @@ class Reader:
         self.unreadable.append(self._label or name)
 
 
-def summary_values(reader: Reader) -> dict[str, Any]:
-    """Return the fields of a `DeliverySummary`, its defect excepted."""
-    status = reader.text("status")
+def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, Any]:
+    """Return the fields of a `DeliverySummary`, its defect excepted.
+
+    Args:
+        reader: of the row.
+        for_operators: whether people see it who may read why something failed here.
+    """
+    status, url = reader.text("status"), reader.text("url") or ""
     finished = status in FINISHED
     return {
         "id": reader.text("id"),
@@ -205,7 +211,7 @@ def summary_values(reader: Reader) -> dict[str, Any]:
         "event_id": reader.text("event_id"),
         "event_type": reader.text("event_type"),
         "agent_id": reader.text("agent_id") or None,
-        "url": masked_url(reader.text("url") or ""),
+        "url": masked_url(url),
         "method": reader.text("method"),
         "attempts": reader.number("attempts") or 0,
         "max_attempts": reader.number("max_attempts") or 0,
@@ -214,8 +220,12 @@ def summary_values(reader: Reader) -> dict[str, Any]:
         "updated_at": reader.moment("updated_at"),
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": reader.number("last_status_code", optional=True),
-        "last_error": reader.text("last_error", optional=True),
+        "last_error": _reason(reader.text("last_error", optional=True), url, for_operators=for_operators),
     }
+
+
+def _reason(text: str | None, url: str, *, for_operators: bool) -> str | None:
+    return text if text is None or for_operators else reason_for_tenants(text, url)
 
 
 def _shown(value: object) -> str:
