@@ -219,10 +219,10 @@ class Executor:
         elif aborted.cause in {"host", "defect"}:
             key = aborted.reason
         if aborted.cause != "stopped" and self._episodes.begin(key):
+            detail = f" ({printable(aborted.detail, message=True)})" if aborted.detail else ""
             log.warning(
-                "deliveries are given back without an attempt: %s%s",
-                aborted.reason,
-                f" ({printable(aborted.detail, message=True)})" if aborted.detail else "",
+                "deliveries are given back without an attempt: %s",
+                aborted.reason + detail,
                 extra={"event": "deliveries.given_back"},
             )
         if aborted.waits:
