@@ -18,7 +18,7 @@ FlowActionsError (of the contract)
 │   ├── ClosedKept         it closed a connection that it had answered on before; of egress.connection
 │   ├── NotHttp            what it answered is not HTTP; of egress.response_reader
 │   ├── Unresolved         its name has no address; of egress.dialer
-│   └── TunnelRefused      the egress proxy opened no tunnel to it; of egress.tunnel
+│   └── ProxyFailed        the egress proxy let nothing through to it; of egress.tunnel
 ├── BodyInvalid            a webhook body is not JSON
 ├── TooLarge               a webhook is larger than allowed; the message says which part
 │   ├── BodyTooLarge       its body

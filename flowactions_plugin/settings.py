@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             forbids them.
         egress_proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every webhook leaves, with user
             name and password in it if it asks for them.
+        egress_proxy_tunnel: ``FLOWACTIONS_EGRESS_PROXY_TUNNEL``; ``https``: the proxy is asked for a tunnel (CONNECT) for
+            https, and forwards http; ``all``: for both.
         egress_resolve: ``FLOWACTIONS_EGRESS_RESOLVE``; ``local``: names are resolved and judged here; ``proxy``: only
             the proxy resolves, and only the form of a URL and literal addresses are judged here.
         egress_ca: ``FLOWACTIONS_EGRESS_CA_FILE``; the content of that file: certificates (PEM) of authorities that
@@ -101,6 +103,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: int = 30
     egress_allow: tuple[Network, ...] = ()
     egress_proxy: str | None = None
+    egress_proxy_tunnel: Literal["https", "all"] = "https"
     egress_resolve: Literal["local", "proxy"] = "local"
     egress_ca: str | None = None
     send_traceparent: bool = False
@@ -154,6 +157,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", networks),
     "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", proxy_url),
+    "FLOWACTIONS_EGRESS_PROXY_TUNNEL": ("egress_proxy_tunnel", one_of("https", "all")),
     "FLOWACTIONS_EGRESS_RESOLVE": ("egress_resolve", one_of("local", "proxy")),
     "FLOWACTIONS_EGRESS_CA_FILE": ("egress_ca", authorities),
     "FLOWACTIONS_SEND_TRACEPARENT": ("send_traceparent", on_or_off),
@@ -196,8 +200,11 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
                 values[field] = value
             else:
                 wrong.append(f"{name} {reason}")
-    if values.get("egress_resolve") == "proxy" and not str(mapping.get("FLOWACTIONS_EGRESS_PROXY", "")).strip():
-        wrong.append("FLOWACTIONS_EGRESS_RESOLVE must be local unless FLOWACTIONS_EGRESS_PROXY is set")
+    if not str(mapping.get("FLOWACTIONS_EGRESS_PROXY", "")).strip():
+        if values.get("egress_resolve") == "proxy":
+            wrong.append("FLOWACTIONS_EGRESS_RESOLVE must be local unless FLOWACTIONS_EGRESS_PROXY is set")
+        if values.get("egress_proxy_tunnel") == "all":
+            wrong.append("FLOWACTIONS_EGRESS_PROXY_TUNNEL must be https unless FLOWACTIONS_EGRESS_PROXY is set")
     if wrong:
         raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
     return Settings(**values)

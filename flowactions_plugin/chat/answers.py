@@ -65,6 +65,8 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
     retry_after = float(asked) if _SECONDS.fullmatch(asked) else None
     if status == 429:
         raise ChatRefused("ratelimited", retry_after, detail="HTTP status 429")
+    if status == 407:  # the egress proxy's: what it says in JSON is no refusal of the provider's
+        raise ChatRefused("unreachable", detail="the egress proxy asks for credentials (407)")
     try:
         answer = _object(headers, body)
     except ChatRefused as refusal:

@@ -16,16 +16,24 @@ from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.cli.documents import Check
 from flowactions_plugin.cli.failures import summary
 from flowactions_plugin.cli.places import Place
+from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.egress.outbound import guard_of
+from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.errors import EgressRefused, NotConfigured
+from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed
+from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.settings import Settings
 
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
 
 RESOLVE_SECONDS: Final = 10.0
+
+PROXY_SECONDS: Final = 10.0
+
+NOWHERE: Final = "https://flowactions-doctor.invalid/"
+"""A name that is never registered (RFC 6761 §6.4), so that a proxy connects to nothing."""
 
 
 class Checks:
@@ -107,6 +115,40 @@ async def check_egress(checks: Checks, place: Place, url: str) -> None:
             checks.fail(name, f"{host} at {address} would be refused: {exc}", allowed)
             return
     checks.ok(name, f"{host} at {', '.join(addresses)} would be sent to {way}; port {destination.port}")
+
+
+async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
+    """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials.
+
+    Args:
+        checks: where the result goes.
+        settings: those of the host.
+        seconds: how long it may take.
+    """
+    name, advice = (
+        "proxy",
+        "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached",
+    )
+    transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None, 1)
+    progress = Progress()
+    try:
+        async with asyncio.timeout(seconds):
+            await transport.send(Request("GET", parse_destination(NOWHERE), (), None, progress))
+    except ProxyFailed as exc:
+        if exc.status == PROXY_AUTHENTICATION_REQUIRED:
+            advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
+        if exc.status in {None, PROXY_AUTHENTICATION_REQUIRED}:
+            checks.fail(name, f"{exc} ({printable(exc.detail, message=True)}): deliveries wait for it", advice)
+            return
+    except TimeoutError:
+        if progress.proxy is not None:
+            checks.fail(name, f"the egress proxy {progress.proxy} did not answer within {seconds:g} s", advice)
+            return
+    except SendFailed:
+        pass  # it opened a tunnel
+    finally:
+        await transport.aclose()
+    checks.ok(name, "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
 
 
 async def check_keys(checks: Checks, place: Place) -> None:

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from flowactions_hookspecs import FlowActionsError, Host
-from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys
+from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys, check_proxy
 from flowactions_plugin.cli.doctor import FAILING, STALLED
 from flowactions_plugin.cli.documents import Diagnosis
 from flowactions_plugin.cli.frame import DONE, FAILED
@@ -28,6 +28,9 @@ SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
 
 SKEW_SECONDS: Final = 5.0
+WAITING_READ: Final = 50
+"""How many of the deliveries that wait are read, to name what they wait for."""
+
 HOUR_MS: Final = 3600 * 1000
 WRONG_CLOCK_SECONDS: Final = 240.0
 """Receivers reject a signature whose time is five minutes away."""
@@ -51,6 +54,8 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
         made = None if host is None else await stack.enter_async_context(opened_host(host))
         place = _settings(checks, made)
         if place is not None:
+            if place.settings.egress_proxy is not None and (made is None or made.transport is None):
+                await checks.guarded("proxy", check_proxy(checks, place.settings))
             for url in urls:
                 await checks.guarded("egress", check_egress(checks, place, url))
             if await _tables(checks, place):
@@ -166,15 +171,25 @@ async def _deliveries(checks: Checks, place: Place) -> str | None:
     from flowactions_plugin.operate.queries import OperatorQueries
     from flowactions_plugin.operate.scope import Scope
     from flowactions_plugin.operate.statistics import fails
+    from flowactions_plugin.outbox.queries import Filter
+    from flowactions_plugin.outbox.rules import FINISHED
 
+    queries = OperatorQueries.of(place.database, place.settings)
     try:
-        overview = await OperatorQueries.of(place.database, place.settings).overview(Scope())
+        overview = await queries.overview(Scope())
+        waiting = (await queries.deliveries(Scope(), Filter(error_class="waits"), None, WAITING_READ)).rows
     except FlowActionsError as exc:
         checks.fail("deliveries", str(exc))
         return None
     verdict = overview.verdict
     now = int(await place.database.time() * 1000)
     _workers(checks, overview.workers, now)
+    for reason in dict.fromkeys(each.last_error for each in waiting if each.status not in FINISHED):
+        checks.warn(
+            "waiting",
+            f"deliveries wait, without an attempt: {printable(reason, message=True)}",
+            "mend what is named; they go on by themselves: flowactions outbox list --error waits",
+        )
     for each in overview.worst:
         # One whose failures are older has had nothing to send since.
         if each.failed and each.failing_since and fails(each.failing_since, now, each.failures_in_row):

@@ -35,7 +35,7 @@ FAILING = 5
     help="Ask the chat provider about stored tokens.",
 )
 def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
-    """Check settings, database, tables, clocks, keys, chat tokens, egress and deliveries.
+    """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.
 
     It leaves nothing behind: what it writes to see that the database can be written is removed in the same transaction. The
     exit status is that of the verdict, so that a monitor can run it.

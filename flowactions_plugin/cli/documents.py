@@ -106,6 +106,7 @@ class Sent(Document):
         event_id: of the test event.
         status_code: of the answer; `null` when there was none.
         error: why there was no answer, or why nothing was sent.
+        note: that the egress proxy may have answered itself; `null` when it cannot have.
         phase: the phase in which it failed; `null` when there was an answer.
         response: the first 2 KiB of the answer's body, as text.
         duration_ms: of the whole attempt.
@@ -118,6 +119,7 @@ class Sent(Document):
     event_id: str
     status_code: int | None
     error: str | None
+    note: str | None
     phase: str | None
     response: str
     duration_ms: int

@@ -81,7 +81,9 @@ async def _send_test(
         line(f"not delivered: {sent.error}")
     else:
         signed = "signed" if sent.signed else "not signed, for no secret was given"
-        line(f"{'delivered' if sent.delivered else 'not delivered'}: it answered {sent.status_code} ({signed})")
+        through = f", {sent.note}" if sent.note else ""
+        came = "delivered" if sent.delivered else "not delivered"
+        line(f"{came}: it answered {sent.status_code} ({signed}){through}")
         if sent.response:
             block(sent.response)
     return DONE if sent.delivered else FAILED

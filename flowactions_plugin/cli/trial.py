@@ -114,7 +114,8 @@ async def send(
             await sender.aclose()
     phases = timeline.timed()
     if isinstance(outcome, Aborted):
-        outcome = Outcome(0, round(sum(phase.ms for phase in phases)), error=outcome.reason)
+        why = f"{outcome.reason} ({outcome.detail})" if outcome.detail else outcome.reason
+        outcome = Outcome(0, round(sum(phase.ms for phase in phases)), error=why)
     code = outcome.status_code
     return Sent(
         url=masked_url(message.url),
@@ -123,6 +124,7 @@ async def send(
         event_id=message.event_id,
         status_code=code,
         error=outcome.error,
+        note="; ".join(outcome.notes) or None,
         phase=phases[-1].name if outcome.error is not None and phases else None,
         response=outcome.response.decode("utf-8", "replace"),
         duration_ms=outcome.duration_ms,

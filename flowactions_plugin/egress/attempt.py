@@ -73,18 +73,22 @@ class Progress:
 
     Attributes:
         phase: what is being done, to follow "while": ``resolving the name``, ``connecting``, …
+        proxy: the host and port of the egress proxy, while it is what has to answer; for the log.
         refine: returns the phase more exactly, where that costs something.
+        relayed: the same of the proxy that the request goes through in clear; ``None``: it does not.
         response: the status and headers of the response, as soon as they are there.
-        notes: those of `NOTES` that apply.
+        notes: the texts of `NOTES` that apply.
     """
 
-    __slots__ = ("_began", "_now", "notes", "phase", "refine", "response")
+    __slots__ = ("_began", "_now", "notes", "phase", "proxy", "refine", "relayed", "response")
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._now = timer
         self._began: list[tuple[str, float]] = []
         self.phase = "resolving the name"
+        self.proxy: str | None = None
         self.refine: Callable[[], str] | None = None
+        self.relayed: str | None = None
         self.response: Response | None = None
         self.notes: tuple[str, ...] = ()
 
@@ -169,7 +173,7 @@ class Outcome(msgspec.Struct, frozen=True):
         retry_after: seconds that the destination asked for (429 and 503 only).
         final: whether repeating is pointless, whatever attempts remain.
         phases: phase → seconds; ``None`` where they are not measured.
-        notes: those of `NOTES` that apply.
+        notes: the texts of `NOTES` that apply.
     """
 
     started_at: int
@@ -191,11 +195,13 @@ class Aborted(NamedTuple):
         reason: what happened here.
         waits: whether the row waits for the host to be mended, at a growing interval; otherwise it is due again after
             a few seconds.
+        detail: more of it, for the log alone.
     """
 
-    cause: Literal["stall", "resources", "host", "stopped", "defect"]
+    cause: Literal["stall", "resources", "host", "proxy", "tunnel", "stopped", "defect"]
     reason: str
     waits: bool = False
+    detail: str = ""
 
 
 class Transport(Protocol):

@@ -35,6 +35,9 @@ class Endpoint(NamedTuple):
     port: int
     tls: bool
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class Dialer:
     """Opens connections.

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.transport_errors import no_address
 from flowactions_plugin.errors import EgressRefused, SendFailed
 from flowactions_plugin.settings_readers import Network
 
@@ -206,7 +207,7 @@ class EgressGuard:
         try:
             await self.addresses(destination.host, destination.port)
         except OSError as exc:
-            raise SendFailed(f"{destination.host} has no address now: {exc}") from exc
+            raise SendFailed(no_address(destination.host, exc)) from exc
         return destination
 
     def _literal_or_unresolved(self, host: str) -> bool:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+
+def folded(name: str) -> str:
+    """Return a header's name as names are compared: many servers read ``_`` as ``-``, and none tells upper from lower case."""
+    return name.strip().lower().replace("_", "-")
+
+
 RESERVED_PREFIX: Final = "x-service-webhook-"
 """Custom headers whose names begin with it are not sent."""
 

@@ -10,6 +10,10 @@ import httpx
 
 from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Progress, Request, Response
+from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.egress.resources import causes
+from flowactions_plugin.egress.transport_errors import PROXY_UNREACHABLE, broke, cannot_connect
+from flowactions_plugin.egress.tunnel import ProxyFailed
 from flowactions_plugin.errors import HostFailed, SendFailed
 
 
@@ -31,6 +35,7 @@ class HostTransport:
 
         Raises:
             HostFailed: the object is no transport, or does not behave as one; the message names it.
+            ProxyFailed: the transport says that its own proxy let nothing through.
             SendFailed: there is no response; the message says why.
         """
         if not isinstance(self._transport, httpx.AsyncBaseTransport):
@@ -44,9 +49,11 @@ class HostTransport:
                 body_prefix = await self._body_prefix(response)
             finally:
                 await response.aclose()
+        except httpx.ProxyError as exc:
+            raise ProxyFailed(PROXY_UNREACHABLE, f"{self._name}: {exc}") from exc
         except (httpx.RequestError, OSError) as exc:
             # Failures of the network and the receiver, whether the transport has translated them or not.
-            raise SendFailed(str(exc) or type(exc).__name__) from exc
+            raise SendFailed(_error_message(request.destination, exc)) from exc
         except HostFailed:
             raise
         except asyncio.CancelledError as exc:
@@ -111,3 +118,13 @@ def _translated(request: Request) -> httpx.Request:
     )
     translated.stream = _Body(request.body or b"", request.progress)
     return translated
+
+
+def _error_message(destination: Destination, error: httpx.RequestError | OSError) -> str:
+    """Return what a failure of the network means, whichever library has raised it."""
+    where = f"{destination.host}:{destination.port}"
+    cause = next((each for each in causes(error) if isinstance(each, OSError)), OSError())
+    if isinstance(error, httpx.TimeoutException):
+        cause = TimeoutError()
+    connects = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+    return cannot_connect(where, cause) if connects else broke(where, cause)

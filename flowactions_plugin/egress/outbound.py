@@ -47,5 +47,7 @@ def outbound(
 
         return HostTransport(host_transport), guard.resolve
     proxy = settings.egress_proxy
-    transport = OutboundTransport(guard, limit, proxy, settings.egress_ca)
+    transport = OutboundTransport(
+        guard, limit, proxy, settings.egress_ca, tunnels_all=settings.egress_proxy_tunnel == "all"
+    )
     return transport, guard.validate if proxy is None else guard.resolve

@@ -9,6 +9,7 @@ from typing import Final
 
 from flowactions_plugin.egress.attempt import Request
 from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.egress.header_names import folded
 from flowactions_plugin.errors import SendFailed
 
 _OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})
@@ -66,7 +67,7 @@ def _is_free(name: str) -> bool:
     """
     if not _is_token(name):
         raise SendFailed(f"the stored header {name[:100]!r} is not one that HTTP allows")
-    return name.lower() not in _OWN
+    return folded(name) not in _OWN
 
 
 def connect_head(destination: Destination, extra: Sequence[tuple[str, str]]) -> bytes:

@@ -24,7 +24,7 @@ def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = 
         probe: tests whether there are descriptors; ``None``: `descriptor_shortage`.
     """
     lookup_failed = False
-    for each in _chain(error):
+    for each in causes(error):
         if isinstance(each, MemoryError):
             return "memory"
         if isinstance(each, RuntimeError) and "can't start new thread" in str(each):
@@ -53,7 +53,7 @@ def descriptor_shortage() -> OSError | None:
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, its causes, and the errors that libraries have put inside it."""
     waiting, seen = [error], set[int]()
     while waiting:

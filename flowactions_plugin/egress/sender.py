@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -29,9 +30,14 @@ from flowactions_plugin.egress.signature import attempt_headers, keyed, sign
 from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
 from flowactions_plugin.egress.standard_webhooks import keyed as keyed_standard
 from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
+from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY
+from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
+log = logging.getLogger("flowactions.outbox")
+
 ERROR_LENGTH: Final = 500
+UNEXPECTED: Final = "the attempt failed unexpectedly; the log of the service has the details"
 
 KEYS: Final = 64
 """How many signing secrets a sender keeps in the form that signs fastest."""
@@ -119,9 +125,15 @@ class Sender:
         if code is not None and 200 <= code < 300:
             progress.notes += (HEADERS_NOT_KEPT,)
             failure, response = None, Response(code, {}, b"")
+        answer = response or progress.response
+        seen = code if answer is None else answer.status_code
+        if progress.relayed is not None and seen is not None:
+            if seen == PROXY_AUTHENTICATION_REQUIRED:
+                return _proxy_failed(not_authorized(progress.relayed))
+            progress.notes += (THROUGH_PROXY,)
         if failure is not None:
             refused = isinstance(failure, EgressRefused)
-            aborted = None if refused or code is not None else self._aborted(failure, deadline)
+            aborted = None if refused or code is not None else self._aborted(failure, deadline, progress)
             if aborted is None:
                 error = self._error_message(failure, deadline, progress)
                 return Outcome(
@@ -151,7 +163,7 @@ class Sender:
             notes=progress.notes,
         )
 
-    def _aborted(self, failure: Exception, deadline: Deadline) -> Aborted | None:
+    def _aborted(self, failure: Exception, deadline: Deadline, progress: Progress) -> Aborted | None:
         """Return why a failure is not the destination's or the network's; ``None`` when it is."""
         if isinstance(failure, HostFailed):
             return Aborted("host", str(failure), waits=True)
@@ -160,9 +172,13 @@ class Sender:
         lack = shortage(failure)
         if lack is not None:
             return Aborted("resources", f"this process has no resources left for it: {lack}")
-        if deadline.expired and deadline.elapsed >= self._deadline_seconds:
-            return None  # lost time was added: the receiver had all of its time
-        if deadline.lost >= NOTICEABLE * self._deadline_seconds:
+        timed_out = deadline.expired and deadline.elapsed >= self._deadline_seconds
+        if timed_out and progress.proxy is not None:
+            failure = ProxyFailed(PROXY_SILENT, progress.proxy, of_tunnel=True)
+        if isinstance(failure, ProxyFailed):
+            return _proxy_failed(failure)
+        # Timed out: lost time was added, so the receiver had all of its time.
+        if not timed_out and deadline.lost >= NOTICEABLE * self._deadline_seconds:
             return Aborted("stall", f"this process stood still for {deadline.lost:.1f} s meanwhile")
         return None
 
@@ -173,7 +189,9 @@ class Sender:
             return str(failure)
         if isinstance(failure, SendFailed):
             return str(failure)[:ERROR_LENGTH]
-        return f"{type(failure).__name__}: {failure}"[:ERROR_LENGTH]
+        # Its text may be of Python or a library, and tenants read why an attempt failed.
+        log.warning("an attempt failed unexpectedly", exc_info=failure, extra={"event": "attempt.failed"})
+        return UNEXPECTED
 
     async def aclose(self) -> None:
         """Close the transport; a request that this interrupts is no attempt."""
@@ -190,3 +208,8 @@ class Sender:
             body, keys = message.body or b"", self._keyed_standard
             signature = sign_standard(secret, event_id_of(message.headers), timestamp, body, keys)
         return with_standard_headers(self._signed(message, secret, timestamp), str(timestamp), signature)
+
+
+def _proxy_failed(failure: ProxyFailed) -> Aborted:
+    """Return that a try was no attempt: the destination has had nothing, and the proxy is ours."""
+    return Aborted("tunnel" if failure.of_tunnel else "proxy", str(failure), waits=True, detail=failure.detail)

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Sequence
 from typing import Final
 
-from flowactions_plugin.egress.header_names import EVENT_ID_HEADER
+from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, folded
 from flowactions_plugin.egress.signature import Keyed
 
 ID_HEADER: Final = "webhook-id"
@@ -73,7 +73,7 @@ def with_standard_headers(
         timestamp: of this attempt.
         signature: what `sign` returned; ``None`` when it is not signed (§5.3.7).
     """
-    kept = [header for header in headers if not header[0].lower().startswith(RESERVED_PREFIX)]
+    kept = [header for header in headers if not folded(header[0]).startswith(RESERVED_PREFIX)]
     signed = [] if signature is None else [(SIGNATURE_HEADER, signature)]
     return [*kept, (ID_HEADER, event_id_of(headers)), (TIMESTAMP_HEADER, timestamp), *signed]
 

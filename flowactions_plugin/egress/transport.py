@@ -19,12 +19,12 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.request_head import connect_head, head_of
 from flowactions_plugin.egress.transport_errors import (
-    PROXY_FAILED,
+    PROXY_UNREACHABLE,
     PROXY_UNRESOLVED,
     cannot_connect,
     no_address,
 )
-from flowactions_plugin.egress.tunnel import TunnelRefused, TunnelRequest
+from flowactions_plugin.egress.tunnel import ProxyFailed, TunnelRequest
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.origins import DEFAULT_PORTS
 from flowactions_plugin.settings_urls import parse_url
@@ -40,6 +40,7 @@ class OutboundTransport:
             `EgressGuard.resolve` finds beforehand.
         authorities: certificates (PEM) to trust beside the system's.
         clock: seconds, for the age of connections.
+        tunnels_all: whether http goes through a tunnel of the proxy, too, as https does.
     """
 
     def __init__(
@@ -49,8 +50,11 @@ class OutboundTransport:
         proxy: str | None = None,
         authorities: str | None = None,
         clock: Callable[[], float] = lease_clock,
+        *,
+        tunnels_all: bool = False,
     ) -> None:
         self._proxy, self._authorization = _parsed_proxy(proxy)
+        self._tunnels_all = tunnels_all
         self._dialer = Dialer(guard if self._proxy is None else None, authorities)
         self._pool = Pool(limit, clock)
 
@@ -62,10 +66,12 @@ class OutboundTransport:
 
         Raises:
             EgressRefused: the guard forbids an address.
+            ProxyFailed: the proxy let nothing through.
             SendFailed: there is no response; the message says why.
         """
         destination, progress = request.destination, request.progress
-        forwarded = self._proxy is not None and destination.scheme == "http"
+        forwarded = self._proxy is not None and not self._is_tunnelled(destination)
+        progress.relayed = str(self._proxy) if forwarded else None
         head = head_of(request, absolute=forwarded, extra=self._authorization if forwarded else ())
         connection = self._pool.take(destination.key) or await self._open(destination, progress)
         body, head_only = request.body or b"", request.method == "HEAD"
@@ -96,41 +102,50 @@ class OutboundTransport:
 
     async def _dialled(self, destination: Destination, progress: Progress) -> Connection:
         where = f"{destination.host}:{destination.port}"
-        tls = destination.scheme == "https"
         connection = Connection(destination.key, where, self._pool)
         try:
             if self._proxy is None:
-                endpoint = Endpoint(destination.host, destination.port, tls)
+                endpoint = Endpoint(destination.host, destination.port, destination.scheme == "https")
                 connection.attach(await self._dialer.dial(endpoint, lambda: connection, progress))
                 return connection
-            await self._dial_proxy(self._proxy, connection, destination if tls else None, progress)
+            await self._dial_proxy(self._proxy, connection, destination, progress)
         except Unresolved as exc:
-            message = PROXY_UNRESOLVED if self._proxy else no_address(destination.host, exc.cause)
-            raise SendFailed(message) from exc.cause
-        except _ProxyFailed as exc:
-            raise SendFailed(PROXY_FAILED) from exc.__cause__
+            raise SendFailed(no_address(destination.host, exc.cause)) from exc.cause
         except OSError as exc:
             raise SendFailed(cannot_connect(where, exc)) from exc
         return connection
 
+    def _is_tunnelled(self, destination: Destination) -> bool:
+        return self._tunnels_all or destination.scheme == "https"
+
     async def _dial_proxy(
-        self, proxy: Endpoint, connection: Connection, destination: Destination | None, progress: Progress
+        self, proxy: Endpoint, connection: Connection, destination: Destination, progress: Progress
     ) -> None:
-        """Connect to the proxy and, for https, through it to the destination."""
-        request = TunnelRequest() if destination else None
+        """Connect to the proxy and, where it tunnels, through it to the destination.
+
+        Raises:
+            ProxyFailed: there is no connection to the proxy, or it opened no tunnel.
+            OSError: TLS with the destination failed.
+        """
+        progress.proxy = name = str(proxy)
+        request = TunnelRequest(name) if self._is_tunnelled(destination) else None
         try:
             connection.attach(await self._dialer.dial(proxy, lambda: request or connection, progress))
-            if destination is None or request is None:
-                return
-            transport = await request.ask(connect_head(destination, self._authorization))
-        except (OSError, TunnelRefused) as exc:
-            raise _ProxyFailed from exc
+        except Unresolved as exc:
+            raise ProxyFailed(PROXY_UNRESOLVED, f"{name}: {exc}") from exc.cause
+        except OSError as exc:
+            raise ProxyFailed(PROXY_UNREACHABLE, f"{name}: {str(exc) or type(exc).__name__}") from exc
+        if request is None:
+            progress.proxy = None
+            return
+        tunnel = await request.ask(connect_head(destination, self._authorization))
+        progress.proxy = None
+        if destination.scheme == "http":
+            tunnel.set_protocol(connection)
+            connection.connection_made(tunnel)
+            return
         progress.enter("making the TLS handshake")
-        connection.connection_made(await self._dialer.secured(transport, connection, destination.host))
-
-
-class _ProxyFailed(Exception):
-    """There is no connection to the proxy, or it opened no tunnel; the cause says why."""
+        connection.connection_made(await self._dialer.secured(tunnel, connection, destination.host))
 
 
 def _parsed_proxy(proxy: str | None) -> tuple[Endpoint | None, Sequence[tuple[str, str]]]:

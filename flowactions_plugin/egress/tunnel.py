@@ -1,22 +1,59 @@
-"""Connections to a destination through a proxy: CONNECT, then TLS with the destination."""
+"""Connections to a destination through a proxy: CONNECT, then TLS with the destination where its scheme is https."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Final, cast
 
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
+from flowactions_plugin.egress.transport_errors import NOT_AUTHORIZED, PROXY_FAILED
 from flowactions_plugin.errors import SendFailed
 
+PROXY_AUTHENTICATION_REQUIRED: Final = 407
+"""Only a proxy answers so (RFC 9110 §15.5.8)."""
 
-class TunnelRefused(SendFailed):
-    """The proxy did not open the tunnel; the message says why, for the log."""
+MOST_INTERIM: Final = 16
+"""How many interim responses (1xx) may come before the answer. A proxy has no reason to send one."""
+
+READ_BYTES: Final = 1024
+"""How much is read at once, so that a flood of interim responses ends early."""
+
+
+class ProxyFailed(SendFailed):
+    """The egress proxy let nothing through, so the destination was not reached. Tenants read the message.
+
+    Attributes:
+        detail: which proxy, and what happened, for the log.
+        of_tunnel: whether it was reached, and only a tunnel to this destination failed.
+        status: of its answer, if there was one.
+    """
+
+    def __init__(self, reason: str, detail: str, *, of_tunnel: bool = False, status: int | None = None) -> None:
+        super().__init__(f"{PROXY_FAILED}: {reason}")
+        self.detail = detail
+        self.of_tunnel = of_tunnel
+        self.status = status
+
+
+def not_authorized(proxy: str) -> ProxyFailed:
+    """Return the failure of a proxy that asks for credentials, or for others.
+
+    Args:
+        proxy: its host and port.
+    """
+    status = PROXY_AUTHENTICATION_REQUIRED
+    return ProxyFailed(NOT_AUTHORIZED, f"{proxy}: it answered {status}", status=status)
 
 
 class TunnelRequest(asyncio.Protocol):
-    """Asks a proxy for a tunnel; afterwards another protocol takes the transport over."""
+    """Asks a proxy for a tunnel; afterwards another protocol takes the transport over.
 
-    def __init__(self) -> None:
+    Args:
+        proxy: its host and port, for the log.
+    """
+
+    def __init__(self, proxy: str) -> None:
+        self._proxy = proxy
         self._reader = ResponseReader(head_only=True)
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
@@ -25,7 +62,7 @@ class TunnelRequest(asyncio.Protocol):
         """Send the request; return the transport that leads to the destination now.
 
         Raises:
-            TunnelRefused: the proxy answered otherwise, or not at all.
+            ProxyFailed: the proxy answered otherwise, or not at all.
         """
         assert self._transport is not None  # noqa: S101  it is connected
         self._transport.write(head)
@@ -44,22 +81,38 @@ class TunnelRequest(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read the proxy's answer."""
+        for start in range(0, len(data), READ_BYTES):
+            if self._answered.done():
+                return  # nobody has asked for what follows
+            self._read(data[start : start + READ_BYTES])
+
+    def _read(self, data: bytes) -> None:
+        reader = self._reader
         try:
-            self._reader.feed(data)
+            reader.feed(data)
         except NotHttp as exc:
-            self._refuse(f"its answer is not HTTP: {exc}")
-        status = self._reader.status
-        if self._reader.complete and not 200 <= status < 300:
-            self._refuse(f"it answered {status}")
-        elif self._reader.complete and not self._answered.done():
+            self._fail("its answer is not HTTP", str(exc))
+            return
+        status = reader.status
+        if not reader.complete:
+            if reader.interim > MOST_INTERIM:
+                self._fail("its answer is not HTTP", f"more than {MOST_INTERIM} interim responses")
+        elif status == PROXY_AUTHENTICATION_REQUIRED:
+            self._end(not_authorized(self._proxy))
+        elif not 200 <= status < 300:
+            self._fail(f"it opened no tunnel ({status})", f"it answered {status}", status)
+        else:
             self._answered.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the wait for an answer."""
         self._reader.end()
-        self._refuse(str(exc or "it closed the connection"))
+        self._fail("it closed the connection", str(exc or "it closed the connection"))
 
-    def _refuse(self, reason: str) -> None:
+    def _fail(self, reason: str, detail: str, status: int | None = None) -> None:
+        self._end(ProxyFailed(reason, f"{self._proxy}: {detail}", of_tunnel=True, status=status))
+
+    def _end(self, failure: ProxyFailed) -> None:
         if not self._answered.done():
-            self._answered.set_exception(TunnelRefused(reason))
+            self._answered.set_exception(failure)
             self._answered.exception()  # nobody may be waiting

@@ -1,7 +1,8 @@
-"""Masks headers and query parameters that hold credentials."""
+"""Masks what not everybody may read: credentials in headers and queries, and the inner parts of a reason."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 
@@ -36,6 +37,17 @@ _SCHEME: Final = re.compile(
 )
 """Credentials in the form of the header ``Authorization`` (RFC 9110 §11.6.2), in any header."""
 
+_INNER: Final = (
+    (re.compile(r"\(?\[(?:Errno|SSL)\b.*|\(?Connect call failed.*"), "the network failed"),
+    (re.compile(r"\braised [A-Z]\w*.*"), "failed"),
+    (re.compile(r"\bunexpectedly: [A-Z]\w*.*"), "unexpectedly"),
+    (re.compile(r" [^.]*\bFLOWACTIONS_[A-Z_]+.*"), ""),
+)
+"""What a stored reason may have for operators → what tenants read in its place."""
+
+_NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
+"""What may be an address, with a port perhaps."""
+
 _WORDS: Final = re.compile(r"[a-z0-9]+")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#]*)=([^&;#]+)")
 
@@ -68,3 +80,43 @@ def masked_url(url: str) -> str:
         lambda found: f"{found[1]}={MASK}" if is_credential_name(found[1]) else found[0], separator + query
     )
     return address + shown
+
+
+def reason_for_tenants(text: str, authored: str) -> str:
+    """Return why a delivery failed or waits, without errors of Python and the operating system, settings and addresses.
+
+    Args:
+        text: the reason as it is stored.
+        authored: what the author wrote: addresses in it stay.
+    """
+    for inner, said in _INNER:
+        text = inner.sub(said, text)
+    return without_addresses(text, authored)
+
+
+def without_addresses(text: str, authored: str) -> str:
+    """Return a text without the network addresses that the author did not write: what a name resolves to here is not shown to authors.
+
+    Args:
+        text: for the author.
+        authored: what the author wrote.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        address = _address(found[0])
+        return found[0] if address is None or address in authored else "(an address)"
+
+    return _NUMBERS.sub(shown, text)
+
+
+def _address(text: str) -> str | None:
+    text = text.rstrip(".")
+    if "." in text and text.count(":") == 1:
+        text = text.partition(":")[0]
+    for candidate in (text, text.rstrip(":")):
+        try:
+            ipaddress.ip_address(candidate)
+        except ValueError:
+            continue
+        return candidate
+    return None

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final, Literal
 
 from flowactions_hookspecs import ConfigProblem
+from flowactions_plugin.egress.header_names import folded
 from flowactions_plugin.errors import HeadersTooLarge
 from flowactions_plugin.nodes.config import read_item
 from flowactions_plugin.nodes.template import Variables, without_surrogates
@@ -51,7 +52,7 @@ def header_problems(
         for problem in _header(index, field, variables, standard_webhooks):
             too_large |= problem.severity == "error"
             yield problem
-        name = field.key.strip().lower()
+        name = folded(field.key)
         if name in names:
             message = "This header is there twice: both are sent, and receivers differ in which one they read."
             yield ConfigProblem(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -26,8 +24,10 @@ from flowactions_hookspecs import (
     Walk,
     provides,
 )
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HostFailed, StorageUnavailable
 from flowactions_plugin.host_answers import checked, saved_node
+from flowactions_plugin.http.masking import without_addresses
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.nodes.webhook import RETRY_FIELD, origin, place_of
 from flowactions_plugin.outbox.enqueue import unsigned_test
@@ -57,9 +57,6 @@ NOT_KNOWN: Final = (
 )
 OTHER_TYPE: Final = "tests of this type of node are not signed."
 """Why a test is sent unsigned; follows a colon."""
-
-_NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
-"""What may be an address, with a port perhaps."""
 
 Run = Callable[[Walk, Node], Awaitable[NodeResult]]
 Admit = Callable[[str], Awaitable[int]]
@@ -218,34 +215,10 @@ class NodeTests:
             return TestOutcome(status="delivered", **common)
         if attempt is not None and attempt.status_code is not None:
             message = f"The receiver answered {attempt.status_code}."
+            if THROUGH_PROXY in (attempt.note or ""):
+                message = (
+                    f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
+                )
             return TestOutcome(status="failed", reason="bad_status", message=message, **common)
         reason = "not_sent" if attempt is None else "no_answer"
         return TestOutcome(status="failed", reason=reason, message=shown.last_error, **common)
-
-
-def without_addresses(text: str, authored: str) -> str:
-    """Leaves out network addresses that the author did not write: what a name resolves to here is not shown to authors.
-
-    Args:
-        text: for the author.
-        authored: what the author wrote.
-    """
-
-    def shown(found: re.Match[str]) -> str:
-        address = _address(found[0])
-        return found[0] if address is None or address in authored else "(an address)"
-
-    return _NUMBERS.sub(shown, text)
-
-
-def _address(text: str) -> str | None:
-    text = text.rstrip(".")
-    if "." in text and text.count(":") == 1:
-        text = text.partition(":")[0]
-    for candidate in (text, text.rstrip(":")):
-        try:
-            ipaddress.ip_address(candidate)
-        except ValueError:
-            continue
-        return candidate
-    return None

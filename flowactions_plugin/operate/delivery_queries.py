@@ -62,7 +62,7 @@ class DeliveryQueries:
 
         def read(connection: Connection) -> Found:
             now = int(connection.execute(select(self._database.now())).scalar_one())
-            facts, attempts = facts_of(row, log, now)
+            facts, attempts = facts_of(row, log, now, for_operators=scope.organization_id is None)
             pause = _pause(connection, row)
             workers = self._health.workers(connection, now)
             holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)

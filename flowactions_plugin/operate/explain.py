@@ -8,7 +8,7 @@ from typing import Final
 
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import CLOSED_KEPT
-from flowactions_plugin.egress.transport_errors import PROXY_FAILED
+from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.operate.health_results import Worker
 from flowactions_plugin.operate.results import ActionState, Certainty, Counted, DeliveryFacts, Pause
 from flowactions_plugin.outbox.rules import FINISHED, Timing
@@ -34,6 +34,8 @@ def certainty(attempt: Attempt) -> Certainty:
     A timeout is not a failure of the receiver's: it may have done what the webhook asked for. Where the reason says
     nothing of how far the request has got, it may have left.
     """
+    if THROUGH_PROXY in (attempt.note or ""):
+        return "answered through the proxy"
     error = attempt.error or ""
     if attempt.status_code is not None or _ANSWERED.match(error):
         return "answered"
@@ -132,8 +134,9 @@ def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: 
             "it waits, without using up an attempt, until the destination is resumed."
         )
     if row.waiting_since is not None:
+        what = "egress proxy" if (row.last_error or "").startswith(PROXY_FAILED) else "host"
         again = "it is tried again" if due <= now else f"it is tried again {_in(due - now)}"
-        return f"It waits for the host since {_moment(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
+        return f"It waits for the {what} since {_moment(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
     if due > now:
         status = "" if row.last_status_code is None else f" ({row.last_status_code})"
         last = "" if row.error_class is None else f"; the last one failed: {row.error_class}{status}"

@@ -9,8 +9,9 @@ import msgspec
 
 from flowactions_plugin.outbox.views import Attempt, DeliveryDetail, DeliverySummary
 
-Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered"]
-"""Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered."""
+Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
+"""Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
+answered, perhaps by the egress proxy."""
 
 
 class DeliveryRow(DeliverySummary, rename="camel", kw_only=True):

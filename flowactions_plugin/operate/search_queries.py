@@ -94,7 +94,7 @@ class DeliverySearch:
 
         async with self._database.read() as connection:
             reads = await connection.run_sync(read)
-        return _merged(reads, places, limit)
+        return _merged(reads, places, limit, for_operators=scope.organization_id is None)
 
     async def count(self, scope: Scope, wanted: Filter, limit: int) -> Counted:
         """Count deliveries, up to a limit; see `OperatorQueries.count`."""
@@ -254,7 +254,7 @@ def _horizon(
     return rows[0] if rows else None
 
 
-def _merged(reads: Sequence[_Read], places: Sequence[str | None], limit: int) -> Page:
+def _merged(reads: Sequence[_Read], places: Sequence[str | None], limit: int, *, for_operators: bool) -> Page:
     """Return the newest rows of all sources, and where each goes on."""
     newest = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)[:limit]
     shown = {_order(row) for row in newest}
@@ -271,7 +271,7 @@ def _merged(reads: Sequence[_Read], places: Sequence[str | None], limit: int) ->
         else:
             following.append(ENDED)
     return Page(
-        rows=[row_of(row) for row in newest],
+        rows=[row_of(row, for_operators=for_operators) for row in newest],
         next_cursor=search.write_cursor(following),
         looked_back_to=looked_back_to,
     )

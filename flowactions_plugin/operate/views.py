@@ -16,23 +16,31 @@ from flowactions_plugin.storage.text import as_text
 T = TypeVar("T")
 
 
-def row_of(row: Any) -> DeliveryRow:
-    """Return a delivery of a list, whatever its row holds."""
+def row_of(row: Any, *, for_operators: bool) -> DeliveryRow:
+    """Return a delivery of a list, whatever its row holds.
+
+    Args:
+        row: its columns.
+        for_operators: as of `summary_values`.
+    """
     reader = Reader(row)
-    values = {**summary_values(reader), **_place(reader)}
+    values = {**summary_values(reader, for_operators=for_operators), **_place(reader)}
     return DeliveryRow(**values, defect=reader.defect())
 
 
-def facts_of(row: Any, log: Sequence[Any], now: int) -> tuple[DeliveryFacts, list[KnownAttempt]]:
+def facts_of(
+    row: Any, log: Sequence[Any], now: int, *, for_operators: bool
+) -> tuple[DeliveryFacts, list[KnownAttempt]]:
     """Return a delivery and its attempts, whatever their rows hold.
 
     Args:
         row: all columns of the outbox.
         log: rows of the attempts log.
         now: Unix milliseconds; a lease that has expired holds nothing.
+        for_operators: as of `detail_values`.
     """
     reader = Reader(row)
-    values = {**detail_values(reader, log), **_place(reader)}
+    values = {**detail_values(reader, log, for_operators=for_operators), **_place(reader)}
     ended = values["status"] in FINISHED
     due = reader.number("next_attempt_at")
     until = reader.number("claimed_until", optional=True)

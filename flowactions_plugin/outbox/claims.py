@@ -46,7 +46,10 @@ MOST_TURN_ROWS: Final = 64
 """How many rows of an organization come before older rows of others at the most."""
 
 CLAIM_BYTES: Final = 16 * 1024 * 1024
-"""The most bytes of bodies and headers that a claim returns, but always one row."""
+"""The most bytes of large bodies and headers that a claim returns, but always one such row."""
+
+SMALL_BYTES: Final = 16 * 1024
+"""A row of this size at the most is claimed however many large ones are before it: a thousand of them take as much as those."""
 
 
 class Shape(NamedTuple):
@@ -94,7 +97,7 @@ class Reach(NamedTuple):
 
 
 def eligible(database: Dialect, shape: Shape) -> Select[Any]:
-    """Select the oldest rows that are due, within the bytes of the parameter ``room`` and the per-destination limit.
+    """Select the oldest rows that are due, large ones within the bytes of the parameter ``room``, and within the per-destination limit.
 
     Beside the oldest of all, rows are found wherever they stand behind them: those of the parameters ``organizations``
     and ``destinations``; on SQLite the parameter ``found`` holds their ids. The parameter ``in_flight`` says how much of
@@ -141,14 +144,21 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
 
 
 def _within_bytes(rows: Select[Any]) -> Select[Any]:
-    """Select the first rows whose sizes add up to the parameter ``room`` at the most, and the first in any case."""
+    """Select the small rows, and the first large ones whose sizes add up to the parameter ``room`` at the most.
+
+    The first large row is among them in any case.
+    """
     each = rows.cte("sized")
     order = [each.c[name] for name in ("behind", "next_attempt_at", "id") if name in each.c]
-    before = func.sum(each.c.size).over(order_by=order, rows=(None, -1))
+    large = case((each.c.size > inline(SMALL_BYTES), each.c.size), else_=0)
+    before = func.coalesce(func.sum(large).over(order_by=order, rows=(None, -1)), 0)
     columns = (each.c.id, each.c.next_attempt_at, each.c.head_at, each.c.size)
     total = select(*columns, before.label("before")).cte("summed")
+    small = total.c.size <= inline(SMALL_BYTES)
     fits = total.c.before + total.c.size <= bindparam("room", type_=Integer)
-    return select(total.c.id, total.c.next_attempt_at, total.c.head_at).where(total.c.before.is_(None) | fits)
+    return select(total.c.id, total.c.next_attempt_at, total.c.head_at).where(
+        small | fits | (total.c.before == 0)
+    )
 
 
 def turn_rows(limit: int, organizations: int) -> int:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from flowactions_plugin.clock import id_time
+from flowactions_plugin.egress.header_names import folded
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.outbox.observer import Load
 from flowactions_plugin.outbox.rules import FINISHED, failure_class
@@ -119,7 +120,7 @@ def with_traceparent(delivery: ClaimedDelivery) -> ClaimedDelivery:
     trace = delivery.trace
     if trace is None or _TRACEPARENT.fullmatch(trace) is None:
         return delivery
-    if any(name.lower() == TRACEPARENT for name, _ in delivery.headers):
+    if any(folded(name) == TRACEPARENT for name, _ in delivery.headers):
         return delivery
     return msgspec.structs.replace(delivery, headers=[*delivery.headers, (TRACEPARENT, trace)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -13,6 +13,7 @@ from flowactions_hookspecs import Origin
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.deadline import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.completer import Completer
 from flowactions_plugin.outbox.delivery_telemetry import with_traceparent
@@ -200,8 +201,11 @@ class Executor:
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
-        for cause in ("stall", "resources"):
-            if self._episodes.end(cause):
+        over: list[Hashable] = ["stall", "resources"]
+        if outcome.status_code is not None:
+            over += ["proxy", ("tunnel", delivery.destination)]
+        for each in over:
+            if self._episodes.end(each):
                 log.info("deliveries go on", extra={"event": "deliveries.go_on"})
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
         if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
@@ -209,11 +213,16 @@ class Executor:
         self.completer.complete(Completion(delivery, outcome, change))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
-        key = aborted.cause if aborted.cause in {"stall", "resources"} else aborted.reason
+        key: Hashable = aborted.cause
+        if aborted.cause == "tunnel":
+            key = (aborted.cause, delivery.destination)
+        elif aborted.cause in {"host", "defect"}:
+            key = aborted.reason
         if aborted.cause != "stopped" and self._episodes.begin(key):
+            detail = f" ({printable(aborted.detail, message=True)})" if aborted.detail else ""
             log.warning(
                 "deliveries are given back without an attempt: %s",
-                aborted.reason,
+                aborted.reason + detail,
                 extra={"event": "deliveries.given_back"},
             )
         if aborted.waits:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from flowactions_plugin.egress.attempt import SLOW_MS
+from flowactions_plugin.egress.attempt import NOTES, SLOW_MS
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.rules import (
     FINISHED,
@@ -41,7 +41,6 @@ from flowactions_plugin.outbox.rules import (
     WAIT_LIMIT_SECONDS,
     failure_class,
     storable,
-    with_notes,
 )
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
@@ -226,13 +225,17 @@ def response_text(response: bytes) -> str | None:
 
 
 def phases_text(completion: Completion) -> str | None:
-    """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other."""
+    """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other.
+
+    The notes of any attempt are among them: names of `NOTES`, without a time.
+    """
     outcome = completion.outcome
     phases = outcome.phases
-    kept = is_logged(completion) or (completion.attempted and outcome.duration_ms >= SLOW_MS)
-    if not phases or not kept:
-        return None
-    return msgspec.json.encode({name: round(seconds * 1000) for name, seconds in phases.items()}).decode()
+    if not (is_logged(completion) or (completion.attempted and outcome.duration_ms >= SLOW_MS)):
+        phases = None
+    kept = {name: round(seconds * 1000) for name, seconds in (phases or {}).items()}
+    kept.update((name, 0) for name, text in NOTES.items() if text in outcome.notes)
+    return msgspec.json.encode(kept).decode() if kept else None
 
 
 def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
@@ -246,7 +249,7 @@ def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
         "attempts": delivery.attempts + attempted,
         "delay_ms": int(change.delay_seconds * 1000),
         "status_code": outcome.status_code,
-        "error": storable(with_notes(outcome)),
+        "error": storable(outcome.error),
         "error_class": error_class(completion),
         "number": _number(delivery) if attempted else None,
         "started_at": outcome.started_at,
@@ -265,7 +268,7 @@ def attempt_values(completion: Completion) -> dict[str, Any]:
         "started_at": outcome.started_at,
         "duration_ms": outcome.duration_ms,
         "status_code": outcome.status_code,
-        "error": storable(with_notes(outcome)),
+        "error": storable(outcome.error),
         "response": outcome.response,
         "phases": phases_text(completion),
     }

@@ -11,9 +11,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin, UnsignedTestOrigin
-from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, NOTES, Outcome
-from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
+from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX, folded
 from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
@@ -173,7 +174,8 @@ def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
 
 def failure_reason(outcome: Outcome) -> str:
     """Return why an attempt failed, in one phrase."""
-    return outcome.error or f"it answered {outcome.status_code}"
+    through = f" ({THROUGH_PROXY})" if THROUGH_PROXY in outcome.notes else ""
+    return outcome.error or f"it answered {outcome.status_code}{through}"
 
 
 def failure_class(outcome: Outcome) -> str:
@@ -221,7 +223,7 @@ def delivery_headers(
     """Return the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
 
     Control characters in values become spaces. Custom headers whose name is invalid, longer than 256 bytes or
-    reserved are dropped.
+    reserved are dropped; names are compared as `folded` gives them.
 
     Args:
         custom: the author's.
@@ -244,9 +246,9 @@ def delivery_headers(
         name = header.key.strip()
         if not name:
             continue
-        lowered = name.lower()
+        compared = folded(name)
         valid = len(name) <= MAX_HEADER_NAME_BYTES and _NAME.fullmatch(name)
-        if not valid or lowered in _RESERVED or lowered.startswith(reserved):
+        if not valid or compared in _RESERVED or compared.startswith(reserved):
             dropped.append(name[:DROPPED_NAME_LENGTH])
             continue
         value = _CONTROL.sub(" ", header.value).strip()
@@ -298,21 +300,6 @@ def storable(text: str | None) -> str | None:
     if text is None:
         return None
     return _CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()
-
-
-def with_notes(outcome: Outcome) -> str | None:
-    """Return why an attempt failed with what was noted of it, as they are stored; of one that delivers, the notes."""
-    return "; ".join(filter(None, (outcome.error, *outcome.notes))) or None
-
-
-def without_notes(stored: str | None) -> tuple[str | None, str | None]:
-    """Return what `with_notes` has put together: the error and the notes, ``None`` where there is none."""
-    error, notes = stored or "", list[str]()
-    for note in reversed(NOTES):
-        if error == note or error.endswith(f"; {note}"):
-            error = error.removesuffix(note).removesuffix("; ")
-            notes.insert(0, note)
-    return error or None, "; ".join(notes) or None
 
 
 def method_name(text: str) -> str | None:

@@ -10,8 +10,10 @@ import msgspec
 
 from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.http.masking import masked_header, masked_url
-from flowactions_plugin.outbox.rules import FINISHED, due_time, without_notes
+from flowactions_plugin.egress.attempt import NOTES
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
+from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
+from flowactions_plugin.outbox.rules import FINISHED, due_time
 
 T = TypeVar("T")
 
@@ -53,7 +55,10 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 
     ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
     ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
-    ``note`` says when the request was sent twice in this attempt, or when the answer's headers were not kept.
+
+    ``note`` says if the request was sent twice in this attempt, if the answer's headers were not kept, and if the answer came
+    through the egress proxy in clear. The proxy may have written such an answer, so ``response`` is empty then, except for
+    operators.
     """
 
     number: int
@@ -62,8 +67,8 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
     status_code: int | None
     error: str | None
     response: str
-    note: str | None = None
     phases: dict[str, Milliseconds] = {}
+    note: str | None = None
 
 
 class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
@@ -93,33 +98,35 @@ def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
     return DeliveryDetail(**values, defect=reader.defect())
 
 
-def detail_values(reader: Reader, log: Sequence[Any]) -> dict[str, Any]:
+def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = False) -> dict[str, Any]:
     """Return the fields of a `DeliveryDetail`, its defect excepted.
 
     Args:
         reader: of the row; it records what cannot be read of the attempts, too.
         log: the attempts.
+        for_operators: whether people see it who may read what the egress proxy answers, and why something failed here.
     """
-    values = summary_values(reader)
+    values = summary_values(reader, for_operators=for_operators)
+    url = reader.text("url") or ""
     origin = reader.decoded("origin", Origin)
     headers = reader.decoded("headers", list[tuple[str, str]]) or []
     body = reader.raw("body")
     attempts = []
     for attempt in log:
         stored = Reader(attempt, "attempts")
-        error, note = without_notes(stored.text("error", optional=True))
+        phases = {} if attempt.phases is None else stored.decoded("phases", dict[str, Milliseconds]) or {}
+        notes = [text for name, text in NOTES.items() if phases.pop(name, None) is not None]
+        hidden = THROUGH_PROXY in notes and not for_operators
         attempts.append(
             Attempt(
                 number=stored.number("number") or 0,
                 started_at=stored.moment("started_at"),
                 duration_ms=stored.number("duration_ms") or 0,
                 status_code=stored.number("status_code", optional=True),
-                error=error,
-                response=_shown(attempt.response or b""),
-                note=note,
-                phases={}
-                if attempt.phases is None
-                else stored.decoded("phases", dict[str, Milliseconds]) or {},
+                error=_reason(stored.text("error", optional=True), url, for_operators=for_operators),
+                response="" if hidden else _shown(attempt.response or b""),
+                phases=phases,
+                note="; ".join(notes) or None,
             )
         )
         reader.unreadable += stored.unreadable
@@ -196,11 +203,15 @@ class Reader:
         self.unreadable.append(self._label or name)
 
 
-def summary_values(reader: Reader) -> dict[str, Any]:
-    """Return the fields of a `DeliverySummary`, its defect excepted."""
-    status = reader.text("status")
+def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, Any]:
+    """Return the fields of a `DeliverySummary`, its defect excepted.
+
+    Args:
+        reader: of the row.
+        for_operators: whether people see it who may read why something failed here.
+    """
+    status, url = reader.text("status"), reader.text("url") or ""
     finished = status in FINISHED
-    last_error, _ = without_notes(reader.text("last_error", optional=True))  # the attempt has the notes
     return {
         "id": reader.text("id"),
         "status": status,
@@ -208,7 +219,7 @@ def summary_values(reader: Reader) -> dict[str, Any]:
         "event_id": reader.text("event_id"),
         "event_type": reader.text("event_type"),
         "agent_id": reader.text("agent_id") or None,
-        "url": masked_url(reader.text("url") or ""),
+        "url": masked_url(url),
         "method": reader.text("method"),
         "attempts": reader.number("attempts") or 0,
         "max_attempts": reader.number("max_attempts") or 0,
@@ -217,8 +228,12 @@ def summary_values(reader: Reader) -> dict[str, Any]:
         "updated_at": reader.moment("updated_at"),
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": reader.number("last_status_code", optional=True),
-        "last_error": last_error,
+        "last_error": _reason(reader.text("last_error", optional=True), url, for_operators=for_operators),
     }
+
+
+def _reason(text: str | None, url: str, *, for_operators: bool) -> str | None:
+    return text if text is None or for_operators else reason_for_tenants(text, url)
 
 
 def _shown(value: object) -> str:

@@ -27,7 +27,7 @@ OF_THE_HTTP_PAGE = DeliverySummary, DeliveryDetail, Attempt
 """Structs whose fields another page describes, and not a docstring."""
 
 SHORT = {
-    "KnownAttempt.certainty": "whether the receiver can have had it: `never connected`, `sent, no answer` or `answered`",
+    "KnownAttempt.certainty": "whether the receiver can have had it: `never connected`, `sent, no answer`, `answered` or `answered through the proxy`",
     "Share.name": "the destination or the organization",
     "Share.number": "how many deliveries it has",
 }

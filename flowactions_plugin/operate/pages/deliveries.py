@@ -56,6 +56,7 @@ CERTAINTIES: Final = {
     "never connected": "the receiver cannot have had it",
     "sent, no answer": "the receiver may have had it",
     "answered": "the receiver had it",
+    "answered through the proxy": "the receiver had it, unless the proxy has answered itself",
 }
 
 OF_ONE: Final = {

@@ -87,7 +87,11 @@ def pages_routers(
         Router(
             ROOT,
             route_handlers=of_one_host(*PAGES),
-            dependencies={"viewer": VIEWER, "parts": Provide(lambda: parts, sync_to_thread=False)},
+            dependencies={
+                "viewer": VIEWER,
+                "parts": Provide(lambda: parts, sync_to_thread=False),
+                "secure": Provide(lambda: secure, sync_to_thread=False),
+            },
             guards=[PageGuard(viewers, origins, is_running).guard()],
             request_max_body_size=BODY_BYTES,
             exception_handlers=page_handlers(parts.renderer, login_url),

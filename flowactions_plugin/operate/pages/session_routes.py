@@ -44,24 +44,29 @@ async def begin_session(
         )
     if await viewers.find(request) is None:
         raise Problem("unauthorized", "The host does not know this token.", headers=challenge)
-    cookie = Cookie(
-        key=COOKIE,
-        value=sessions.seal(token),
-        path=None,  # type: ignore[arg-type]
-        max_age=SESSION_SECONDS,
-        httponly=True,
-        samesite="strict",
-        secure=secure or request.scope["scheme"] == "https",
-    )
+    cookie = _cookie(request, sessions.seal(token), SESSION_SECONDS, secure=secure)
     return Response(None, status_code=204, cookies=[cookie], headers=NO_STORE)
 
 
 @post("/sign-out", opt=FOR_EVERYBODY, include_in_schema=False)
-async def end_session(request: Request[Any, Any, Any]) -> Response[Any]:
-    """End the session; its cookie has the same folder as that of `begin_session`."""
+async def end_session(request: Request[Any, Any, Any], secure: NamedDependency[bool]) -> Response[Any]:
+    """End the session: its cookie expires, with the same attributes and in the same folder as `begin_session` has set it."""
     answer = redirect(request, "")
-    answer.set_cookie(Cookie(key=COOKIE, value="", path=None, max_age=0, httponly=True, samesite="strict"))  # type: ignore[arg-type]
+    answer.set_cookie(_cookie(request, "", 0, secure=secure))
     return answer
+
+
+def _cookie(request: Request[Any, Any, Any], value: str, seconds: int, *, secure: bool) -> Cookie:
+    """Return the session's cookie, to be set or to expire: browsers match one with the other by these attributes."""
+    return Cookie(
+        key=COOKIE,
+        value=value,
+        path=None,  # type: ignore[arg-type]
+        max_age=seconds,
+        httponly=True,
+        samesite="strict",
+        secure=secure or request.scope["scheme"] == "https",
+    )
 
 
 @get("/static/{name:str}", include_in_schema=False)

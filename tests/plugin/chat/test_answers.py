@@ -441,3 +441,10 @@ class TestEverywhere:
             assert await run.connect() == {"chat": "connected"}, name
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert all(message.isprintable() for message in caplog.messages)
+
+
+def test_a_407_is_the_egress_proxys_whatever_it_says() -> None:
+    """A connection is not revoked because a proxy asks for credentials: the call may succeed later (§7.1)."""
+    with pytest.raises(ChatRefused) as refused:
+        read_answer(407, JSON, b'{"ok":false,"error":"invalid_auth"}')
+    assert refused.value.code == "unreachable"

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from flowactions_hookspecs import Delivery, FlowActions
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress import guard as guard_module
-from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.guard import EgressGuard, Resolve
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
@@ -33,6 +33,7 @@ from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.outbox.enqueue import Webhook
 from flowactions_plugin.settings import read_settings
 from tests.loopback import listening
+from tests.proxying import pumped
 from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule
 from tests.recorder import OK, Recorder, recorder, status
 from tests.sending import Message
@@ -253,7 +254,8 @@ class TestProxy:
                 await transport.aclose()
             assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
             row = await queue.row(row_id)
-            assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
+            expected = "the egress proxy did not connect: it opened no tunnel (403)"
+            assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
 
     @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])
     async def test_a_proxy_without_an_address_is_reported_as_the_proxy(
@@ -270,18 +272,20 @@ class TestProxy:
             await transport.aclose()
         row = await queue.row(row_id)
         expected = "the egress proxy did not connect: its host name has no address now"
-        assert (row.status, row.last_error) == ("retrying", expected)
+        assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
 
-    async def test_a_proxy_that_is_away_is_a_failed_attempt(self, queue: Queue) -> None:
-        """The row retries; the reason does not show the proxy's password."""
-        row_id = await queue.put(url="http://example.com/x")
+    @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])
+    async def test_a_proxy_that_is_away_is_no_attempt(self, queue: Queue, url: str) -> None:
+        """The row waits; the reason shows neither the proxy nor its password."""
+        row_id = await queue.put(url=url)
         transport = OutboundTransport(guard(), 5, "http://ada:s3cret@127.0.0.1:1")
         try:
             await a_schedule(queue, transport).tick()
         finally:
             await transport.aclose()
         row = await queue.row(row_id)
-        assert (row.status, row.last_error) == ("retrying", "the egress proxy did not connect")
+        expected = "the egress proxy did not connect: it cannot be reached"
+        assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
 
 
 class Names(dict[str, list[str]]):
@@ -406,18 +410,13 @@ class TestAuthorities:
                     outcome = await sender.send(Message(url=url), None)
                 finally:
                     await transport.aclose()
+            if way == "to the proxy" and not trusting:
+                assert isinstance(outcome, Aborted)
+                assert outcome.reason == "the egress proxy did not connect: it cannot be reached"
+                continue
             assert isinstance(outcome, Outcome)
             if trusting:
                 assert (outcome.status_code, outcome.error) == (200, None)
-            elif way == "to the proxy":
-                assert outcome.error == "the egress proxy did not connect"
             else:
                 assert "the TLS certificate of 127.0.0.1" in (outcome.error or "")
         assert len(receiver.requests) == 1
-
-
-async def pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while part := await reader.read(65536):
-        writer.write(part)
-        await writer.drain()
-    writer.close()

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.egress.attempt import Progress, Request
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.request_head import head_of
+from flowactions_plugin.egress.signature import attempt_headers, sign
+from flowactions_plugin.egress.standard_webhooks import with_standard_headers
 
 
 @pytest.mark.parametrize(
@@ -15,3 +19,21 @@ from flowactions_plugin.egress.signature import sign
 def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: bytes, mac: str) -> None:
     """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3, §5.3.2, §5.3.3)."""
     assert sign(secret, 1_700_000_000, body) == f"v1,{mac}"
+
+
+def test_stored_headers_that_servers_read_as_ours_are_not_sent() -> None:
+    """A row of an earlier release may have ``_`` for ``-`` in a name: many servers fold one into the other (§2.6)."""
+    own = [("x-service-webhook-id", "e"), ("x-service-webhook-event", "t"), ("x_other", "1")]
+    forged = [
+        ("x_service_webhook_signature", "forged"),
+        ("X_Service-Webhook_Id", "forged"),
+        ("Webhook_Signature", "forged"),
+        ("content_length", "forged"),
+        ("Transfer_Encoding", "forged"),
+    ]
+    sent = with_standard_headers(attempt_headers([*own, *forged], "1", "v1,s"), "1", "v1,s")
+    request = Request("POST", parse_destination("http://example.com/"), sent, b"{}", Progress())
+    head = head_of(request).decode()
+    assert "forged" not in head
+    assert "x_other: 1" in head
+    assert head.count("x-service-webhook-signature: v1,s") == 1

@@ -235,6 +235,7 @@ class TestHeaders:
             ({"key": "Host", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "X-Service-Webhook-Id", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "content-length", "value": "1"}, "key", "header_dropped", "warning"),
+            ({"key": "x_service_webhook_signature", "value": "v1,0"}, "key", "header_dropped", "warning"),
             ({"key": "a b", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "x-{{userId}}", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "x" * 257, "value": "x"}, "key", "header_dropped", "warning"),

@@ -258,7 +258,7 @@ async def test_every_end_is_one_line(queue: Queue, caplog: pytest.LogCaptureFixt
     place = {"destination": "http://127.0.0.1:80", "max_attempts": 1}
     reasons = {
         await queue.put(url=url.format("x"), **place): "it answered 410",
-        await queue.put(url=url.format("down"), **place): "no  route",
+        await queue.put(url=url.format("down"), **place): "cannot connect to 127.0.0.1:80: the network failed",
         await queue.put(url="http://user:hidden@127.0.0.1/", **place): "user name",
         await queue.put(url=url.format("x"), origin=gone, **place): "the node is gone",
     }

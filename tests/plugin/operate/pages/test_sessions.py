@@ -11,7 +11,7 @@ from flowactions_hookspecs import FlowActions
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.operate.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES, Sessions
 from flowactions_plugin.storage.sealing import KeyRing
-from tests.plugin.operate.pages.conftest import ROOT, OperatedHost, Site
+from tests.plugin.operate.pages.conftest import FORM, ROOT, SAME_ORIGIN, OperatedHost, Site
 from tests.support import transport_of
 
 TOKEN = "dashboard-token-that-nobody-may-see"
@@ -19,6 +19,21 @@ TOKEN = "dashboard-token-that-nobody-may-see"
 
 async def begin(client: httpx.AsyncClient, token: str = TOKEN, **headers: str) -> httpx.Response:
     return await client.post(f"{ROOT}/session", headers={"authorization": f"Bearer {token}", **headers})
+
+
+async def attributes_of_both(client: httpx.AsyncClient) -> set[str]:
+    """Begin a session and end it; give the cookie's attributes, which are the same but for how long it lives."""
+    set_to = attributes(await begin(client))
+    ended = await client.post(f"{ROOT}/sign-out", headers={**SAME_ORIGIN, **FORM})
+    assert ended.status_code == 303
+    assert f"max-age={SESSION_SECONDS}" in set_to
+    kept = set_to - {f"max-age={SESSION_SECONDS}"}
+    assert attributes(ended) == kept | {"max-age=0"}
+    return kept
+
+
+def attributes(answer: httpx.Response) -> set[str]:
+    return {part.strip().lower() for part in answer.headers["set-cookie"].split(";")[1:]}
 
 
 class TestSessions:
@@ -67,7 +82,7 @@ class TestRoute:
         answer = await begin(site.browser)
         assert answer.status_code == 204
         cookie = answer.headers["set-cookie"]
-        assert {part.strip().lower() for part in cookie.split(";")[1:]} == {
+        assert attributes(answer) == {
             "httponly",
             "samesite=strict",
             f"max-age={SESSION_SECONDS}",
@@ -120,15 +135,14 @@ class TestRoute:
         site.host.token = TOKEN
         await begin(site.browser)
         assert "Sign out" in (await site.get()).text
-        answer = await site.post("/sign-out")
-        assert answer.status_code == 303
+        assert await attributes_of_both(site.browser) == {"httponly", "samesite=strict"}
         assert (await site.get()).status_code == 401
 
     async def test_on_https_the_cookie_is_secure(self, site: Site) -> None:
         """By the scheme of the request, or of ``BACKEND_PUBLIC_URL``."""
         transport = transport_of(site.actions)
         async with httpx.AsyncClient(transport=transport, base_url="https://host") as client:
-            assert "secure" in (await begin(client)).headers["set-cookie"].lower()
+            assert "secure" in await attributes_of_both(client)
 
     async def test_behind_a_proxy_the_public_url_says_so(self, sqlite_url: str) -> None:
         """The server sees plain http there."""
@@ -145,7 +159,7 @@ class TestRoute:
             actions.lifespan(),
             httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
         ):
-            assert "secure" in (await begin(client)).headers["set-cookie"].lower()
+            assert "secure" in await attributes_of_both(client)
 
     async def test_without_keys_it_names_the_setting(
         self, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
