@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import mktime_tz, parsedate_tz
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 
 PHASES: Final[Mapping[str, str]] = {
     "resolving the name": "resolve",
@@ -38,8 +40,10 @@ RESPONSE_KEPT_BYTES: Final = 2048
 CLOSED_KEPT: Final = "the other side closed a kept connection without an answer"
 SENT_AGAIN: Final = "sent again on a fresh connection"
 HEADERS_NOT_KEPT: Final = "headers above 64 KiB, not kept"
-NOTES: Final = (CLOSED_KEPT, SENT_AGAIN, HEADERS_NOT_KEPT)
-"""What is noted of an attempt beside its result, in the order in which it happens."""
+NOTES: Final = MappingProxyType(
+    {"closed": CLOSED_KEPT, "again": SENT_AGAIN, "headers": HEADERS_NOT_KEPT, "proxy": THROUGH_PROXY}
+)
+"""What is noted of an attempt beside its result, in the order in which it happens: its name where it is stored → its text."""
 
 RETRY_AFTER_STATUSES: Final = frozenset({429, 503})
 """The responses whose ``Retry-After`` counts."""

@@ -24,7 +24,8 @@ from flowactions_plugin.errors import SendFailed
 from tests.closing import UNREAD, closing
 from tests.loopback import listening
 from tests.plugin.egress.test_connections import Counting, Kept
-from tests.plugin.egress.test_proxy import TestAuthorities, pumped
+from tests.plugin.egress.test_proxy import TestAuthorities
+from tests.proxying import pumped
 from tests.recorder import OK
 from tests.sending import Message, validate
 from tests.waiting import until

@@ -10,12 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.egress.attempt import CLOSED_KEPT, HEADERS_NOT_KEPT, NOTES, SENT_AGAIN, Outcome
-from flowactions_plugin.outbox.rules import with_notes, without_notes
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, HEADERS_NOT_KEPT, SENT_AGAIN
 from tests.loopback import listening
 from tests.recorder import OK, status
 from tests.support import SmallHost, a_walk, development, transport_of
@@ -118,13 +115,3 @@ async def test_no_row_with_one_attempt_is_dead_at_a_receiver_that_closes_its_con
     assert set(times) <= {1, 2}
     # Twice is enough for fresh connections; what is in flight by then may be repeated, too.
     assert times[2] <= 60
-
-
-@pytest.mark.parametrize(
-    "notes", [each for size in range(len(NOTES) + 1) for each in itertools.combinations(NOTES, size)]
-)
-@given(error=st.none() | st.text(min_size=1))
-def test_errors_and_notes_are_told_apart(notes: tuple[str, ...], error: str | None) -> None:
-    """Whatever the error is, with any notes."""
-    stored = with_notes(Outcome(0, 0, error=error, notes=notes))
-    assert without_notes(stored) == (error, "; ".join(notes) or None)
