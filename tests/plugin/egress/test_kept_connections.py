@@ -20,6 +20,7 @@ from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, WINDOW_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import SendFailed
 from tests.closing import UNREAD, closing
 from tests.loopback import listening
@@ -194,7 +195,8 @@ class TestClosedByTheOtherSide:
             ):
                 found = [await sender.send(receiver.url, b"%d." % number) for number in range(5)]
         assert [each.status_code for each in found] == [200] * 5
-        assert [each.notes for each in found] == [(), AGAIN, AGAIN, (), ()]
+        relayed = (THROUGH_PROXY,) if way == "forwarded" else ()
+        assert [each.notes for each in found] == [(*each, *relayed) for each in [(), AGAIN, AGAIN, (), ()]]
 
     async def test_it_goes_out_again_on_a_fresh_connection_although_others_are_idle(self) -> None:
         """The other side may have closed those, too."""

@@ -18,17 +18,18 @@ async def test_the_notes_of_attempts_are_shown(site: Site, database_url: str, tm
     row_id = await site.put("delivered")
     await site.execute(
         "UPDATE flowactions_outbox SET attempts = 4, delivered_started_at = 1700000000000, delivered_duration_ms = 5,"
-        " last_status_code = 200, last_error = :note",
-        note=HEADERS_NOT_KEPT,
+        " last_status_code = 200, delivered_phases = :notes",
+        notes='{"headers":0}',
     )
-    failed = {1: REFUSED, 2: f"{REFUSED}; {CLOSED_KEPT}", 3: AGAIN}
-    for number, error in failed.items():
+    failed = {1: (REFUSED, None), 2: (REFUSED, '{"closed":0}'), 3: (None, '{"wait":5,"closed":0,"again":0}')}
+    for number, (error, phases) in failed.items():
         await site.execute(
-            "INSERT INTO flowactions_attempts VALUES (:id, :number, 1700000000000, 5, :status, :error, NULL, NULL)",
+            "INSERT INTO flowactions_attempts VALUES (:id, :number, 1700000000000, 5, :status, :error, NULL, :phases)",
             id=row_id,
             number=number,
             status=500 if number == 3 else None,
             error=error,
+            phases=phases,
         )
     page = (await site.get(f"/deliveries/{row_id}")).text
     steps = page[page.index('<ol class="attempts">') : page.index("</ol>")].split("<li>")[1:]
