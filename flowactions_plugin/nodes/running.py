@@ -163,7 +163,7 @@ class NodeRunner:
         except Exception as exc:
             log.exception("%s failed", method, extra={"event": "host.method_failed"})
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        if current is None:
+        if current is None or current.type != node.type:
             return node
         secrets = {name: current.config[name] for name in node_type.secret_fields if name in current.config}
         return replace(node, config={**node.config, **secrets})

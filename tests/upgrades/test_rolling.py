@@ -94,3 +94,21 @@ async def test_start_of_the_release_before_after_the_upgrade(rolling: Rolling) -
     await rolling.present.enqueue("new", 10, rolling.receiver.url)
     await rolling.delivered(10)
     assert f"the tables are at revision {head()}, which is newer" in rolling.before.logs()
+
+
+async def test_deferred_nodes_beside_the_release_before(rolling: Rolling) -> None:
+    """It runs no node that this release has run, and what it records a second time is not run by this one (§3.2)."""
+    before, present, url = rolling.before, rolling.present, rolling.receiver.url
+    await present.migrate()
+    assert await present.call(["record", "one", url], ["record", "two", url], ["advance", "one"]) == [
+        "recorded",
+        "recorded",
+        ["done", 1],
+    ]
+    assert await before.call(["advance", "one"], ["advance", "two"], ["record", "one", url]) == [
+        ["done", 0],
+        ["done", 1],
+        "recorded",
+    ]
+    assert await present.call(["advance", "one"], ["record", "one", url]) == [["done", 0], "skipped"]
+    assert await rolling.query("SELECT count(*) FROM flowactions_outbox") == [(2,)]
