@@ -131,7 +131,12 @@ class DeferredStore:
             # Whoever has the first record has them all. Who comes second does not wait: they are being run.
             gate = (
                 select(and_(deferred.c.holds >= MAX_LEASES, not_(again)))
-                .where(deferred.c.id == found.first, not_(self.queries.is_leased()), not_(is_halted(step)))
+                .where(
+                    deferred.c.id == found.first,
+                    *of_step(step),  # no longer, if it has run meanwhile
+                    not_(self.queries.is_leased()),
+                    not_(is_halted(step)),
+                )
                 .with_for_update(skip_locked=True, of=deferred)
             )
             exhausted = (await connection.execute(gate)).scalar_one_or_none()

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
+from flowactions_plugin.nodes.queries import Found
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, Release
 from flowactions_plugin.settings import read_settings
@@ -141,6 +142,28 @@ async def test_of_reaches_that_race_with_advances_one_runs(run: Paced) -> None:
         assert (await run.record(walk, "a")).reason == "already_run"
         assert await run.query(WAITING) == []
         assert await sent(run) == number + 1
+
+
+async def test_a_call_that_looked_before_the_first_node_ran_is_told_running(
+    run: Paced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another call leases the second node still: nobody is told done meanwhile, and gets past a node that halts."""
+    walk = a_walk()
+    for name in ("a", "b"):
+        await run.record(walk, name)
+    step = step_of(walk, "s")
+    find = run.store.queries.find
+
+    async def find_and_wait(*given: Any) -> Found:
+        found = await find(*given)
+        monkeypatch.undo()
+        leased = await run.store.lease(step)
+        async with run.database.write() as connection:
+            assert await run.store.pop(leased.records[0], connection)
+        return found
+
+    monkeypatch.setattr(run.store.queries, "find", find_and_wait)
+    assert (await run.store.lease(step)).state == "running"
 
 
 class TestNodesThatChange:
