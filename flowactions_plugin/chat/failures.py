@@ -64,6 +64,8 @@ ADVICE: Final = {
     "FLOWACTIONS_ENCRYPTION_KEYS, or reconnect the chat workspace.",
     "enterprise_install": "The app was installed for a whole organization at the provider: "
     "connect again and choose one workspace.",
+    "connected_meanwhile": "Another workspace was connected at the same time: look at the connection, "
+    "and connect again if you want to replace it.",
     "invalid_cursor": "The list has changed in the meantime: start again from its beginning.",
     "invalid_code": "The link has expired or was used already: connect again.",
     "bad_redirect_uri": "The chat app does not know this service's callback address: "
@@ -71,8 +73,8 @@ ADVICE: Final = {
     "bad_client_secret": "CHAT_CLIENT_SECRET is not the chat app's secret: correct the setting.",
     "invalid_client_id": "CHAT_CLIENT_ID is not the chat app's id: correct the setting.",
 }
-"""Code → what to do. The provider's codes, and three of the plugin: ``unreachable``, ``token_unreadable``,
-``enterprise_install``."""
+"""Code → what to do. The provider's codes, and four of the plugin: ``unreachable``, ``token_unreadable``,
+``enterprise_install``, ``connected_meanwhile``."""
 
 
 PERMANENT: Final = frozenset(ADVICE) - TRANSIENT

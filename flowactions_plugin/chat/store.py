@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
@@ -32,6 +33,13 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     sealed_token: bytes
     install_id: str = ""
     missing_scopes: str = ""
+
+    def is_same_install(self, other: StoredConnection | None) -> bool:
+        """Returns whether both are of one installation; see `_installed_as`."""
+        return other is not None and (self.install_id, self.installed_at) == (
+            other.install_id,
+            other.installed_at,
+        )
 
 
 class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,14 +104,20 @@ class ConnectionStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _stored(row)
 
-    async def replace(self, stored: StoredConnection) -> StoredConnection | None:
+    async def replace(
+        self, stored: StoredConnection, seen: StoredConnection | None
+    ) -> StoredConnection | Literal["lost"] | None:
         """Store a connection, replacing the organization's current one.
 
         The default channel is kept when both are of the same workspace.
 
+        Args:
+            stored: the new connection.
+            seen: the organization's when the install began.
+
         Returns:
             The replaced connection; ``None`` when there was none. Of any number of concurrent calls, each gets the one
-            that it replaced.
+            that it replaced. ``lost``: another workspace was connected since then, and nothing was changed.
         """
         values = msgspec.structs.asdict(stored)
         mine = chat_connections.c.organization_id == stored.organization_id
@@ -121,8 +135,40 @@ class ConnectionStore:
                 before = _stored(row)
                 if before.team_id == stored.team_id:
                     values["default_channel"] = before.default_channel
+                elif before.status == "active" and not before.is_same_install(seen):
+                    return "lost"
                 await transaction.execute(update(chat_connections).where(mine).values(values))
                 return before
+
+    async def take_turn(self, team_id: str, holder: str, lease_ms: int) -> bool:
+        """Take the turn of a workspace, which one install or revocation has at a time.
+
+        It is a row among the OAuth flows, of no organization: no callback finds it, and what a killed process leaves behind
+        is deleted with expired flows.
+
+        Args:
+            team_id: the workspace.
+            holder: new for each turn.
+            lease_ms: when it ends at the latest, if its process was killed.
+
+        Returns:
+            Whether it was free.
+        """
+        now = self._database.now()
+        turn = oauth_states.c.id == _turn_of(team_id)
+        values = {"id": _turn_of(team_id), "browser": holder, "expires_at": now + lease_ms}
+        async with self._database.write() as transaction:
+            await transaction.execute(delete(oauth_states).where(turn, oauth_states.c.expires_at < now))
+            added = self._database.insert_unless_there(oauth_states).values(values)
+            return (await transaction.execute(added)).rowcount == 1
+
+    async def end_turn(self, team_id: str, holder: str) -> None:
+        """Free the turn of a workspace, if it is still this holder's."""
+        ended = delete(oauth_states).where(
+            oauth_states.c.id == _turn_of(team_id), oauth_states.c.browser == holder
+        )
+        async with self._database.write() as transaction:
+            await transaction.execute(ended)
 
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
         """Set the default channel.
@@ -292,6 +338,10 @@ class ConnectionStore:
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
+
+
+def _turn_of(team_id: str) -> str:
+    return "turn:" + hashlib.sha256(team_id.encode()).hexdigest()[:48]
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
