@@ -15,7 +15,7 @@ from flowactions_plugin.chat.scopes import not_granted, write_scopes
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.errors import NotConnected
+from flowactions_plugin.errors import NotConnected, SealBroken
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.sealing import KeyRing
@@ -168,6 +168,14 @@ class Connections:
         """
         stored = await self._store.pop(organization_id, transaction)
         return None if stored is None else partial(self._revoker.revoke, stored)
+
+    def unreadable(self, organization_id: str, sealed_token: bytes) -> str | None:
+        """Returns the code of why a stored token cannot be used here; ``None`` when it can."""
+        try:
+            self._keys.open(sealed_token, organization_id, TOKEN_PURPOSE)
+        except SealBroken:
+            return "token_unreadable"
+        return None
 
     def reason(self, stored: StoredConnection) -> str | None:
         """Returns the code of why a connection cannot be used; ``None`` when it can."""

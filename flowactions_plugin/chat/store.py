@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, select, update
 
 from flowactions_plugin.chat.scopes import read_scopes, write_scopes
 from flowactions_plugin.inbound import store as inbound_store
@@ -33,6 +33,10 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     sealed_token: bytes
     install_id: str = ""
     missing_scopes: str = ""
+    last_error: str | None = None
+    last_error_at: int | None = None
+    last_error_flow: str | None = None
+    last_error_node: str | None = None
 
     def is_same_install(self, other: StoredConnection | None) -> bool:
         """Returns whether both are of one installation; see `_installed_as`."""
@@ -58,6 +62,9 @@ class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 EXPIRED_FLOW_MS: Final = 24 * 3600 * 1000
 """How long an expired flow is kept, so that a late callback is answered with ``expired``."""
+
+FAILURE_MS: Final = 10_000
+"""How often a connection's last error is written at the most."""
 
 PROVIDER: Final = "chat"
 """The provider's name in the table of inbound events."""
@@ -216,6 +223,32 @@ class ConnectionStore:
                 await transaction.execute(
                     update(chat_connections).where(*_installed_as(stored)).values(missing_scopes=changed)
                 )
+
+    async def record_failure(self, stored: StoredConnection, code: str, flow_id: str, node_id: str) -> None:
+        """Keep why a message could not be sent, unless another one failed less than ten seconds ago.
+
+        Args:
+            stored: the connection that it was to be sent with.
+            code: why.
+            flow_id: of the message's flow; empty for a test message.
+            node_id: of its node.
+        """
+        now = self._database.now()
+        at = chat_connections.c.last_error_at
+        # A time in the future is none: a clock was set back.
+        recent = and_(at > now - FAILURE_MS, at <= now)
+        failed = (
+            update(chat_connections)
+            .where(*_installed_as(stored), or_(at.is_(None), not_(recent)))
+            .values(
+                last_error=code,
+                last_error_at=now,
+                last_error_flow=flow_id or None,
+                last_error_node=node_id or None,
+            )
+        )
+        async with self._database.write() as transaction:
+            await transaction.execute(failed)
 
     async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
         """Mark connections as revoked, except those that were replaced meanwhile."""
