@@ -278,8 +278,6 @@ chat_connections: Final = Table(
     Column("install_id", String(36), nullable=False, server_default=""),
     # Scopes that the provider reported as missing, separated by commas.
     Column("missing_scopes", Text, nullable=False, server_default=""),
-    # The code of the last message that could not be sent, when, and of which flow and node. NULL: there was none since the
-    # install, or it was a test message.
     Column("last_error", Text),
     Column("last_error_at", BigInteger),
     Column("last_error_flow", Text),

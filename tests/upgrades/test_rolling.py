@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Integer, LargeBinary, MetaData, insert, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_plugin.settings import read_settings
@@ -14,6 +15,7 @@ from flowactions_plugin.storage.migrations import head, revisions
 from tests.recorder import Recorder, recorder
 from tests.support import development
 from tests.upgrades.before import ARCHIVE, Release
+from tests.upgrades.released import connected, every_row, run
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -112,3 +114,60 @@ async def test_deferred_nodes_beside_the_release_before(rolling: Rolling) -> Non
     ]
     assert await present.call(["advance", "one"], ["record", "one", url]) == [["done", 0], "skipped"]
     assert await rolling.query("SELECT count(*) FROM flowactions_outbox") == [(2,)]
+
+
+async def fill(url: str) -> None:
+    """Write two rows into each table as it is, one with every column and one with those only that need a value."""
+    now = int(time.time() * 1000)
+    metadata = MetaData()
+    async with connected(url) as connection:
+        await connection.run_sync(metadata.reflect)
+        for table in metadata.sorted_tables:
+            for whole in (True, False) if table.name.startswith("flowactions") else ():
+                values: dict[str, Any] = {}
+                for column in table.c:
+                    if column.nullable and not whole:
+                        continue
+                    binary, number = (isinstance(column.type, kind) for kind in (LargeBinary, Integer))
+                    words = f"{column.name[:8]}-{whole}"
+                    values[column.name] = (
+                        now if number and column.name.endswith("_at") else int(whole) if number else words
+                    )
+                    values[column.name] = words.encode() if binary else values[column.name]
+                if "status" in values:
+                    values["status"] = ("delivered" if whole else "dead") if "url" in values else "active"
+                if "finished_at" in table.c:
+                    values["finished_at"] = now
+                if table.name == "flowactions_deferred":
+                    values |= {"id": 1000 + whole, "token": None, "held_until": None}
+                await connection.execute(insert(table).values(values))
+
+
+async def test_filled_tables_are_carried_on(rolling: Rolling) -> None:
+    """Every row of every table is as it was, new columns are empty, and what waited goes on (§9)."""
+    before, present, url = rolling.before, rolling.present, rolling.receiver.url
+    await before.migrate()
+    await before.call(["enqueue", "queued", 4, url], ["record", "waits", url], ["record", "begun", url])
+    await fill(rolling.url)
+    await run(
+        rolling.url,
+        "UPDATE flowactions_deferred SET token = 'gone', held_until = 1, holds = 1 WHERE run_id = 'begun'",
+        "UPDATE flowactions_outbox SET status = 'retrying', attempts = 1 WHERE id IN"
+        " (SELECT max(id) FROM flowactions_outbox WHERE status = 'pending')",
+    )
+    filled = await every_row(rolling.url)
+    assert len(filled) >= 16
+    await present.migrate()
+    for name, rows in (await every_row(rolling.url)).items():
+        if "version" in name:
+            continue
+        known = filled[name][0].keys()
+        assert [{column: row[column] for column in known} for row in rows] == filled[name], name
+        assert {row[column] for row in rows for column in row.keys() - known} <= {None, 0, ""}, name
+    await present.start()
+    assert await present.call(["advance", "waits"], ["record", "waits", url]) == [["done", 1], "skipped"]
+
+    async def arrived() -> bool:
+        return len({request.header("x-service-webhook-id") for request in rolling.receiver.requests}) == 6
+
+    await until(arrived, seconds=60)
