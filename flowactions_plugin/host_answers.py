@@ -67,7 +67,8 @@ def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
     """
     fault = _fault(answer, expected, "")
     if fault is None:
-        return _with_clean_names(answer)
+        cleaned: Answer = _with_clean_names(answer)
+        return cleaned
     raise _invalid(f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}")
 
 

@@ -212,7 +212,7 @@ class OperatorQueries:
         rows = await self._read(lambda connection: read_all(connection, query.limit(inline(limit))))
         found = []
         for row in rows:
-            shown = struct_of(row, ChatConnection)
+            shown = struct_of(row, ChatConnection, leaves_out=("sealed_token",))
             reason = (
                 unreadable(shown.organization_id, raw_bytes(row.sealed_token))
                 if shown.status == "active"

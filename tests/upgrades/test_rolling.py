@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import Integer, LargeBinary, MetaData, insert, text
+from sqlalchemy import Float, Integer, LargeBinary, MetaData, insert, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_plugin.settings import read_settings
@@ -123,12 +123,14 @@ async def fill(url: str) -> None:
     async with connected(url) as connection:
         await connection.run_sync(metadata.reflect)
         for table in metadata.sorted_tables:
-            for whole in (True, False) if table.name.startswith("flowactions") else ():
+            if not table.name.startswith("flowactions") or "version" in table.name:
+                continue
+            for whole in (True, False):
                 values: dict[str, Any] = {}
                 for column in table.c:
                     if column.nullable and not whole:
                         continue
-                    binary, number = (isinstance(column.type, kind) for kind in (LargeBinary, Integer))
+                    binary, number = (isinstance(column.type, kind) for kind in (LargeBinary, (Integer, Float)))
                     words = f"{column.name[:8]}-{whole}"
                     values[column.name] = (
                         now if number and column.name.endswith("_at") else int(whole) if number else words
