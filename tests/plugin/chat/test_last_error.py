@@ -119,7 +119,7 @@ async def test_it_is_written_beside_the_walk_and_not_in_its_transaction(
     """The node is answered while the row is locked or the database is written to; what rolls back does not take it along."""
     monkeypatch.chdir(tmp_path)
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
-    async with Database(engine.url):
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url):
         pass
     async with adopted(database_url, engine) as chat:
         node = Node(id="n", type="chat_message", config={"chatChannelId": "C0OLD", "chatMessageText": "hi"})

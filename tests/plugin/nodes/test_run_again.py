@@ -106,7 +106,7 @@ async def test_a_node_that_was_dropped_does_not_run_again(run: Paced) -> None:
 async def test_a_reach_beside_an_advance_whose_transaction_is_open(database_url: str, commits: bool) -> None:
     """It waits for the transaction. Committed, the node has run and does not run again; rolled back, it waits and runs."""
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
-    async with Database(engine.url):
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url):
         pass
     async with paced(database_url, database=engine) as run:
         walk = a_walk()
@@ -208,7 +208,7 @@ class TestNodesThatChange:
 async def test_a_transaction_of_the_hosts_locks_no_rows_of_other_runs(database_url: str) -> None:
     """An advance in it gives back leases of its own run only: those of others would wait until it ends."""
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
-    async with Database(engine.url):
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url):
         pass
     async with paced(database_url, database=engine) as run:
         mine, other = a_walk(run_id="mine"), a_walk(run_id="other")
