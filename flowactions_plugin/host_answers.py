@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import NoneType, UnionType
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin
 import msgspec
 
 from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Node, Operator, Walk
-from flowactions_hookspecs.checks import id_fault, text_fault
+from flowactions_hookspecs.checks import id_fault
 from flowactions_plugin.errors import HostAnswerInvalid, HostFailed
 
 log = logging.getLogger("flowactions")
@@ -27,6 +28,11 @@ STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal, Operator)
 """Structs whose texts reach the database: they are ids, but for the names."""
 
 NAMES: Final = frozenset({"name", "user_name"})
+
+MAX_NAME: Final = 200
+
+_UNSTORABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""What one of the databases cannot hold, or a page cannot show."""
 
 
 async def ask(host: Host, method: str, expected: Any, *arguments: object) -> Any:
@@ -89,15 +95,27 @@ def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
         host: whose answer it is.
         method: which of its methods gave it.
         expected: the method's type: a struct, a sequence or set of one, or a union with ``None``.
-        answer: what the method returned.
+        answer: what the method returned. Names that no database can hold are cleaned, and cut to 200 characters.
 
     Raises:
         HostAnswerInvalid: it is something else. The error was logged; it names class and method, and no value.
     """
     fault = _fault(answer, expected, "")
     if fault is None:
-        return answer
+        cleaned: Answer = _with_clean_names(answer)
+        return cleaned
     raise _invalid(f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}")
+
+
+def _with_clean_names(answer: Any) -> Any:
+    """Return an answer whose names of people and agents can be stored and shown, whatever a directory has in them."""
+    if isinstance(answer, list | tuple):
+        return [_with_clean_names(each) for each in answer]
+    if not isinstance(answer, STORED):
+        return answer
+    names = {name: getattr(answer, name) for name in NAMES.intersection(answer.__struct_fields__)}
+    clean = {name: _UNSTORABLE.sub("\ufffd", text[:MAX_NAME]) for name, text in names.items()}
+    return answer if clean == names else msgspec.structs.replace(answer, **clean)
 
 
 def _invalid(message: str) -> HostAnswerInvalid:
@@ -147,8 +165,7 @@ def _text_fault(value: object, field: str, at: str) -> str | None:
     if isinstance(value, bool):
         return None
     if field in NAMES and isinstance(value, str):
-        fault = "must not hold a NUL character" if "\0" in value else text_fault(value)
-        return fault and f"{at} {fault}"
+        return None
     ids = value if isinstance(value, AbstractSet) else () if value is None else (value,)
     return next((f"{at} {fault}" for fault in map(id_fault, ids) if fault is not None), None)
 

@@ -83,6 +83,7 @@ def build(served: Served) -> Sequence[Router]:
         Renderer(),
         database.clock,
         settings.undo_seconds,
+        _not_configured if isinstance(served.chat, NotConfigured) else served.chat.connections.unreadable,
     )
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
@@ -108,3 +109,7 @@ def build(served: Served) -> Sequence[Router]:
         ),
         health_router(served.health),
     ]
+
+
+def _not_configured(_organization_id: str, _sealed_token: bytes) -> str:
+    return "not_configured"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from math import inf
+from typing import Any, Final, TypeAlias, TypeVar
 
 from flowactions_plugin.chat.attempts import seconds_from_now
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused
 from flowactions_plugin.chat.scopes import in_order, is_covered, not_granted, read_scopes
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.store import FAILURE_MS, ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 
@@ -18,6 +19,11 @@ log = logging.getLogger("flowactions.chat")
 
 RECORD_SECONDS: Final = 1.0
 """How long a walk waits for the write of what a refusal says about its connection."""
+
+MAX_REMEMBERED_FAILURES: Final = 10_000
+
+Origin: TypeAlias = tuple[str, str]
+"""The flow and the node of a message."""
 
 Result = TypeVar("Result")
 
@@ -32,6 +38,7 @@ class ProviderCalls:
     def __init__(self, store: ConnectionStore) -> None:
         self._store = store
         self._background: set[asyncio.Task[Any]] = set()
+        self._failures: dict[tuple[str, str], float] = {}
 
     async def aclose(self) -> None:
         """Wait for the reads and writes in the background."""
@@ -67,6 +74,16 @@ class ProviderCalls:
             )
             self._start(self._record(stored, write))
         return result
+
+    def record_failure(self, stored: StoredConnection, code: str, origin: Origin) -> None:
+        """Write in the background why a message could not be sent, at most once in ten seconds for each connection."""
+        install, now = (stored.organization_id, stored.install_id), seconds_from_now(0)
+        if now - self._failures.get(install, -inf) < FAILURE_MS / 1000:
+            return
+        if len(self._failures) >= MAX_REMEMBERED_FAILURES:
+            self._failures.clear()  # the statement compares times, too
+        self._failures[install] = now
+        self._start(self._record(stored, self._store.record_failure(stored, code, *origin)))
 
     async def read_until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for the database until a time, and cancel the read after that.

@@ -17,6 +17,7 @@ from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.scopes import read_scopes
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import NotConnected
 from flowactions_plugin.host_answers import ask
@@ -31,6 +32,24 @@ class Named(msgspec.Struct):
 
     id: str
     name: str
+
+
+class LastError(msgspec.Struct, rename="camel", kw_only=True):
+    """The last message that could not be sent since the install.
+
+    Attributes:
+        code: why.
+        advice: what a person should do.
+        at: when; at most one is kept in ten seconds.
+        flow_id: the flow; ``None``: it was a test message.
+        node_id: the node.
+    """
+
+    code: str
+    advice: str
+    at: str
+    flow_id: str | None
+    node_id: str | None
 
 
 class Card(msgspec.Struct, rename="camel", kw_only=True):
@@ -54,6 +73,7 @@ class Card(msgspec.Struct, rename="camel", kw_only=True):
     installed_by: Named
     installed_at: str
     default_channel: str | None
+    last_error: LastError | None
     agents: list[Named]
 
 
@@ -139,8 +159,21 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
             installed_by=Named(stored.installed_by_id, stored.installed_by_name),
             installed_at=to_iso(stored.installed_at),
             default_channel=stored.default_channel,
+            last_error=_last_error(stored),
             agents=[_named(agent) for agent in agents],
         )
+    )
+
+
+def _last_error(stored: StoredConnection) -> LastError | None:
+    if stored.last_error is None or stored.last_error_at is None:
+        return None
+    return LastError(
+        code=stored.last_error,
+        advice=advice(stored.last_error),
+        at=to_iso(stored.last_error_at),
+        flow_id=stored.last_error_flow,
+        node_id=stored.last_error_node,
     )
 
 

@@ -15,7 +15,7 @@ from flowactions_plugin.chat.scopes import not_granted, write_scopes
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.errors import NotConnected
+from flowactions_plugin.errors import NotConnected, SealBroken
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.sealing import KeyRing
@@ -50,20 +50,27 @@ class Connections:
         self._revoker = Revoker(store, provider, keys, static_token)
 
     async def adopt(
-        self, organization_id: str, installation: Installation, installed_by: tuple[str, str]
+        self,
+        organization_id: str,
+        installation: Installation,
+        installed_by: tuple[str, str],
+        seen: StoredConnection | None,
     ) -> StoredConnection:
         """Test a bot token and store it, sealed, as the organization's connection; an earlier one is replaced.
 
         A reinstall into the same workspace keeps the default channel. When the replaced connection is of another
-        workspace, its token is revoked.
+        workspace, its token is revoked. Of installs of several workspaces at the same time, the first that is stored
+        stands; the others change nothing, and their tokens are revoked then.
 
         Args:
             organization_id: the tenant.
             installation: the token, and what the provider said about it.
             installed_by: the id and name of the user who connected.
+            seen: the organization's connection when the install began, before its code was exchanged.
 
         Raises:
-            ChatRefused: the provider does not accept the token, or has revoked it meanwhile.
+            ChatRefused: the provider does not accept the token, or has revoked it meanwhile; ``connected_meanwhile``:
+                another workspace is connected now.
         """
         identity = await self._provider.identify(installation.token)
         granted = identity.scopes or installation.scopes
@@ -84,7 +91,13 @@ class Connections:
             install_id=str(uuid4()),
             missing_scopes=write_scopes(not_granted(granted)),
         )
-        before = await self._store.replace(stored)
+        async with self._revoker.turn(stored.team_id):
+            # Whoever had the turn before may have revoked the token.
+            await self._provider.identify(installation.token)
+            before = await self._store.replace(stored, seen)
+        if before == "lost":
+            await self._revoker.revoke(stored)
+            raise ChatRefused("connected_meanwhile")
         log.info(
             "organization %s has connected team %s",
             printable(organization_id),
@@ -93,7 +106,11 @@ class Connections:
         )
         if before is not None and before.team_id != stored.team_id:
             await self._revoker.revoke(before)
-        await self._revoker.verify(stored)
+        stands = await self._store.get(organization_id)
+        if stands is None or stands.status != "active":
+            raise ChatRefused("token_revoked")
+        if stands.team_id != stored.team_id:
+            raise ChatRefused("connected_meanwhile")
         return stored
 
     async def get(self, organization_id: str) -> StoredConnection | None:
@@ -151,6 +168,14 @@ class Connections:
         """
         stored = await self._store.pop(organization_id, transaction)
         return None if stored is None else partial(self._revoker.revoke, stored)
+
+    def unreadable(self, organization_id: str, sealed_token: bytes) -> str | None:
+        """Returns the code of why a stored token cannot be used here; ``None`` when it can."""
+        try:
+            self._keys.open(sealed_token, organization_id, TOKEN_PURPOSE)
+        except SealBroken:
+            return "token_unreadable"
+        return None
 
     def reason(self, stored: StoredConnection) -> str | None:
         """Returns the code of why a connection cannot be used; ``None`` when it can."""

@@ -26,6 +26,9 @@ TRANSIENT: Final = THROTTLING | frozenset(
 REVOKED: Final = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
 """Codes of a token that no longer works."""
 
+UNEXPECTED: Final = "send_failed"
+"""The code of an error that is none of the provider's."""
+
 ADVICE: Final = {
     "not_in_channel": "Invite the app to the channel first.",
     "channel_not_found": "The channel does not exist, or it is private and the app is not in it: "
@@ -64,6 +67,9 @@ ADVICE: Final = {
     "FLOWACTIONS_ENCRYPTION_KEYS, or reconnect the chat workspace.",
     "enterprise_install": "The app was installed for a whole organization at the provider: "
     "connect again and choose one workspace.",
+    "connected_meanwhile": "Another workspace was connected at the same time: look at the connection, "
+    "and connect again if you want to replace it.",
+    UNEXPECTED: "Sending failed in a way that was not expected: the log has more.",
     "invalid_cursor": "The list has changed in the meantime: start again from its beginning.",
     "invalid_code": "The link has expired or was used already: connect again.",
     "bad_redirect_uri": "The chat app does not know this service's callback address: "
@@ -71,8 +77,8 @@ ADVICE: Final = {
     "bad_client_secret": "CHAT_CLIENT_SECRET is not the chat app's secret: correct the setting.",
     "invalid_client_id": "CHAT_CLIENT_ID is not the chat app's id: correct the setting.",
 }
-"""Code → what to do. The provider's codes, and three of the plugin: ``unreachable``, ``token_unreadable``,
-``enterprise_install``."""
+"""Code → what to do. The provider's codes, and five of the plugin: ``unreachable``, ``token_unreadable``,
+``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
 
 
 PERMANENT: Final = frozenset(ADVICE) - TRANSIENT

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
 from flowactions_plugin.chat.attempts import (
     SEND_SECONDS,
@@ -14,13 +16,17 @@ from flowactions_plugin.chat.attempts import (
     to_member,
     with_retries,
 )
-from flowactions_plugin.chat.calls import ProviderCalls
+from flowactions_plugin.chat.calls import Origin, ProviderCalls
 from flowactions_plugin.chat.connections import Connections
+from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused
 from flowactions_plugin.chat.provider import ChatProvider
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.errors import NoDefaultChannel
 from flowactions_plugin.storage.sealing import KeyRing
+
+TEST: Final[Origin] = ("", "")
+"""The origin of test messages."""
 
 
 class Messenger:
@@ -61,7 +67,14 @@ class Messenger:
         return await self._calls.read_until(until, self._connections.get(organization_id))
 
     async def send_to_channel(
-        self, stored: StoredConnection, channel: str, text: str, *, retry: bool, until: float | None = None
+        self,
+        stored: StoredConnection,
+        channel: str,
+        text: str,
+        *,
+        retry: bool,
+        until: float | None = None,
+        origin: Origin = TEST,
     ) -> str:
         """Post a message.
 
@@ -71,6 +84,7 @@ class Messenger:
             text: mrkdwn.
             retry: whether to repeat attempts that failed for a transient reason.
             until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
+            origin: what the message comes from, for the connection's last error.
 
         Returns:
             The message's timestamp.
@@ -78,15 +92,23 @@ class Messenger:
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
         """
-        attempt = to_channel(self._provider, usable_token(self._keys, stored), channel, text)
-        return await self._send(stored, attempt, ("chat:write",), retry=retry, until=until)
+        attempt = partial(to_channel, self._provider, channel=channel, text=text)
+        return await self._send(stored, attempt, ("chat:write",), retry=retry, until=until, origin=origin)
 
     async def send_to_member(
-        self, stored: StoredConnection, user: str, text: str, *, retry: bool, until: float | None = None
+        self,
+        stored: StoredConnection,
+        user: str,
+        text: str,
+        *,
+        retry: bool,
+        until: float | None = None,
+        origin: Origin = TEST,
     ) -> str:
         """Post a direct message, as `send_to_channel` does. Each attempt includes opening its channel."""
-        attempt = to_member(self._provider, usable_token(self._keys, stored), user, text)
-        return await self._send(stored, attempt, ("im:write", "chat:write"), retry=retry, until=until)
+        attempt = partial(to_member, self._provider, user=user, text=text)
+        scopes = ("im:write", "chat:write")
+        return await self._send(stored, attempt, scopes, retry=retry, until=until, origin=origin)
 
     async def send_test(self, organization_id: str, text: str) -> str:
         """Post to the default channel, which confirms token, scopes and membership (§4.1.3).
@@ -107,12 +129,18 @@ class Messenger:
     async def _send(
         self,
         stored: StoredConnection,
-        attempt: Post,
+        attempt: Callable[[str], Post],
         uses: Sequence[str],
         *,
         retry: bool,
         until: float | None,
+        origin: Origin,
     ) -> str:
         ends = seconds_from_now(SEND_SECONDS) if until is None else until
-        sending = with_retries(attempt, self._sleep, ends if retry else None)
-        return await self._calls.make(stored, ends, sending, uses)
+        try:
+            token = usable_token(self._keys, stored)
+            sending = with_retries(attempt(token), self._sleep, ends if retry else None)
+            return await self._calls.make(stored, ends, sending, uses)
+        except Exception as exc:
+            self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)
+            raise

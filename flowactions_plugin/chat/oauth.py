@@ -148,10 +148,11 @@ class OAuthInstaller:
             raise OAuthFailed("cancelled" if error == "access_denied" else "provider_error")
         if not code:
             raise OAuthFailed("no_code")
+        seen = await self._connections.get(flow.organization_id)
         try:
             installation = await self._installation(code)
             stored = await self._connections.adopt(
-                flow.organization_id, installation, (flow.user_id, flow.user_name)
+                flow.organization_id, installation, (flow.user_id, flow.user_name), seen
             )
         except ChatRefused as refusal:
             log.warning(

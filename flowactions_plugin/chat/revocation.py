@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+from uuid import uuid4
 
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import ChatProvider
@@ -14,14 +20,20 @@ from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
 
+TURN_LEASE_MS: Final = 30_000
+"""Longer than the two calls of the provider that a turn lasts."""
+
+TURN_WAIT_SECONDS: Final = 15.0
+TURN_POLL_SECONDS: Final = 0.05
+
 
 class Revoker:
     """Revokes the tokens of connections that were removed or replaced.
 
     The provider issues the same token for every install of one workspace, and revoking it uninstalls the app. So a token
-    is revoked only while no connection of that workspace is active. An install can still finish while the provider
-    revokes: the later of the two, install or revocation, checks that the token works, and marks the connection as revoked
-    when it does not. So no connection stays ``active`` with a revoked token.
+    is revoked only while no connection of that workspace is active, and in a workspace's turn: meanwhile no install stores
+    its token. Processes of revision 0004 take no turns. So connections that became active while the provider revoked are
+    still checked, and marked as revoked when their token does not work.
 
     Args:
         store: where connections are kept.
@@ -49,18 +61,21 @@ class Revoker:
             token = unseal_token(self._keys, stored)
             if stored.status != "active" or token == self._static_token:
                 return
-            if await self._store.active_of_team(stored.team_id, 1):
-                log.info(
-                    "team %s stays connected: no token is revoked", team, extra={"event": "chat.token_kept"}
-                )
-                return
-            try:
-                await self._provider.revoke(token)
-            finally:
-                # Also without an answer, because the token may have been revoked.
-                for other in await self._store.active_of_team(stored.team_id):
-                    await self._verify(other)
+            async with self.turn(stored.team_id):
+                if await self._store.active_of_team(stored.team_id, 1):
+                    log.info(
+                        "team %s stays connected: no token is revoked", team, extra={"event": "chat.token_kept"}
+                    )
+                    return
+                try:
+                    await self._provider.revoke(token)
+                finally:
+                    # Also without an answer, because the token may have been revoked.
+                    for other in await self._store.active_of_team(stored.team_id):
+                        await self._verify(other)
         except ChatRefused as refusal:
+            if refusal.code in REVOKED:
+                return  # by an install that lost against another one, or by the workspace
             log.warning(
                 "the token of team %s could not be revoked: %s: %s",
                 team,
@@ -77,23 +92,34 @@ class Revoker:
                 extra={"event": "chat.token_not_revoked"},
             )
 
-    async def verify(self, stored: StoredConnection) -> None:
-        """Check that the token of a connection that has just been stored works.
+    @asynccontextmanager
+    async def turn(self, team_id: str) -> AsyncIterator[None]:
+        """Keep everybody else, in all processes, from installing or revoking a token of this workspace.
 
         Raises:
-            ChatRefused: it was revoked meanwhile; the connection is marked as revoked.
+            ChatRefused: somebody else has had it for too long; they wait for the provider.
+            StorageUnavailable: the database failed.
         """
+        holder = uuid4().hex
+        end = time.monotonic() + TURN_WAIT_SECONDS
+        while not await self._store.take_turn(team_id, holder, TURN_LEASE_MS):
+            if time.monotonic() >= end:
+                raise ChatRefused("unreachable", detail="another install or revocation of the workspace waits")
+            await asyncio.sleep(TURN_POLL_SECONDS)
         try:
-            await self._provider.identify(unseal_token(self._keys, stored))
-        except ChatRefused as refusal:
-            if refusal.code in REVOKED:
-                await self._store.revoke([stored], refusal.code)
-                raise
+            yield
+        finally:
+            # Otherwise its lease ends.
+            with suppress(StorageUnavailable):
+                await self._store.end_turn(team_id, holder)
 
     async def _verify(self, stored: StoredConnection) -> None:
         try:
-            await self.verify(stored)
+            await self._provider.identify(unseal_token(self._keys, stored))
         except ChatRefused as refusal:
+            if refusal.code not in REVOKED:
+                return
+            await self._store.revoke([stored], refusal.code)
             log.warning(
                 "organization %s connected team %s while its token was being revoked: %s",
                 printable(stored.organization_id),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, select, update
 
 from flowactions_plugin.chat.scopes import read_scopes, write_scopes
 from flowactions_plugin.inbound import store as inbound_store
@@ -32,6 +33,17 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     sealed_token: bytes
     install_id: str = ""
     missing_scopes: str = ""
+    last_error: str | None = None
+    last_error_at: int | None = None
+    last_error_flow: str | None = None
+    last_error_node: str | None = None
+
+    def is_same_install(self, other: StoredConnection | None) -> bool:
+        """Returns whether both are of one installation; see `_installed_as`."""
+        return other is not None and (self.install_id, self.installed_at) == (
+            other.install_id,
+            other.installed_at,
+        )
 
 
 class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +62,9 @@ class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 EXPIRED_FLOW_MS: Final = 24 * 3600 * 1000
 """How long an expired flow is kept, so that a late callback is answered with ``expired``."""
+
+FAILURE_MS: Final = 10_000
+"""How often a connection's last error is written at the most."""
 
 PROVIDER: Final = "chat"
 """The provider's name in the table of inbound events."""
@@ -96,14 +111,20 @@ class ConnectionStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _stored(row)
 
-    async def replace(self, stored: StoredConnection) -> StoredConnection | None:
+    async def replace(
+        self, stored: StoredConnection, seen: StoredConnection | None
+    ) -> StoredConnection | Literal["lost"] | None:
         """Store a connection, replacing the organization's current one.
 
         The default channel is kept when both are of the same workspace.
 
+        Args:
+            stored: the new connection.
+            seen: the organization's when the install began.
+
         Returns:
             The replaced connection; ``None`` when there was none. Of any number of concurrent calls, each gets the one
-            that it replaced.
+            that it replaced. ``lost``: another workspace was connected since then, and nothing was changed.
         """
         values = msgspec.structs.asdict(stored)
         mine = chat_connections.c.organization_id == stored.organization_id
@@ -121,8 +142,40 @@ class ConnectionStore:
                 before = _stored(row)
                 if before.team_id == stored.team_id:
                     values["default_channel"] = before.default_channel
+                elif before.status == "active" and not before.is_same_install(seen):
+                    return "lost"
                 await transaction.execute(update(chat_connections).where(mine).values(values))
                 return before
+
+    async def take_turn(self, team_id: str, holder: str, lease_ms: int) -> bool:
+        """Take the turn of a workspace, which one install or revocation has at a time.
+
+        It is a row among the OAuth flows, of no organization: no callback finds it, and what a killed process leaves behind
+        is deleted with expired flows.
+
+        Args:
+            team_id: the workspace.
+            holder: new for each turn.
+            lease_ms: when it ends at the latest, if its process was killed.
+
+        Returns:
+            Whether it was free.
+        """
+        now = self._database.now()
+        turn = oauth_states.c.id == _turn_of(team_id)
+        values = {"id": _turn_of(team_id), "browser": holder, "expires_at": now + lease_ms}
+        async with self._database.write() as transaction:
+            await transaction.execute(delete(oauth_states).where(turn, oauth_states.c.expires_at < now))
+            added = self._database.insert_unless_there(oauth_states).values(values)
+            return (await transaction.execute(added)).rowcount == 1
+
+    async def end_turn(self, team_id: str, holder: str) -> None:
+        """Free the turn of a workspace, if it is still this holder's."""
+        ended = delete(oauth_states).where(
+            oauth_states.c.id == _turn_of(team_id), oauth_states.c.browser == holder
+        )
+        async with self._database.write() as transaction:
+            await transaction.execute(ended)
 
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
         """Set the default channel.
@@ -170,6 +223,32 @@ class ConnectionStore:
                 await transaction.execute(
                     update(chat_connections).where(*_installed_as(stored)).values(missing_scopes=changed)
                 )
+
+    async def record_failure(self, stored: StoredConnection, code: str, flow_id: str, node_id: str) -> None:
+        """Keep why a message could not be sent, unless another one failed less than ten seconds ago.
+
+        Args:
+            stored: the connection that it was to be sent with.
+            code: why.
+            flow_id: of the message's flow; empty for a test message.
+            node_id: of its node.
+        """
+        now = self._database.now()
+        at = chat_connections.c.last_error_at
+        # A time in the future is none: a clock was set back.
+        recent = and_(at > now - FAILURE_MS, at <= now)
+        failed = (
+            update(chat_connections)
+            .where(*_installed_as(stored), or_(at.is_(None), not_(recent)))
+            .values(
+                last_error=code,
+                last_error_at=now,
+                last_error_flow=flow_id or None,
+                last_error_node=node_id or None,
+            )
+        )
+        async with self._database.write() as transaction:
+            await transaction.execute(failed)
 
     async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
         """Mark connections as revoked, except those that were replaced meanwhile."""
@@ -292,6 +371,10 @@ class ConnectionStore:
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
+
+
+def _turn_of(team_id: str) -> str:
+    return "turn:" + hashlib.sha256(team_id.encode()).hexdigest()[:48]
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:

@@ -8,14 +8,15 @@ from collections.abc import Awaitable
 from typing import Final
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.failures import ChatRefused, advice
 from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import build_chat, keys_of
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.cli.documents import Check
 from flowactions_plugin.cli.failures import summary
 from flowactions_plugin.cli.places import Place
+from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.outbound import guard_of, outbound
@@ -24,6 +25,7 @@ from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, Prox
 from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.settings import Settings
+from flowactions_plugin.storage.retention import DAY_MS
 
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
@@ -179,6 +181,19 @@ async def check_keys(checks: Checks, place: Place) -> None:
         checks.ok("keys", said)
 
 
+def _last_error(checks: Checks, stored: StoredConnection, now: float) -> None:
+    """Name the last message that an organization could not send, if that was less than a day ago."""
+    if stored.last_error is None or stored.last_error_at is None or stored.last_error_at < now * 1000 - DAY_MS:
+        return
+    origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
+    origin = origin if stored.last_error_node else "a test message"
+    at = to_iso(stored.last_error_at)
+    message = (
+        f"organization {printable(stored.organization_id)}: last error {stored.last_error} at {at}, {origin}"
+    )
+    checks.warn("chat", message, advice(stored.last_error))
+
+
 async def check_chat(checks: Checks, place: Place) -> None:
     """Ask the chat provider whether it accepts the stored tokens (auth-test). Nothing is recorded."""
     chat = build_chat(place.settings, place.database)
@@ -192,11 +207,13 @@ async def check_chat(checks: Checks, place: Place) -> None:
             identity = await chat.provider.identify(place.settings.chat_bot_token)
             checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
         tokens = await store.sealed_tokens("", CHAT_TOKENS + 1)
+        now = await place.database.time()
         accepted = 0
         for organization_id, _ in tokens[:CHAT_TOKENS]:
             stored = await store.get(organization_id)
             if stored is None:
                 continue
+            _last_error(checks, stored, now)
             try:
                 await chat.provider.identify(usable_token(keys, stored))
                 accepted += 1

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Check, MakePreview
 from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
+from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused, advice, code_with_detail
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
@@ -177,22 +177,22 @@ class ChatMessageNode:
 
     async def _result(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> NodeResult:
         try:
-            await self._send(walk, config, until)
+            await self._send(walk, node, config, until)
         except _NotSent as failure:
             return _failed(walk, node, config, failure)
         except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
             # Without the message and the traceback, which may hold what was sent.
             code = f"{type(exc).__name__}{_place(exc)}"
-            advice = "Sending failed in a way that was not expected: the log has more."
-            return _failed(walk, node, config, _NotSent("send_failed", advice, code))
+            return _failed(walk, node, config, _NotSent("send_failed", advice(UNEXPECTED), code))
         log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
         return NodeResult(node_id=node.id, status="sent")
 
-    async def _send(self, walk: Walk, config: ChatMessageConfig, until: float) -> None:
+    async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> None:
         """Send a message.
 
         Args:
             walk: gives the organization and the variables.
+            node: named in the connection's last error.
             config: of the node.
             until: a moment of the event loop's clock at which it ends, the database included.
 
@@ -219,7 +219,8 @@ class ChatMessageNode:
             raise _NotSent("empty_message", EMPTY_MESSAGE)
         send = messenger.send_to_member if to_member else messenger.send_to_channel
         try:
-            await send(stored, target, text, retry=config.chat_retry_on_failure, until=until)
+            origin = (walk.flow_id, node.id)
+            await send(stored, target, text, retry=config.chat_retry_on_failure, until=until, origin=origin)
         except ChatRefused as refusal:
             raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None
 

@@ -36,6 +36,11 @@ HOST_SECONDS: Final = 5.0
 
 RELEASES_KEPT: Final = 1000
 
+NOT_RECORDED: Final = {
+    "run_halted": "A node before this one has halted the run, so nothing more of it runs.",
+    "already_run": "This node has already run at this step of the run. It does not run again.",
+}
+
 
 class Pacing:
     """Runs nodes, or records them in deferred walks and runs them when the user gets there.
@@ -83,10 +88,13 @@ class Pacing:
         # Secrets stay on the action's config (§5.3.6).
         secret = self._node_types()[node.type].secret_fields
         config = {name: value for name, value in node.config.items() if name not in secret}
-        if await self._store.record(walk, replace(node, config=config), step_id, transaction):
+        answer = await self._store.record(walk, replace(node, config=config), step_id, transaction)
+        if answer == "recorded":
             return NodeResult(node_id=node.id, status="recorded")
-        message = "A node before this one has halted the run, so nothing more of it runs."
-        return NodeResult(node_id=node.id, status="skipped", reason="run_halted", message=message, halt=True)
+        halted = answer == "run_halted"
+        return NodeResult(
+            node_id=node.id, status="skipped", reason=answer, message=NOT_RECORDED[answer], halt=halted
+        )
 
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: Transaction | None = None

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.nodes.records import Step, stored_text
+from flowactions_plugin.nodes.records import RAN_FLOW, Step, ran_prefix, stored_text
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
 
@@ -173,6 +173,13 @@ def of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
 def of_step(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]:
     """Selects the records that wait for a step."""
     return (*of_run(table, step), table.c.step_id == step.step_id)
+
+
+def has_run(step: Step, node_id: Any, visit: Any) -> ColumnElement[bool]:
+    """Selects whether a node that was recorded for a step has run there."""
+    ran = deferred.alias("ran")
+    where = step._replace(flow_id=RAN_FLOW, step_id=ran_prefix(step.flow_id) + step.step_id)
+    return exists().where(*of_step(where, ran), ran.c.node_id == node_id, ran.c.visit == visit)
 
 
 def is_halted(step: Step) -> ColumnElement[bool]:

@@ -12,6 +12,10 @@ WALK_FIELDS: Final = ("agent_id", "user_id", "content")
 """What a record keeps of the walk beside its own columns."""
 
 
+RAN_FLOW: Final = ""
+"""Instead of a flow's id, in a record that has run."""
+
+
 class Step(NamedTuple):
     """A content step of one run of a flow; ``step_id`` is empty for the end of the flow."""
 
@@ -49,6 +53,15 @@ class Lease(NamedTuple):
 def step_of(walk: Walk, step_id: str | None) -> Step:
     """Name the step of a walk's run; ``None`` is the end of the flow."""
     return Step(walk.organization_id, walk.run_id, walk.flow_id, step_id or "")
+
+
+def ran_prefix(flow_id: str) -> str:
+    """Return what precedes the step of a record that has run, in its column ``step_id``.
+
+    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record;
+    processes of revision 0004 never do.
+    """
+    return f"{len(flow_id)}:{flow_id}"
 
 
 def columns_of(walk: Walk, node: Node, step_id: str | None) -> dict[str, str]:

@@ -150,7 +150,7 @@ class NodeRunner:
         if not node_type.secret_fields or node_type.name == WEBHOOK or not provides(self._host, "node"):
             return node
         current = await saved_node(self._host, walk, node)
-        if current is None:
+        if current is None or current.type != node.type:
             return node
         secrets = {name: current.config[name] for name in node_type.secret_fields if name in current.config}
         return replace(node, config={**node.config, **secrets})

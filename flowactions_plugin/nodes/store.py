@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 from uuid import uuid4
 
-from sqlalchemy import and_, case, delete, func, literal, not_, null, or_, select, update
+from sqlalchemy import Text, Update, and_, case, delete, func, literal, not_, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Node, Walk
@@ -15,11 +15,22 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.queries import (
     LEASE_SECONDS,
     DeferredQueries,
+    has_run,
     is_halted,
     of_run,
     of_step,
 )
-from flowactions_plugin.nodes.records import Lease, Record, Step, columns_of, read_record, step_of, stored_text
+from flowactions_plugin.nodes.records import (
+    RAN_FLOW,
+    Lease,
+    Record,
+    Step,
+    columns_of,
+    ran_prefix,
+    read_record,
+    step_of,
+    stored_text,
+)
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
 
@@ -32,6 +43,9 @@ RETRY_SECONDS: Final = 15.0
 """How long a node that failed waits before it is run again."""
 
 LAST_ID: Final = 2**63 - 1
+
+AGAIN: Final = "has run"
+"""Instead of a token, in a record of a node that has run already. It is deleted in the same transaction."""
 
 KEPT: Final = ("node_id", "node_type", "visit", "walk", "node")
 
@@ -69,22 +83,26 @@ class DeferredStore:
 
     async def record(
         self, walk: Walk, node: Node, step_id: str | None, transaction: AsyncConnection | None
-    ) -> bool:
-        """Records that a node waits for a step; a second time changes nothing.
+    ) -> Literal["recorded", "run_halted", "already_run"]:
+        """Record that a node waits for a step; a second time changes nothing.
 
         Returns:
-            Whether it waits; not so when the run was halted.
+            ``recorded`` if it waits. It does not when the run was halted, or when it has run at this step. If this call
+            races with the one that runs it, the answer may be ``recorded``: `lease` then removes the second record.
         """
         step = step_of(walk, step_id)
+        ran = has_run(step, node.id, walk.visit)
         row = {**columns_of(walk, node, step_id), "holds": 0}
         values = [literal(value, deferred.c[name].type).label(name) for name, value in row.items()]
-        source = select(*values, self._database.now().label("created_at")).where(not_(is_halted(step)))
+        source = select(*values, self._database.now().label("created_at")).where(
+            not_(is_halted(step)), not_(ran)
+        )
         added = self._database.insert_unless_there(deferred).from_select([*row, "created_at"], source)
         async with self._database.write(transaction) as connection:
             if (await connection.execute(added)).rowcount == 1:
-                return True
-            # It waits already, or the run was halted.
-            return not (await connection.execute(select(is_halted(step)))).scalar_one()
+                return "recorded"
+            halted, has = (await connection.execute(select(is_halted(step), ran))).one()
+        return "run_halted" if halted else "already_run" if has else "recorded"
 
     async def lease(
         self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
@@ -109,10 +127,16 @@ class DeferredStore:
                 await self._mark(step, found.first, connection)
             if found.state is not None:
                 return Lease(found.state)
+            again = has_run(step, deferred.c.node_id, deferred.c.visit)
             # Whoever has the first record has them all. Who comes second does not wait: they are being run.
             gate = (
-                select(deferred.c.holds >= MAX_LEASES)
-                .where(deferred.c.id == found.first, not_(self.queries.is_leased()), not_(is_halted(step)))
+                select(and_(deferred.c.holds >= MAX_LEASES, not_(again)))
+                .where(
+                    deferred.c.id == found.first,
+                    *of_step(step),  # no longer, if it has run meanwhile
+                    not_(self.queries.is_leased()),
+                    not_(is_halted(step)),
+                )
                 .with_for_update(skip_locked=True, of=deferred)
             )
             exhausted = (await connection.execute(gate)).scalar_one_or_none()
@@ -143,8 +167,9 @@ class DeferredStore:
         )
 
     async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
-        removed = delete(deferred).where(deferred.c.id == first).returning(self.queries.raw(deferred.c.node_id))
-        node_id = stored_text((await connection.execute(removed)).scalar_one())
+        emptied = _emptied(step.flow_id).where(deferred.c.id == first)
+        dropped = await connection.execute(emptied.returning(self.queries.raw(deferred.c.node_id)))
+        node_id = stored_text(dropped.scalar_one())
         node, run = printable(node_id), printable(step.run_id)
         log.error(
             "deferred node %s of run %s is dropped: it failed or ended its process %s times",
@@ -161,16 +186,21 @@ class DeferredStore:
         # Of a type that is not offered here: it is not leased, and the recovery of another process finds it.
         blocked = func.coalesce(
             select(func.min(other.c.id))
-            .where(*of_step(step, other), other.c.node_type.not_in(self.queries.types))
+            .where(
+                *of_step(step, other),
+                other.c.node_type.not_in(self.queries.types),
+                not_(has_run(step, other.c.node_id, other.c.visit)),
+            )
             .scalar_subquery(),
             LAST_ID,
         )
         mine = deferred.c.id < blocked
+        again = has_run(step, deferred.c.node_id, deferred.c.visit)
         leased = (
             update(deferred)
             .where(*of_step(step), not_(self.queries.is_leased()))
             .values(
-                token=case((mine, token), else_=null()),
+                token=case((again, AGAIN), (mine, token), else_=null()),
                 held_until=case(
                     (mine, now + int(LEASE_SECONDS * 1000)), (deferred.c.id == blocked, now), else_=null()
                 ),
@@ -193,8 +223,11 @@ class DeferredStore:
             if row.token == token
         }
         await self._drop(step, [row_id for row_id, record in read.items() if record is None], connection)
+        ran = [row.id for row in rows if row.token == AGAIN]
+        if ran:
+            await connection.execute(delete(deferred).where(deferred.c.id.in_(ran)))
         records = [record for record in read.values() if record is not None]
-        is_blocked = len(read) < len(rows)
+        is_blocked = len(read) + len(ran) < len(rows)
         if not records:
             return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
         return Lease("leased", records, is_blocked)
@@ -247,15 +280,15 @@ class DeferredStore:
             await connection.execute(released)
 
     async def pop(self, record: Record, connection: AsyncConnection) -> bool:
-        """Removes a record that is leased.
+        """Empty a record that is leased, so that its node does not run again at this step.
 
         Returns:
             Whether it was still there, under the same token.
         """
-        removed = await connection.execute(
-            delete(deferred).where(deferred.c.id == record.id, deferred.c.token == record.token)
+        emptied = _emptied(record.walk.flow_id).where(
+            deferred.c.id == record.id, deferred.c.token == record.token
         )
-        return removed.rowcount == 1
+        return (await connection.execute(emptied)).rowcount == 1
 
     async def halt(self, walk: Walk, connection: AsyncConnection) -> None:
         """Records that a run was halted, and removes everything that still waits in it."""
@@ -274,3 +307,16 @@ class DeferredStore:
     async def prune_halted(self, older_than_ms: int, limit: int) -> int:
         """Forget runs that were halted longer ago than this; give how many there were."""
         return await self._database.prune(halted_runs.c.halted_at, older_than_ms, limit)
+
+
+def _emptied(flow_id: str) -> Update:
+    """Empty records that have run; what is left tells a `reach` that comes again."""
+    return update(deferred).values(
+        flow_id=RAN_FLOW,
+        step_id=literal(ran_prefix(flow_id), Text) + deferred.c.step_id,
+        walk="",
+        node="",
+        token=None,
+        held_until=None,
+        holds=0,
+    )

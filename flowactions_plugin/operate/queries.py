@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
+from msgspec.structs import replace
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
@@ -23,9 +24,12 @@ from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import audit, chat_connections, inbound_events
-from flowactions_plugin.storage.text import read_all
+from flowactions_plugin.storage.text import raw_bytes, read_all
 
 T = TypeVar("T")
+
+Unreadable: TypeAlias = Callable[[str, bytes], str | None]
+"""An organization and its sealed chat token → the code of why a process cannot use it."""
 
 COUNT_LIMIT: Final = 10_000
 """Up to how many rows that wait, or are dead, an overview counts."""
@@ -186,11 +190,14 @@ class OperatorQueries:
         """
         return await self._read(lambda connection: self._health.workers(connection, self._now(connection)))
 
-    async def connections(self, scope: Scope, after: str = "", limit: int = 100) -> list[ChatConnection]:
+    async def connections(
+        self, scope: Scope, unreadable: Unreadable, after: str = "", limit: int = 100
+    ) -> list[ChatConnection]:
         """Return chat connections, by organization, without their tokens.
 
         Args:
             scope: what may be seen.
+            unreadable: says why a token cannot be used in this process.
             after: the last organization of the page before.
             limit: how many at the most.
 
@@ -198,11 +205,21 @@ class OperatorQueries:
             StorageUnavailable: the database failed.
         """
         table = chat_connections
-        query = select(*(table.c[name] for name in ChatConnection.__struct_fields__))
+        query = select(*(table.c[name] for name in ChatConnection.__struct_fields__), table.c.sealed_token)
         query = query.where(table.c.organization_id > after).order_by(table.c.organization_id)
         if scope.organization_id is not None:
             query = query.where(table.c.organization_id == scope.organization_id)
-        return await self._structs(query.limit(inline(limit)), ChatConnection)
+        rows = await self._read(lambda connection: read_all(connection, query.limit(inline(limit))))
+        found = []
+        for row in rows:
+            shown = struct_of(row, ChatConnection, leaves_out=("sealed_token",))
+            reason = (
+                unreadable(shown.organization_id, raw_bytes(row.sealed_token))
+                if shown.status == "active"
+                else None
+            )
+            found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
+        return found
 
     async def inbound(self, scope: Scope, limit: int) -> list[InboundEvent]:
         """Return the inbound events that were processed last. They belong to no organization: a principal sees none.

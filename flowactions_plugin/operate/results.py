@@ -207,9 +207,13 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         installed_by_name: the same, for people.
         installed_at: when.
         default_channel: where test messages go; ``None``: nowhere.
-        status: ``active`` or ``revoked``.
-        status_reason: why it is revoked.
+        status: ``active``, ``revoked``, or ``unusable`` by the process that shows it.
+        status_reason: why it is not active.
         missing_scopes: what the provider reported as missing, separated by commas.
+        last_error: the code of the last message that could not be sent since the install; ``None``: there was none.
+        last_error_at: when.
+        last_error_flow: the message's flow; ``None``: it was a test message.
+        last_error_node: its node.
     """
 
     organization_id: str
@@ -222,6 +226,10 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     status: str
     status_reason: str | None
     missing_scopes: str
+    last_error: str | None
+    last_error_at: int | None
+    last_error_flow: str | None
+    last_error_node: str | None
 
 
 class InboundEvent(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

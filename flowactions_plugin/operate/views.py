@@ -63,11 +63,15 @@ def facts_of(
     return facts, attempts
 
 
-def struct_of(row: Any, kind: Callable[..., T]) -> T:
+def struct_of(row: Any, kind: Callable[..., T], leaves_out: Sequence[str] = ()) -> T:
     """Return the struct whose fields a row's columns have; text that is none is shown as far as possible."""
     values = row._mapping  # noqa: SLF001  public in SQLAlchemy
     return kind(
-        **{name: as_text(value) if isinstance(value, str | bytes) else value for name, value in values.items()}
+        **{
+            name: as_text(value) if isinstance(value, str | bytes) else value
+            for name, value in values.items()
+            if name not in leaves_out
+        }
     )
 
 

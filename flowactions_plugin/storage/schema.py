@@ -212,7 +212,8 @@ deferred: Final = Table(
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("organization_id", Text, nullable=False),
     Column("run_id", Text, nullable=False),
-    # Empty text is the end of the flow, so that an index on equality can be used.
+    # Empty text is the end of the flow, so that an index on equality can be used. When the node has run: the length of
+    # the flow's id, a colon, the flow's id and the step's.
     Column("step_id", Text, nullable=False),
     Column("node_id", Text, nullable=False),
     Column("walk", Text, nullable=False),
@@ -222,6 +223,7 @@ deferred: Final = Table(
     Column("token", String(32)),
     Column("held_until", BigInteger),
     Column("holds", Integer, nullable=False),
+    # The flow; empty when the node has run.
     Column("flow_id", Text, nullable=False, server_default=""),
     Column("visit", Text, nullable=False, server_default="1"),
     # The node's type, so that a process selects records that it can run.
@@ -278,6 +280,10 @@ chat_connections: Final = Table(
     Column("install_id", String(36), nullable=False, server_default=""),
     # Scopes that the provider reported as missing, separated by commas.
     Column("missing_scopes", Text, nullable=False, server_default=""),
+    Column("last_error", Text),
+    Column("last_error_at", BigInteger),
+    Column("last_error_flow", Text),
+    Column("last_error_node", Text),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 

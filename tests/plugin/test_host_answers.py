@@ -116,7 +116,6 @@ async def test_a_logic_action_that_raises_fails_the_dispatch(
         ("a1", "it is a str"),
         (Agent(id="a1", name="A", organization_id=7), "organization_id is an int"),  # type: ignore[arg-type]
         (Agent(id="", name="A", organization_id="acme"), "id must not be empty"),
-        (Agent(id="a1", name="A\0", organization_id="acme"), "name must not hold a NUL"),
         (Agent(id="a1", name="A", organization_id="\ud800"), "organization_id must not hold a lone surrogate"),
         (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
     ],
@@ -173,10 +172,6 @@ async def test_a_backends_principal_of_a_wrong_type_is_named(
         (
             DashboardPrincipal(organization_id="acme", user_id="u\0", user_name="U", may_change=True),
             "user_id must not hold a NUL",
-        ),
-        (
-            DashboardPrincipal(organization_id="acme", user_id="u", user_name="U\0", may_change=True),
-            "user_name must not hold a NUL",
         ),
     ],
 )

@@ -7,19 +7,20 @@ run with this environment's libraries.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 ARCHIVE = Path(__file__).parent / "0004" / "packages.tar.xz"
 
 HOST = """
-import os, sys
-from flowactions_hookspecs import FlowActions, Host, Node, Walk
+import json, os, sys
+from flowactions_hookspecs import Deferred, FlowActions, Host, Node, Walk
 
 
 class Shop(Host):
@@ -32,20 +33,39 @@ class Shop(Host):
         return "whsec_rolling"
 
 
-async def enqueue(name, count, url):
+def walk(run, **more):
+    return Walk(organization_id="o", agent_id="a", flow_id="f", run_id=run, **more)
+
+
+def node(url):
+    return Node(id="n", type="webhook", config={"webhookUrl": url, "webhookBody": "{}"})
+
+
+async def enqueue(actions, name, count, url):
+    for number in range(count):
+        result = await actions.reach(walk(f"{name}-{number}"), node(url))
+        assert result.status == "queued", result
+
+
+async def record(actions, run, url):
+    return (await actions.reach(walk(run, pacing=Deferred("s")), node(url))).status
+
+
+async def advance(actions, run):
+    advanced = await actions.advance(walk(run), "s")
+    return [advanced.state, len(advanced.results)]
+
+
+async def call(calls):
     actions = FlowActions.load(Shop())
     async with actions.lifespan(tasks=False):
-        for number in range(count):
-            walk = Walk(organization_id="o", agent_id="a", flow_id="f", run_id=f"{name}-{number}")
-            node = Node(id="n", type="webhook", config={"webhookUrl": url, "webhookBody": "{}"})
-            result = await actions.reach(walk, node)
-            assert result.status == "queued", result
+        return [await globals()[name](actions, *arguments) for name, *arguments in calls]
 
 
 if __name__ == "__main__":
     import asyncio
 
-    asyncio.run(enqueue(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+    print(json.dumps(asyncio.run(call(json.loads(sys.argv[1])))))
 """
 
 
@@ -89,7 +109,13 @@ class Release:
 
     async def enqueue(self, name: str, count: int, url: str) -> None:
         """Enqueue webhooks from a process of a host."""
-        await self.run(str(self._folder / "rolling_host.py"), name, str(count), url)
+        await self.call(["enqueue", name, count, url])
+
+    async def call(self, *calls: list[Any]) -> list[Any]:
+        """Call functions of `HOST`, in one process; returns their answers."""
+        printed = await self.run(str(self._folder / "rolling_host.py"), json.dumps(calls))
+        answers: list[Any] = json.loads(printed.splitlines()[-1])
+        return answers
 
     async def start(self) -> asyncio.subprocess.Process:
         """Start a worker, and return when it delivers."""

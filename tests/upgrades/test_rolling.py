@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Float, Integer, LargeBinary, MetaData, insert, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeDraft
@@ -16,7 +17,7 @@ from flowactions_plugin.storage.migrations import head, revisions
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.upgrades.before import ARCHIVE, Release
-from tests.upgrades.released import connected
+from tests.upgrades.released import connected, every_row, run
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -122,3 +123,80 @@ async def test_unsigned_tests_wait_for_a_worker_of_the_present(rolling: Rolling)
     await rolling.present.start()
     await rolling.delivered(1)
     assert "x-service-webhook-signature" not in dict(rolling.receiver.requests[0].headers)
+
+
+async def test_deferred_nodes_beside_the_release_before(rolling: Rolling) -> None:
+    """It runs no node that this release has run, and what it records a second time is not run by this one (§3.2)."""
+    before, present, url = rolling.before, rolling.present, rolling.receiver.url
+    await present.migrate()
+    assert await present.call(["record", "one", url], ["record", "two", url], ["advance", "one"]) == [
+        "recorded",
+        "recorded",
+        ["done", 1],
+    ]
+    assert await before.call(["advance", "one"], ["advance", "two"], ["record", "one", url]) == [
+        ["done", 0],
+        ["done", 1],
+        "recorded",
+    ]
+    assert await present.call(["advance", "one"], ["record", "one", url]) == [["done", 0], "skipped"]
+    assert await rolling.query("SELECT count(*) FROM flowactions_outbox") == [(2,)]
+
+
+async def fill(url: str) -> None:
+    """Write two rows into each table as it is, one with every column and one with those only that need a value."""
+    now = int(time.time() * 1000)
+    metadata = MetaData()
+    async with connected(url) as connection:
+        await connection.run_sync(metadata.reflect)
+        for table in metadata.sorted_tables:
+            if not table.name.startswith("flowactions") or "version" in table.name:
+                continue
+            for whole in (True, False):
+                values: dict[str, Any] = {}
+                for column in table.c:
+                    if column.nullable and not whole:
+                        continue
+                    binary, number = (isinstance(column.type, kind) for kind in (LargeBinary, (Integer, Float)))
+                    words = f"{column.name[:8]}-{whole}"
+                    values[column.name] = (
+                        now if number and column.name.endswith("_at") else int(whole) if number else words
+                    )
+                    values[column.name] = words.encode() if binary else values[column.name]
+                if "status" in values:
+                    values["status"] = ("delivered" if whole else "dead") if "url" in values else "active"
+                if "finished_at" in table.c:
+                    values["finished_at"] = now
+                if table.name == "flowactions_deferred":
+                    values |= {"id": 1000 + whole, "token": None, "held_until": None}
+                await connection.execute(insert(table).values(values))
+
+
+async def test_filled_tables_are_carried_on(rolling: Rolling) -> None:
+    """Every row of every table is as it was, new columns are empty, and what waited goes on (§9)."""
+    before, present, url = rolling.before, rolling.present, rolling.receiver.url
+    await before.migrate()
+    await before.call(["enqueue", "queued", 4, url], ["record", "waits", url], ["record", "begun", url])
+    await fill(rolling.url)
+    await run(
+        rolling.url,
+        "UPDATE flowactions_deferred SET token = 'gone', held_until = 1, holds = 1 WHERE run_id = 'begun'",
+        "UPDATE flowactions_outbox SET status = 'retrying', attempts = 1 WHERE id IN"
+        " (SELECT max(id) FROM flowactions_outbox WHERE status = 'pending')",
+    )
+    filled = await every_row(rolling.url)
+    assert len(filled) >= 16
+    await present.migrate()
+    for name, rows in (await every_row(rolling.url)).items():
+        if "version" in name:
+            continue
+        known = filled[name][0].keys()
+        assert [{column: row[column] for column in known} for row in rows] == filled[name], name
+        assert {row[column] for row in rows for column in row.keys() - known} <= {None, 0, ""}, name
+    await present.start()
+    assert await present.call(["advance", "waits"], ["record", "waits", url]) == [["done", 1], "skipped"]
+
+    async def arrived() -> bool:
+        return len({request.header("x-service-webhook-id") for request in rolling.receiver.requests}) == 6
+
+    await until(arrived, seconds=60)

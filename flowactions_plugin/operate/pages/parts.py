@@ -18,7 +18,7 @@ from flowactions_plugin.outbox.queries import Filter
 if TYPE_CHECKING:
     from flowactions_plugin.operate.actions import Actions
     from flowactions_plugin.operate.pauses import Pauses
-    from flowactions_plugin.operate.queries import OperatorQueries
+    from flowactions_plugin.operate.queries import OperatorQueries, Unreadable
 
 ROWS: Final = 50
 """Rows of a page of a list."""
@@ -37,6 +37,7 @@ class Parts:
         renderer: makes the pages.
         clock: Unix seconds.
         undo_seconds: how long a bulk action can be undone.
+        unreadable: says why a chat token cannot be used in this process.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Parts:
         renderer: Renderer,
         clock: Clock,
         undo_seconds: float,
+        unreadable: Unreadable,
     ) -> None:
         self.queries = queries
         self.actions = actions
@@ -54,6 +56,7 @@ class Parts:
         self.renderer = renderer
         self._clock = clock
         self.undo_seconds = undo_seconds
+        self.unreadable = unreadable
 
     def __repr__(self) -> str:
         return "Parts(…)"

@@ -39,7 +39,7 @@ async def show_connections(
 ) -> Response[bytes]:
     """Show the chat connections, by organization."""
     after = read_query(request, ("after",)).get("after", "")
-    found = await parts.queries.connections(viewer.scope, after, ROWS + 1)
+    found = await parts.queries.connections(viewer.scope, parts.unreadable, after, ROWS + 1)
     last = found[ROWS - 1].organization_id if len(found) > ROWS else None
     return parts.page(request, "connections.html", rows=found[:ROWS], last=last)
 

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import ChatHost, chat_host
 from tests.support import services_of
+from tests.waiting import until
 
 CONNECTION = "/integrations/chat/connection"
 SECRET = "whsec_" + base64.b64encode(b"s" * 24).decode()
@@ -46,11 +48,23 @@ def token_of(run: ChatHost, workspace: Workspace) -> Token:
     return run.provider.state.tokens_of(workspace)[-1]
 
 
-async def is_truthful(run: ChatHost) -> bool:
-    """Tell whether the card says of the token what the provider does."""
+def store_of(run: ChatHost) -> ConnectionStore:
+    return ConnectionStore(services_of(run.host)._database)
+
+
+def present(stored: StoredConnection | None) -> StoredConnection:
+    assert stored is not None
+    return stored
+
+
+async def stands(run: ChatHost) -> str:
+    """Give the workspace that is connected: its token works, and it is the only one."""
     card = await run.card()
-    workspace = next(each for each in run.provider.state.workspaces if each.id == card["workspace"]["id"])
-    return bool((card["status"] == "active") == run.provider.state.is_installed(workspace))
+    assert card["status"] == "active"
+    installed = [each.id for each in run.provider.state.workspaces if run.provider.state.is_installed(each)]
+    assert installed == [card["workspace"]["id"]]
+    assert (await run.message()).status == "sent"
+    return installed[0]
 
 
 class TestDisconnecting:
@@ -69,44 +83,46 @@ class TestDisconnecting:
         assert (await run.message()).status == "sent"
         assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
 
-    async def test_an_install_with_a_token_that_is_being_revoked_is_marked_revoked(self, run: ChatHost) -> None:
-        """The provider gave it the same token: the connection is kept, and not shown as active."""
+    async def test_an_install_waits_for_a_revocation_of_its_token_and_is_refused(self, run: ChatHost) -> None:
+        """The provider gave it the same token: it is told so, and nothing is stored."""
         await run.connect()
         held = gate(run, "auth.revoke")
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
         await held.reached.wait()
-        assert await run.connect() == {"chat": "connected"}
+        connecting = asyncio.create_task(run.connect())
+        await until(lambda: run.provider.calls.count("auth.test") == 3)  # two of the first install
         held.opened.set()
         assert (await disconnecting).status_code == 204
-        card = await run.card()
-        assert (card["status"], card["statusReason"]) == ("revoked", "token_revoked")
-        assert "Reconnect" in card["advice"]
+        assert await connecting == {"chat": "error", "reason": "token_revoked"}
+        assert await run.card() is None
         assert await run.connect() == {"chat": "connected"}
-        assert (await run.card())["status"] == "active"
         assert (await run.message()).status == "sent"
 
-    async def test_an_install_that_is_stored_after_the_revocation_fails(
+    async def test_a_disconnection_during_an_install_leaves_its_token(
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its token worked when it was tested, and not when it was stored."""
+        """It waits until the install is stored, and finds the workspace in use."""
         await run.connect()
-        held = gate(run, "auth.revoke")
-        disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
-        await held.reached.wait()
         replace, before_storing = ConnectionStore.replace, Gate()
 
-        async def late(self: ConnectionStore, stored: StoredConnection) -> Any:
+        async def late(self: ConnectionStore, *given: Any) -> Any:
             await before_storing.passed()
-            return await replace(self, stored)
+            return await replace(self, *given)
 
         monkeypatch.setattr(ConnectionStore, "replace", late)
         connecting = asyncio.create_task(run.connect())
         await before_storing.reached.wait()
-        held.opened.set()
-        assert (await disconnecting).status_code == 204
+        disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
+
+        async def removed() -> bool:
+            return await run.card() is None
+
+        await until(removed)
         before_storing.opened.set()
-        assert await connecting == {"chat": "error", "reason": "token_revoked"}
-        assert (await run.card())["status"] == "revoked"
+        assert (await disconnecting).status_code == 204
+        assert await connecting == {"chat": "connected"}
+        assert "auth.revoke" not in run.provider.calls
+        assert (await run.message()).status == "sent"
 
     async def test_a_token_that_is_in_use_again_is_not_revoked(
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
@@ -128,13 +144,14 @@ class TestDisconnecting:
         assert (await run.message()).status == "sent"
 
     async def test_a_revocation_without_an_answer_is_verified(self, run: ChatHost) -> None:
-        """The install that finished meanwhile is marked as revoked."""
+        """A connection that a process of revision 0004 stored meanwhile, without a turn, is marked as revoked."""
         await run.connect()
+        stored = await store_of(run).get("acme")
         held = Gate()
         run.provider.faults["auth.revoke"].append(Fault(503, gate=held))
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
         await held.reached.wait()
-        await run.connect()
+        assert await store_of(run).replace(present(stored), None) is None
         token_of(run, run.provider.state.workspaces[0]).dead = "account_inactive"
         held.opened.set()
         assert (await disconnecting).status_code == 204
@@ -144,33 +161,70 @@ class TestDisconnecting:
     async def test_a_failed_check_does_not_revoke_a_connection(self, run: ChatHost, answer: Fault) -> None:
         """Only the provider's answer does."""
         await run.connect()
+        stored = await store_of(run).get("acme")
         held = gate(run, "auth.revoke")
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
         await held.reached.wait()
-        token_of(run, run.provider.state.workspaces[0]).dead = "token_revoked"  # so that another is given
-        assert await run.connect() == {"chat": "connected"}
+        assert await store_of(run).replace(present(stored), None) is None
         run.provider.faults["auth.test"].append(answer)
         held.opened.set()
         assert (await disconnecting).status_code == 204
         assert (await run.card())["status"] == "active"
-        assert (await run.message()).status == "sent"
 
 
 class TestReplacing:
-    async def test_reconnecting_the_former_workspace_during_its_revocation_is_marked_revoked(
+    async def test_reconnecting_the_former_workspace_during_its_revocation_is_refused(
         self, run: ChatHost
     ) -> None:
-        """The provider gave the token that was being revoked."""
+        """The provider gave it the token that was being revoked: it changes nothing, and who came first stands."""
         await run.connect()
         held = gate(run, "auth.revoke")
         away = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
         await held.reached.wait()
+        tested = run.provider.calls.count("auth.test")
         back = asyncio.create_task(run.connect())
-        await asyncio.wait({back})
+        await until(lambda: run.provider.calls.count("auth.test") == tested + 1)
         held.opened.set()
-        assert await away == {"chat": "error", "reason": "token_revoked"}  # by the install that came after it
-        assert (await run.card())["workspace"]["name"] == "Acme"
-        assert await is_truthful(run)
+        assert await away == {"chat": "connected"}
+        assert await back == {"chat": "error", "reason": "token_revoked"}
+        assert await stands(run) == "T0GLOBEX"
+
+    async def test_an_install_that_is_replaced_before_its_answer_says_so(self, run: ChatHost) -> None:
+        """While it revokes the former token, another workspace is connected: that one stands."""
+        await run.connect()
+        held = gate(run, "auth.revoke")
+        first = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
+        await held.reached.wait()
+        assert await run.connect(workspace="T0INITECH") == {"chat": "connected"}
+        held.opened.set()
+        assert await first == {"chat": "error", "reason": "connected_meanwhile"}
+        assert await stands(run) == "T0INITECH"
+
+    async def test_an_install_that_loses_revokes_its_own_token_only_then(self, run: ChatHost) -> None:
+        """Another workspace was connected between its beginning and its end: nothing of that is touched."""
+        held = gate(run, "oauth.v2.access")
+        slow = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
+        await held.reached.wait()
+        assert await run.connect(workspace="T0INITECH") == {"chat": "connected"}
+        assert "auth.revoke" not in run.provider.calls
+        held.opened.set()
+        assert await slow == {"chat": "error", "reason": "connected_meanwhile"}
+        assert run.provider.calls.count("auth.revoke") == 1
+        assert await stands(run) == "T0INITECH"
+
+    async def test_of_simultaneous_installs_one_stands_and_each_is_told_the_truth(self, run: ChatHost) -> None:
+        """Whichever workspaces, connected before or not: one token works, and who is told connected has that workspace."""
+        teams = [workspace.id for workspace in run.provider.state.workspaces]
+        for installs in permutations(teams):
+            callbacks = [await run.consent(await run.start(), workspace=team) for team in installs]
+            told = await asyncio.gather(*(run.end(callback) for callback in callbacks))
+            standing = await stands(run)
+            for team, answer in zip(installs, told, strict=True):
+                if team == standing:
+                    assert answer in ({"chat": "connected"}, {"chat": "error", "reason": "token_revoked"})
+                else:
+                    assert answer["reason"] in {"connected_meanwhile", "token_revoked"}
+            assert {"chat": "connected"} in told
 
     async def test_every_replaced_token_is_revoked(self, run: ChatHost) -> None:
         """Of two concurrent installs, each revokes the one that it replaced, and one is kept."""
@@ -211,6 +265,21 @@ class TestReplacing:
         assert (await run.card())["missingScopes"] == ["chat:write"]
         await store.revoke([present], "token_revoked")
         assert (await run.card())["status"] == "revoked"
+
+
+async def test_a_turn_ends_with_its_holder_or_its_lease(run: ChatHost) -> None:
+    """A killed process keeps nobody out for longer than its lease, and who was too slow ends nobody else's turn."""
+    store = store_of(run)
+    assert await store.take_turn("T1", "one", 60_000)
+    assert await store.take_turn("T2", "other workspace", 60_000)
+    assert not await store.take_turn("T1", "two", 60_000)
+    await store.end_turn("T1", "two")
+    assert not await store.take_turn("T1", "two", 60_000)
+    await store.end_turn("T1", "one")
+    assert await store.take_turn("T1", "two", -1)
+    assert await store.take_turn("T1", "three", 60_000)
+    await store.end_turn("T1", "two")
+    assert not await store.take_turn("T1", "four", 60_000)
 
 
 class TestOrganizationDeleted:

@@ -48,5 +48,7 @@ async def test_a_record_that_was_spoilt_blocks_nobody(database_url: str, column:
             await connection.execute(text("UPDATE flowactions_deferred SET held_until = 0"))
         assert await services._pacing.recover() >= 1
         async with database.read() as connection:
-            left = await connection.execute(text("SELECT node_id FROM flowactions_deferred"))
+            left = await connection.execute(
+                text("SELECT node_id FROM flowactions_deferred WHERE flow_id <> ''")
+            )
             assert "b" not in left.scalars().all()

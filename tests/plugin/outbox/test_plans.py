@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from flowactions_hookspecs import Node
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.records import Step
@@ -83,6 +84,9 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     ),
     "detail": lambda store: queries(store).detail(ROW, "acme"),
     "lease of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
+    "reach of a node": lambda store: deferred(store).record(
+        a_walk(run_id="run-6", flow_id="f"), Node(id="n", type="webhook"), None, None
+    ),
     "expired leases": lambda store: deferred(store).queries.expired(20),
     "lease of a step that waits for another process": lambda store: deferred(store).lease(
         Step("acme", "run-5", "f", "")
