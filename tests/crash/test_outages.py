@@ -83,8 +83,9 @@ async def test_an_outage_of_the_database_repeats_nothing(
 
     Rows of a worker that was killed meanwhile are sent within 35 seconds after its end.
     """
-    server = None if kind == "locked" else request.getfixturevalue("own_server")
-    url = request.getfixturevalue("sqlite_url") if server is None else server.get_uri()
+    server = request.getfixturevalue("own_server") if kind == "stopped" else None
+    given = "sqlite_url" if kind == "locked" else "postgres_url"
+    url = request.getfixturevalue(given) if server is None else server.get_uri()
     async with field_on(url, tmp_path) as field:
         field.settings.update(
             FLOWACTIONS_DELIVERY=delivery,
@@ -92,9 +93,9 @@ async def test_an_outage_of_the_database_repeats_nothing(
             FLOWACTIONS_CONCURRENCY=str(ROWS_A_WORKER),
         )
         field.receiver.held = asyncio.Event()
-        workers = [await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=USUAL) for _ in range(count)]
         rows = count * ROWS_A_WORKER
         await field.enqueue(rows)
+        workers = [await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=USUAL) for _ in range(count)]
         await until(lambda: len(field.receiver.requests) == rows)
         held_by = await holders(field)
         assert len(held_by) == rows
