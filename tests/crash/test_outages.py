@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from sqlite3 import connect
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
@@ -65,28 +65,36 @@ async def holders(field: Field) -> dict[str, str]:
     return {row.event_id: row.pid for row in rows}
 
 
+class Place(NamedTuple):
+    """A database that is taken away: how, its URL, and its server where it is a test's own."""
+
+    kind: str
+    url: str
+    server: Any
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest) -> Place:
+    """A new database, to be taken away in each way."""
+    if request.param == "stopped":
+        server = request.getfixturevalue("own_server")
+        return Place(request.param, server.get_uri(), server)
+    name = "sqlite_url" if request.param == "locked" else "postgres_url"
+    return Place(request.param, request.getfixturevalue(name), None)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("killed", [False, True], ids=["all live", "one killed"])
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("kind", KINDS)
 async def test_an_outage_of_the_database_repeats_nothing(
-    request: pytest.FixtureRequest,
-    record_property: Any,
-    tmp_path: Path,
-    kind: str,
-    count: int,
-    delivery: str,
-    killed: bool,
+    place: Place, record_property: Any, tmp_path: Path, count: int, delivery: str, killed: bool
 ) -> None:
     """What is in flight when it begins is answered while it lasts, and arrives once.
 
     Rows of a worker that was killed meanwhile are sent within 35 seconds after its end.
     """
-    server = request.getfixturevalue("own_server") if kind == "stopped" else None
-    given = "sqlite_url" if kind == "locked" else "postgres_url"
-    url = request.getfixturevalue(given) if server is None else server.get_uri()
-    async with field_on(url, tmp_path) as field:
+    async with field_on(place.url, tmp_path) as field:
         field.settings.update(
             FLOWACTIONS_DELIVERY=delivery,
             FLOWACTIONS_CLAIM_LIMIT=str(ROWS_A_WORKER),
@@ -100,13 +108,13 @@ async def test_an_outage_of_the_database_repeats_nothing(
         held_by = await holders(field)
         assert len(held_by) == rows
         lost: set[str] = set()
-        async with lasting(kind, url, server):
+        async with lasting(*place):
             field.receiver.held.set()
             if killed:
                 workers[0].send_signal(signal.SIGKILL)
                 lost = {event for event, pid in held_by.items() if pid == workers[0].pid}
                 assert lost
-            await asyncio.sleep(KINDS[kind])  # its length is what this is about
+            await asyncio.sleep(KINDS[place.kind])  # its length is what this is about
         ended = time.monotonic()
         await field.engine.dispose()  # its connections were cut
         await field.enqueue(1)
