@@ -21,7 +21,7 @@ from flowactions_plugin.outbox.tokens import token_prefix
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import Queue, a_schedule, an_executor
+from tests.queueing import Queue, a_schedule, a_worker, an_executor
 from tests.waiting import until
 
 LEASE = 30.0
@@ -181,6 +181,30 @@ async def test_a_probe_tells_whether_the_queue_can_be_written(queue: Queue) -> N
     await queue.run("ALTER TABLE flowactions_outbox RENAME TO elsewhere")
     with pytest.raises(StorageUnavailable):
         await queue.store.probe()
+
+
+FULL = (
+    (
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100'; END$$"
+    ),
+    "CREATE TRIGGER full_disk BEFORE UPDATE ON flowactions_outbox FOR EACH ROW EXECUTE FUNCTION full_disk()",
+)
+
+
+async def test_a_claim_that_fails_puts_leases_in_doubt(postgres_url: str) -> None:
+    """On a full disk only what writes a row fails, and no probe does."""
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url) as database:
+        queue = Queue(database)
+        await queue.put()
+        for statement in FULL:
+            await queue.run(statement)
+        await queue.store.probe()
+        assert queue.store.contact.doubt_seconds() is None
+        running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+        await until(lambda: queue.store.contact.doubt_seconds() is not None)
+        running.cancel()
+        await asyncio.wait({running})
 
 
 class Away:
