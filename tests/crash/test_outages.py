@@ -56,7 +56,7 @@ async def lasting(kind: str, url: str, server: Any) -> AsyncIterator[None]:
             yield
 
 
-async def holders(field: Field) -> dict[str, str]:
+async def holders(field: Field) -> dict[str, int]:
     """Give the pid of the worker that holds each row that is in flight."""
     rows = await field.query(
         "SELECT event_id, pid FROM flowactions_outbox JOIN flowactions_workers"

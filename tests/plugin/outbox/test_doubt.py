@@ -16,6 +16,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operate.fleet import Fleet
 from flowactions_plugin.outbox.contact import Contact
 from flowactions_plugin.outbox.continuous import ContinuousClaims
+from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.outbox.scheduled import ScheduledClaims
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.tokens import token_prefix
 from flowactions_plugin.outbox.worker import Worker
@@ -205,6 +207,19 @@ async def test_a_claim_that_fails_puts_leases_in_doubt(postgres_url: str) -> Non
         await until(lambda: queue.store.contact.doubt_seconds() is not None)
         running.cancel()
         await asyncio.wait({running})
+
+
+async def test_a_tick_follows_when_the_doubt_ends(queue: Queue, times: Times) -> None:
+    """What was left alone does not wait for the tick after that (§8)."""
+    timing = Timing(quarantine_seconds=10_000)
+    executor = an_executor(queue, lambda request: httpx.Response(200))
+    claims = ScheduledClaims(queue.store, executor, tick_seconds=1000, claim_limit=5, timing=timing)
+    assert await claims.run_once() > LEASE
+    queue.store.contact = times.contact
+    times.contact.failed()
+    assert await claims.run_once() > LEASE
+    times.succeed()
+    assert await claims.run_once() <= LEASE
 
 
 class Away:
