@@ -193,7 +193,10 @@ class Services:
             BackgroundTask(name="flowactions pacing", run=partial(keep_recovering, self._pacing)),
             BackgroundTask(name="flowactions actions", run=partial(keep_acting, self._database)),
             BackgroundTask(name="flowactions pauses", run=partial(keep_parking, self._database)),
-            BackgroundTask(name="flowactions retention", run=partial(keep_pruning, self._prunes())),
+            BackgroundTask(
+                name="flowactions retention",
+                run=partial(keep_pruning, self._prunes(), self._database.outage_log),
+            ),
         ]
 
     def _prunes(self) -> Sequence[Prune]:

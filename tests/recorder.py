@@ -32,12 +32,13 @@ class Request(NamedTuple):
 
 
 class Recorder:
-    """The requests so far, and the answer to the next one."""
+    """The requests so far, and the answer to the next one, which waits for ``held`` where there is one."""
 
     def __init__(self) -> None:
         self.url = ""
         self.requests: list[Request] = []
         self.answer: Callable[[int], bytes] = lambda number: OK
+        self.held: asyncio.Event | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer requests on one connection until the other side closes it."""
@@ -47,6 +48,8 @@ class Recorder:
             headers = [(name.lower(), value.encode("latin-1")) for name, _, value in pairs]
             length = next((int(value) for name, value in headers if name == "content-length"), 0)
             self.requests.append(Request(head[0], headers, await reader.readexactly(length)))
+            if self.held is not None:
+                await self.held.wait()
             writer.write(self.answer(len(self.requests)))
             await writer.drain()
 

@@ -21,6 +21,7 @@ from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.rounds import OutageLog, keep_on
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
@@ -68,6 +69,11 @@ class Pacing:
         self._runner = NodeRunner(database, store, host)
         self._spans = (telemetry or Telemetry()).spans
         self._releases: list[Release] = []
+
+    @property
+    def outage_log(self) -> OutageLog:
+        """Logs the outages of the database."""
+        return self._database.outage_log
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Runs the node, or records it against the content step that it precedes."""
@@ -275,22 +281,14 @@ class Pacing:
 
 
 async def keep_recovering(pacing: Pacing) -> None:
-    """Recovers at once and then every few seconds, until cancelled."""
-    away = False
-    while True:
-        try:
-            while await pacing.recover() == RECOVERED_AT_ONCE:
-                pass
-            away = False
-        except StorageUnavailable as exc:
-            if not away:
-                log.warning(
-                    "deferred nodes wait for the database: %s",
-                    exc,
-                    extra={"event": "deferred.database_unavailable"},
-                )
-            away = True
-        await asyncio.sleep(RECOVER_SECONDS)
+    """Recover at once and then every few seconds, until cancelled."""
+
+    async def recover() -> float:
+        while await pacing.recover() == RECOVERED_AT_ONCE:
+            pass
+        return RECOVER_SECONDS
+
+    await keep_on(recover, "deferred nodes", pacing.outage_log)
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:

@@ -17,12 +17,12 @@ import msgspec
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operate.ramp import Pace, Stage, allowed, judge, wait_seconds
-from flowactions_plugin.operate.rounds import FAILURE_SECONDS, keep_on
 from flowactions_plugin.operate.sets import SENDING, Shown
 from flowactions_plugin.operate.store import ActionRow, ActionStore, Connection
 from flowactions_plugin.outbox.audit import Entry, Who
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.rounds import FAILURE_SECONDS, keep_on
 
 log = logging.getLogger("flowactions.actions")
 
@@ -107,12 +107,7 @@ async def keep_acting(database: Database) -> None:
         next_at = min(due.values(), default=clock() + POLL_SECONDS)
         return min(POLL_SECONDS, max(LEAST_PAUSE_SECONDS, next_at - clock()))
 
-    def log_outage(reason: str) -> None:
-        log.warning(
-            "bulk actions wait for the database: %s", reason, extra={"event": "action.database_unavailable"}
-        )
-
-    await keep_on(act, log_outage)
+    await keep_on(act, "bulk actions", database.outage_log)
 
 
 async def _wait_after(engine: Engine, action_id: str, clock: Callable[[], float]) -> float:

@@ -25,6 +25,9 @@ log = logging.getLogger("flowactions.operate")
 WRITE_SECONDS: Final = 5.0
 """How often statistics are written: a process that is killed loses so many seconds of them."""
 
+PART: Final = "statistics"
+"""Its name in the log of outages."""
+
 LAST_SECONDS: Final = 5.0
 """How long the last write may take when the process stops."""
 
@@ -50,6 +53,7 @@ class Monitor:
         self._tally = Tally()
         self._telling: set[asyncio.Task[None]] = set()
         self._failed = False
+        self._outage_log = database.outage_log
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Count outcomes that were just written."""
@@ -68,6 +72,7 @@ class Monitor:
         finally:
             running.cancel()
             await asyncio.wait({running})
+            self._outage_log.ended(PART)
             try:
                 async with asyncio.timeout(LAST_SECONDS):
                     await self.write()
@@ -91,8 +96,9 @@ class Monitor:
                     await self._fleet.beat(*load())
                 await self.write()
                 self._failed = False
+                self._outage_log.worked(PART)
             except StorageUnavailable as exc:
-                self._log_once(str(exc))
+                self._outage_log.failed(PART, exc)
             except Exception as exc:
                 # Deliveries go on without statistics.
                 self._log_once(type(exc).__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -13,11 +12,9 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import ActionInvalid, EgressRefused
 from flowactions_plugin.operate.pause_store import PauseStore
 from flowactions_plugin.operate.results import Pause
-from flowactions_plugin.operate.rounds import keep_on
 from flowactions_plugin.operate.scope import Actor, Scope
 from flowactions_plugin.storage.database import Database
-
-log = logging.getLogger("flowactions.actions")
+from flowactions_plugin.storage.rounds import keep_on
 
 POLL_SECONDS: Final = 0.5
 """Seconds between looks for rows to park, or to make due."""
@@ -109,10 +106,7 @@ async def keep_parking(database: Database) -> None:
             more |= await _share(partial(store.make_due, *place))
         return 0.0 if more else POLL_SECONDS
 
-    def log_outage(reason: str) -> None:
-        log.warning("pauses wait for the database: %s", reason, extra={"event": "pause.database_unavailable"})
-
-    await keep_on(park, log_outage)
+    await keep_on(park, "pauses", database.outage_log)
 
 
 async def _share(batch: Callable[[], Awaitable[bool]]) -> bool:

@@ -12,16 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Executable, Row
+from sqlalchemy import Executable, Row, Update, false, update
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.outbox.claims import CLAIM_BYTES, Reach, Shape, claiming, eligible, size_of
+from flowactions_plugin.outbox.contact import Contact, doubt_of
 from flowactions_plugin.outbox.due import paused_now
 from flowactions_plugin.outbox.places import NONE_FOUND, Found, Places
 from flowactions_plugin.outbox.tokens import new_token
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.storage.text import is_text, read_all
 
 FULL_SCAN_INTERVAL: Final = 1.0
@@ -49,10 +52,12 @@ class ClaimStore:
 
     Attributes:
         token_prefix: of the worker that claims, see `outbox.tokens`.
+        contact: whose leases are in doubt.
     """
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
         self.token_prefix = ""
+        self.contact = Contact(lease_seconds)
         self._database = database
         self._lease_seconds = lease_seconds
         self._organizations = Places.of_organizations()
@@ -98,13 +103,14 @@ class ClaimStore:
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
         given = {"token": new_token(self.token_prefix), "room": CLAIM_BYTES}
+        began = self.contact.now()
         if per_destination is None:
-            statement = self._statement(Shape(limit))
             rows = await self._database.in_transaction(
-                lambda connection: read_all(connection, statement, given)
+                lambda connection: self._run(connection, Shape(limit), given, self._doubt())
             )
         else:
             rows = await self._claim_within_limits(limit, per_destination, Counter(in_flight or {}), given)
+        self.contact.succeeded(began)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
 
     async def claim_of(
@@ -230,9 +236,10 @@ class ClaimStore:
             if database.dialect == "sqlite":
                 found.update({each: each.next(database, connection) for each in asked})
             examined = reach(found)
-            others = self._others(connection, examined)
+            doubt = self._doubt()
+            others = self._others(connection, examined, doubt)
             given = {**parameters, "since": self._scan_from, **others}
-            return read_all(connection, self._statement(examined.shape), given)
+            return self._run(connection, examined.shape, given, doubt)
 
         return await database.in_transaction(claim), found
 
@@ -251,7 +258,7 @@ class ClaimStore:
                 self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
         return self._taking_turns
 
-    def _others(self, connection: Connection, reach: Reach) -> dict[str, str]:
+    def _others(self, connection: Connection, reach: Reach, doubt: Mapping[str, Any]) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
         if self._database.dialect == "postgresql":
             return {
@@ -268,11 +275,34 @@ class ClaimStore:
             (self._organizations, reach.organizations, shape.turn),
             (self._destinations, reach.destinations, shape.each),
         ):
-            ids += owners.oldest(self._database, connection, places, rows)
+            ids += owners.oldest(self._database, connection, places, rows, doubt)
         if not shape.turn and not shape.each:
             return {}
         # Any other id could not be a parameter; such a row waits for its place in the queue.
         return {"found": self._database.json_rows([{"id": each} for each in ids if is_text(each)])}
+
+    def _run(
+        self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]
+    ) -> list[Row[Any]]:
+        statement = self._statement(shape._replace(in_doubt=bool(doubt)))
+        return read_all(connection, statement, {**given, **doubt})
+
+    def _doubt(self) -> dict[str, Any]:
+        """Return the parameters of the condition for leases in doubt, empty when none is.
+
+        It is asked for when nothing is waited for any more before the statement: neither a connection nor SQLite's lock.
+        """
+        return doubt_of(self.contact, self.token_prefix)
+
+    async def probe(self) -> None:
+        """Write to the queue without changing anything, to see whether it can be written.
+
+        Raises:
+            StorageUnavailable: it cannot.
+        """
+        began, probing = self.contact.now(), self._database.built(_probing)
+        await self._database.in_transaction(lambda connection: connection.execute(probing))
+        self.contact.succeeded(began)
 
     def _statement(self, shape: Shape) -> Executable:
         name = (self._database.dialect, shape)
@@ -288,3 +318,8 @@ class ClaimStore:
             lambda connection: connection.execute(query).all()
         )
         return {(row.organization_id, row.destination) for row in rows}
+
+
+def _probing(_database: Dialect) -> Update:
+    """Write the statement that fails where rows of the queue cannot be written, and changes none."""
+    return update(outbox).where(false()).values(updated_at=outbox.c.updated_at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -117,6 +117,21 @@ class Return(NamedTuple):
     delay_seconds: float = 0.0
     waits_for: str | None = None
     answered: bool = False
+
+
+class ClaimEnd(NamedTuple):
+    """What has ended a claim before its outcome was written.
+
+    Attributes:
+        kind: ``reclaimed``: a later claim has the row, or has ended it; ``purged``, ``deleted``: there is no such row;
+            ``changed``: the row was changed without a claim.
+        detail: for ``reclaimed``, whose claim it is; for ``changed``, the status of the row.
+        own_token: of a later claim of the same worker's, which holds the row; ``None``: there is none.
+    """
+
+    kind: Literal["reclaimed", "purged", "deleted", "changed"]
+    detail: str = ""
+    own_token: str | None = None
 
 
 def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery:

@@ -60,12 +60,14 @@ class Shape(NamedTuple):
         per_destination: the per-destination limit; ``None``: no limit, and the window is the claim.
         turn: how many rows of each organization come first; 0: organizations take no turns.
         each: how many rows of each of the destinations are found; 0: there are none.
+        in_doubt: whether leases are in doubt.
     """
 
     window: int
     per_destination: int | None = None
     turn: int = 0
     each: int = 0
+    in_doubt: bool = False
 
 
 class Reach(NamedTuple):
@@ -103,8 +105,8 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
     and ``destinations``; on SQLite the parameter ``found`` holds their ids. The parameter ``in_flight`` says how much of
     the per-destination limit is used.
     """
-    window, per_destination, turn, each = shape
-    due = due_rows(database, database.now(), window)
+    per_destination, turn = shape.per_destination, shape.turn
+    due = due_rows(database, database.now(), shape.window, in_doubt=shape.in_doubt)
     if per_destination is None:
         return _within_bytes(due.add_columns(null().label("head_at")))
     if database.dialect == "postgresql":
@@ -113,7 +115,7 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
     head_at: Any = null()
     if database.dialect == "postgresql":
         head_at = select(func.min(head.c.next_attempt_at)).scalar_subquery()
-    others = _others(database, turn, each)
+    others = _others(database, shape)
     if others:
         head = union(select(head), *others).cte("all_heads")
     in_flight = database.values_table("in_flight", destination=Text, number=Integer)
@@ -171,10 +173,10 @@ def destination_rows(limit: int, destinations: int, per_destination: int) -> int
     return 1 << max(0, min(-(-limit // destinations), per_destination) - 1).bit_length()
 
 
-def _others(database: Dialect, turn: int, each: int) -> list[Select[Any]]:
+def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
     """Select the oldest rows that are due of organizations that have their turn, and of further destinations."""
     if database.dialect != "postgresql":
-        if not turn and not each:
+        if not shape.turn and not shape.each:
             return []
         # SQLite has no LATERAL: `oldest_of` has found them, in the same transaction.
         given = database.values_table("found", id=String)
@@ -182,14 +184,14 @@ def _others(database: Dialect, turn: int, each: int) -> list[Select[Any]]:
         return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
     others = []
     for name, owner, rows in (
-        ("organizations", outbox.c.organization_id, turn),
-        ("destinations", outbox.c.destination, each),
+        ("organizations", outbox.c.organization_id, shape.turn),
+        ("destinations", outbox.c.destination, shape.each),
     ):
         if rows:
             places = database.values_table(name, place=Text)
             begin = tuple_(places.c.place, bindparam("since", type_=BigInteger))
             mine = (
-                due_rows(database, database.now(), rows)
+                due_rows(database, database.now(), rows, in_doubt=shape.in_doubt)
                 # With an equality, PostgreSQL may search the index of all rows that are due, through any backlog.
                 .where(tuple_(owner, outbox.c.next_attempt_at) >= begin, owner <= places.c.place)
                 .order_by(None)

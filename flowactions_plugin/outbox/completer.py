@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+import msgspec
+
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
-from flowactions_plugin.outbox.claimed import Completion, Return
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.host_calls import DeliveryFinished, HostNotifier
-from flowactions_plugin.outbox.log_lines import log_dead
+from flowactions_plugin.outbox.log_lines import log_dead, log_lost
 from flowactions_plugin.outbox.rules import DEAD, FINISHED, failure_reason
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.outbox.suspects import Suspects
@@ -57,6 +59,7 @@ class Completer:
         self._writing = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
+        self._in_hand: set[str] = set()
         self.suspects = Suspects()
 
     @property
@@ -68,6 +71,22 @@ class Completer:
     def behind(self) -> bool:
         """Whether something has to be written before anything else is claimed."""
         return self._failed or len(self._completions) + len(self._returns) > BATCH
+
+    def begin(self, delivery: ClaimedDelivery) -> None:
+        """Record that a delivery is being executed; it is in hand until its outcome was written."""
+        self._in_hand.add(delivery.id)
+
+    def forget(self, delivery: ClaimedDelivery) -> None:
+        """Record that a delivery ended without an outcome: when it is claimed again, it is executed again."""
+        self._in_hand.discard(delivery.id)
+
+    def not_in_hand(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Return what of a claim this process does not have in hand already.
+
+        It has the rest when it stood still between a look at its leases and the claim. What comes of these is written
+        under the new claim.
+        """
+        return [each for each in claimed if each.id not in self._in_hand]
 
     def complete(self, completion: Completion) -> None:
         """Accept an outcome; it is written a moment later, together with others. `flush` waits for it."""
@@ -99,20 +118,35 @@ class Completer:
                 returns, self._returns = self._returns[:BATCH], self._returns[BATCH:]
                 try:
                     states = await self._store.give_back(returns)
+                    again = await self._claimed_again(
+                        [each.delivery for each in returns if each.delivery.id not in states]
+                    )
                 except BaseException:
                     self._returns = returns + self._returns
                     self._failed = True
                     raise
-                await self._returned(returns, states)
+                self._returns += [
+                    each._replace(delivery=again[each.delivery.id])
+                    for each in returns
+                    if each.delivery.id in again
+                ]
+                await self._returned([each for each in returns if each.delivery.id not in again], states)
             while self._completions:
                 batch, self._completions = self._completions[:BATCH], self._completions[BATCH:]
                 try:
                     held = await self._store_outcomes(batch)
+                    lost = [each.delivery for each in batch if each.delivery.id not in held]
+                    again = await self._claimed_again(lost, log_others=True)
                 except BaseException:
                     self._completions = batch + self._completions
                     self._failed = True
                     raise
-                await self._completed(batch, held)
+                self._completions += [
+                    msgspec.structs.replace(each, delivery=again[each.delivery.id])
+                    for each in batch
+                    if each.delivery.id in again
+                ]
+                await self._completed([each for each in batch if each.delivery.id not in again], held)
             self._failed = False
 
     def _linger(self) -> None:
@@ -150,17 +184,32 @@ class Completer:
             batch[:] = first + second
             return held
 
+    async def _claimed_again(
+        self, lost: Sequence[ClaimedDelivery], *, log_others: bool = False
+    ) -> dict[str, ClaimedDelivery]:
+        """Return those deliveries whose claims do not hold because this worker itself has claimed them again.
+
+        Args:
+            lost: those whose claims do not hold.
+            log_others: whether it is logged what has ended the claims of the others.
+        """
+        if not lost:
+            return {}
+        own = {}
+        ends = await self._store.ends(lost)
+        for each in lost:
+            end = ends[each.id]
+            if end.own_token is not None:
+                own[each.id] = msgspec.structs.replace(each, token=end.own_token)
+            elif log_others:
+                log_lost(each.id, end)
+        return own
+
     async def _completed(self, batch: Sequence[Completion], held: set[str]) -> None:
         ended = []
         for each in batch:
-            self.suspects.settle(each.delivery)
-            if each.delivery.id not in held:
-                log.warning(
-                    "delivery %s was reclaimed by another worker",
-                    each.delivery.id,
-                    extra={"event": "delivery.reclaimed"},
-                )
-            elif each.change.status in FINISHED:
+            self._settle(each.delivery)
+            if each.delivery.id in held and each.change.status in FINISHED:
                 ended.append(each)
                 if each.change.status == "dead":
                     log_dead(each.delivery.id, each.delivery.destination, failure_reason(each.outcome))
@@ -172,7 +221,7 @@ class Completer:
     async def _returned(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
         ended = []
         for each in returns:
-            self.suspects.settle(each.delivery)
+            self._settle(each.delivery)
             if states.get(each.delivery.id) == "dead" and each.waits_for is not None:
                 reason = f"it has waited too long: {each.waits_for}"
                 log_dead(each.delivery.id, each.delivery.destination, reason)
@@ -181,3 +230,7 @@ class Completer:
         for observe in self._observers:
             observe(ended)
         await self._host.notify(ended)
+
+    def _settle(self, delivery: ClaimedDelivery) -> None:
+        self.suspects.settle(delivery)
+        self.forget(delivery)

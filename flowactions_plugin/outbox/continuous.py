@@ -121,6 +121,9 @@ class ContinuousClaims:
         if clock() >= self._pauses_at:
             await self._give_back_paused()
             self._pauses_at = clock() + POLL_SECONDS
+        # Every wait may have been longer than a lease.
+        while self._executor.behind:
+            await self.settle()
         self._claiming = True
         request = self._slots.demand(elsewhere=self._enqueued or self._store.looks_elsewhere)
         if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:

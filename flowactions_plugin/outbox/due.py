@@ -4,23 +4,51 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, func, select, tuple_, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    Select,
+    String,
+    bindparam,
+    func,
+    select,
+    tuple_,
+    type_coerce,
+)
 
+from flowactions_plugin.outbox.tokens import PREFIX_DIGITS
 from flowactions_plugin.storage.dialect import Dialect, inline
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, QUARANTINE_AFTER, outbox, pauses
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    LIVE,
+    QUARANTINE_AFTER,
+    WORKER_ID_LENGTH,
+    outbox,
+    pauses,
+    workers,
+)
 
 DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
 
 
-def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[Any]:
-    """Select and lock the oldest rows that are due."""
+def due_rows(database: Dialect, now: ColumnElement[int], limit: int, *, in_doubt: bool = False) -> Select[Any]:
+    """Select and lock the oldest rows that are due.
+
+    Args:
+        database: where.
+        now: the time.
+        limit: how many at the most.
+        in_doubt: whether leases are in doubt, see `undoubted`.
+    """
     return (
         select(*(outbox.c[name] for name in DUE_COLUMNS), size(database))
         .where(
             LIVE,
             outbox.c.takeovers < inline(QUARANTINE_AFTER),
             outbox.c.next_attempt_at <= now,
-            free(now),
+            undoubted(now) if in_doubt else free(now),
             *unpaused(),
         )
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
@@ -32,6 +60,23 @@ def due_rows(database: Dialect, now: ColumnElement[int], limit: int) -> Select[A
 def free(now: ColumnElement[int], until: ColumnElement[Any] = outbox.c.claimed_until) -> ColumnElement[bool]:
     """Return the condition that no claim holds a row: there is none, or its lease has expired."""
     return until.is_(None) | (until <= now)
+
+
+def undoubted(
+    now: ColumnElement[int],
+    until: ColumnElement[Any] = outbox.c.claimed_until,
+    by: ColumnElement[Any] = outbox.c.claimed_by,
+) -> ColumnElement[bool]:
+    """Return the condition that a row may be claimed while leases are in doubt (decision 54).
+
+    No claim holds it, or its lease ended before the doubt began, or was this worker's own, or one of a worker that has
+    stopped in order. The parameter ``doubt_ms`` is the age of the doubt; ``own`` is what this worker's tokens begin with.
+    """
+    owner = func.substr(by, 1, PREFIX_DIGITS)
+    digits = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
+    stopped = select(digits).where(workers.c.stopped_at.is_not(None))
+    known = (until <= now - bindparam("doubt_ms", type_=BigInteger)) | (owner == bindparam("own", type_=String))
+    return until.is_(None) | ((until <= now) & (known | owner.in_(stopped)))
 
 
 def unpaused(

@@ -105,6 +105,7 @@ class Executor:
             StorageUnavailable: the rest could not be given back, and so nothing of the claim may be sent.
         """
         self._claimed += len(claimed)
+        claimed = self.completer.not_in_hand(claimed)
         admitted, surplus = self.completer.suspects.admit(claimed)
         if surplus:
             self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
@@ -126,6 +127,14 @@ class Executor:
             delivery: what was claimed.
             secrets: of the origins of its claim.
         """
+        self.completer.begin(delivery)
+        try:
+            await self._execute(delivery, secrets)
+        except BaseException:
+            self.completer.forget(delivery)
+            raise
+
+    async def _execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         secret = secrets.get(delivery.origin, NO_SECRET)
         dead, waits_for = _obstacles(delivery, secret)
         if self.stopping:

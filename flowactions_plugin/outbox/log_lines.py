@@ -1,10 +1,11 @@
-"""The log line that operators search for: a delivery is dead (§3.1)."""
+"""The log lines that operators search for: a delivery is dead, or what became of it elsewhere (§3.1)."""
 
 from __future__ import annotations
 
 import logging
 
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.outbox.claimed import ClaimEnd
 from flowactions_plugin.storage.text import as_text
 
 log = logging.getLogger("flowactions.outbox")
@@ -20,3 +21,29 @@ def log_dead(row_id: object, destination: object, reason: str) -> None:
         printable(reason, message=True),
         extra={"event": "delivery.dead"},
     )
+
+
+def log_lost(row_id: object, end: ClaimEnd) -> None:
+    """Log what has ended a claim before its outcome was written."""
+    name, detail = (printable(as_text(value), message=True) for value in (row_id, end.detail))
+    if end.kind == "reclaimed":
+        log.warning("delivery %s was reclaimed by %s", name, detail, extra={"event": "delivery.reclaimed"})
+    elif end.kind == "purged":
+        log.warning(
+            "delivery %s was removed while it was sent: its organization was purged",
+            name,
+            extra={"event": "delivery.removed"},
+        )
+    elif end.kind == "deleted":
+        log.warning(
+            "delivery %s was removed while it was sent: its row was deleted",
+            name,
+            extra={"event": "delivery.removed"},
+        )
+    else:
+        log.warning(
+            "delivery %s was changed to %s while it was sent, and its outcome is dropped",
+            name,
+            detail,
+            extra={"event": "delivery.changed"},
+        )

@@ -33,7 +33,7 @@ def payload_of(organizations: Iterable[str]) -> str:
     named: list[str] = []
     room = PAYLOAD_BYTES
     for each in organizations:
-        room -= len(each.encode("utf-8", "replace")) * 2 + 3  # what is escaped takes more
+        room -= len(msgspec.json.encode(each)) + 1  # with what is escaped, and a comma
         if room < 0:
             break
         named.append(each)

@@ -5,19 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import String, bindparam, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from flowactions_plugin.clock import id_time
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import outcomes
-from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
+from flowactions_plugin.outbox.tokens import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import attempts, outbox
-from flowactions_plugin.storage.text import is_text
+from flowactions_plugin.storage.schema import WORKER_ID_LENGTH, attempts, audit, outbox, workers
+from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
+
+_ROWS: Final = select(outbox.c.id, outbox.c.status, outbox.c.claimed_by, outbox.c.settled_token).where(
+    outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
+)
+_DIGITS: Final = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
+_NAMES: Final = select(workers.c.id, workers.c.name).where(
+    _DIGITS.in_(bindparam("prefixes", type_=String, expanding=True))
+)
+_PURGES: Final = (
+    select(audit.c.organization_id, func.max(audit.c.at).label("at"))
+    .where(
+        audit.c.action == "purge",
+        audit.c.organization_id.in_(bindparam("organizations", type_=String, expanding=True)),
+    )
+    .group_by(audit.c.organization_id)
+)
 
 
 class OutcomeStore:
@@ -25,7 +43,12 @@ class OutcomeStore:
 
     Args:
         database: where the queue is.
+
+    Attributes:
+        token_prefix: of the worker that claims, see `outbox.tokens`.
     """
+
+    token_prefix: str = ""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -102,6 +125,11 @@ class OutcomeStore:
             found += [*await self._settled([each.delivery for each in returns])]
         return {row.id: row.status for row in found}
 
+    async def ends(self, deliveries: Sequence[ClaimedDelivery]) -> dict[str, ClaimEnd]:
+        """Return what has ended the claims of deliveries, by id."""
+        async with self._database.read() as connection:
+            return await connection.run_sync(_ends, deliveries, self.token_prefix)
+
     async def release(self, deliveries: Sequence[ClaimedDelivery], delay_seconds: float = 0.0) -> int:
         """Give claims back without an attempt; the rows are due again after ``delay_seconds``.
 
@@ -126,3 +154,43 @@ class OutcomeStore:
             return connection.execute(ended).rowcount == 1 or connection.execute(written).first() is not None
 
         return await self._database.in_transaction(write)
+
+
+def _ends(
+    connection: Connection, deliveries: Sequence[ClaimedDelivery], own_prefix: str
+) -> dict[str, ClaimEnd]:
+    """Return what has ended the claims of deliveries, by id.
+
+    Args:
+        connection: to the database of the queue.
+        deliveries: whose claims do not hold.
+        own_prefix: what the tokens of this worker's claims begin with; empty: it has none of its own.
+    """
+    named = [each for each in deliveries if is_text(each.id)]
+    rows = {row.id: row for row in read_all(connection, _ROWS, {"ids": [each.id for each in named]})}
+    tokens = {row_id: str(as_text(row.claimed_by or row.settled_token or "")) for row_id, row in rows.items()}
+    prefixes = {token[:PREFIX_DIGITS] for token in tokens.values()}
+    workers_of = {
+        token_prefix(row.id): row.name for row in read_all(connection, _NAMES, {"prefixes": sorted(prefixes)})
+    }
+    owners = {each.organization_id for each in named if each.id not in rows}
+    purges = {
+        row.organization_id: row.at
+        for row in (read_all(connection, _PURGES, {"organizations": sorted(owners)}) if owners else ())
+    }
+
+    def end_of(delivery: ClaimedDelivery) -> ClaimEnd:
+        row = rows.get(delivery.id)
+        if row is None:
+            purged_at = purges.get(delivery.organization_id)
+            # What was enqueued after a purge, the purge has not removed.
+            made_at = id_time(delivery.id) if is_text(delivery.id) else None
+            return ClaimEnd("purged" if purged_at is not None and purged_at >= (made_at or 0) else "deleted")
+        token = tokens[delivery.id]
+        if token in {"", delivery.token}:
+            return ClaimEnd("changed", str(as_text(row.status)))
+        prefix = token[:PREFIX_DIGITS]
+        is_own = row.claimed_by is not None and bool(own_prefix) and prefix == own_prefix
+        return ClaimEnd("reclaimed", f"worker {workers_of.get(prefix, prefix)}", token if is_own else None)
+
+    return {each.id: end_of(each) for each in deliveries}

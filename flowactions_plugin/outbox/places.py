@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
@@ -52,7 +52,7 @@ class Places:
             first: partial(_some_places, owner=owner, most=most, first=first) for first in (True, False)
         }
         # Built once: building a statement costs more than running it.
-        self._oldest: dict[int, Select[Any]] = {}
+        self._oldest: dict[tuple[int, bool], Select[Any]] = {}
         self._last: Any = None
 
     @classmethod
@@ -74,7 +74,14 @@ class Places:
         self._last = None if ends else places[-1]
         return Found(places, begins and ends)
 
-    def oldest(self, database: Database, connection: Connection, places: Sequence[Any], rows: int) -> list[Any]:
+    def oldest(
+        self,
+        database: Database,
+        connection: Connection,
+        places: Sequence[Any],
+        rows: int,
+        doubt: Mapping[str, Any],
+    ) -> list[Any]:
         """Return the ids of the oldest rows that are due of some of them.
 
         Args:
@@ -82,27 +89,31 @@ class Places:
             connection: the transaction's.
             places: which of them.
             rows: of each.
+            doubt: parameters of the condition for leases in doubt; empty: none is.
         """
-        if rows not in self._oldest:
-            self._oldest[rows] = _oldest_of(database, self._owner, rows)
-        statement = self._oldest[rows]
+        name = rows, bool(doubt)
+        if name not in self._oldest:
+            self._oldest[name] = _oldest_of(database, self._owner, rows, in_doubt=bool(doubt))
+        statement = self._oldest[name]
         return [
             row.id
             for place in places
-            for row in read_all(connection, statement, {"place": _place_value(database, place)})
+            for row in read_all(connection, statement, {"place": _place_value(database, place), **doubt})
         ]
 
 
-def _oldest_of(database: Dialect, owner: str, rows: int) -> Select[Any]:
+def _oldest_of(database: Dialect, owner: str, rows: int, *, in_doubt: bool) -> Select[Any]:
     """Select the oldest rows that are due of the organization or destination in the parameter ``place``.
 
     Args:
         database: SQLite.
         owner: the column of the organization, or of the destination.
         rows: how many.
+        in_doubt: whether leases are in doubt.
     """
     own = outbox.c[owner] == _place(database)
-    return due_rows(database, database.now(), rows).with_only_columns(outbox.c.id).where(own)
+    due = due_rows(database, database.now(), rows, in_doubt=in_doubt)
+    return due.with_only_columns(outbox.c.id).where(own)
 
 
 def _place_value(database: Dialect, place: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Row,
     Select,
     String,
     Text,
@@ -18,11 +20,13 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.outbox.claims import claiming
-from flowactions_plugin.outbox.due import free, unpaused
+from flowactions_plugin.outbox.contact import Contact, doubt_of
+from flowactions_plugin.outbox.due import free, undoubted, unpaused
 from flowactions_plugin.outbox.rules import LONGEST_WAIT_SECONDS, PARKED_MS
 from flowactions_plugin.outbox.tokens import new_token
 from flowactions_plugin.storage.database import Database
@@ -43,31 +47,38 @@ class RecoveryStore:
 
     Attributes:
         token_prefix: of the worker that claims, see `outbox.tokens`.
+        contact: whose leases are in doubt.
     """
 
     token_prefix: str = ""
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
+        self.contact = Contact(lease_seconds)
         self._database = database
         self._lease_seconds = lease_seconds
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
         async with self._database.read() as connection:
-            return bool(await connection.run_sync(read_all, self._database.built(_quarantined)))
+            doubt = doubt_of(self.contact, self.token_prefix)
+            quarantined = self._database.built(_QUARANTINED_ROW[bool(doubt)])
+            return bool(await connection.run_sync(read_all, quarantined, doubt))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
         lease_end = lease_clock() + self._lease_seconds
-        chosen = self._database.built(_quarantined)
-        if self._database.dialect == "postgresql":
-            chosen = chosen.with_for_update(skip_locked=True)
-        # Of such a row, the rounds that were begun are counted, and not the reclaims.
-        statement = claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
-        parameters = {"token": new_token(self.token_prefix)}
-        rows = await self._database.in_transaction(
-            lambda connection: read_all(connection, statement, parameters)
-        )
+        token = new_token(self.token_prefix)
+
+        def claim(connection: Connection) -> list[Row[Any]]:
+            doubt = doubt_of(self.contact, self.token_prefix)
+            chosen = self._database.built(_QUARANTINED_ROW[bool(doubt)])
+            if self._database.dialect == "postgresql":
+                chosen = chosen.with_for_update(skip_locked=True)
+            # Of such a row, the rounds that were begun are counted, and not the reclaims.
+            statement = claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
+            return read_all(connection, statement, {"token": token, **doubt})
+
+        rows = await self._database.in_transaction(claim)
         return read_row(rows[0], lease_end) if rows else None
 
     async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
@@ -104,23 +115,29 @@ class RecoveryStore:
         return rescued
 
 
-def _quarantined(database: Dialect) -> Any:
+def _quarantined(database: Dialect, *, in_doubt: bool) -> Any:
     """Select the oldest row that is due and may be sent in quarantine only."""
     # Without the hint, SQLite searches the index of all rows that are due.
     hint = " INDEXED BY ix_flowactions_outbox_quarantined" if database.dialect == "sqlite" else ""
     row_id: ColumnElement[str] = column("id", String)
     due: ColumnElement[int] = column("next_attempt_at", BigInteger)
     held_until: ColumnElement[int] = column("claimed_until", BigInteger)
+    held_by: ColumnElement[str] = column("claimed_by", String)
     owner: ColumnElement[str] = column("organization_id", Text)
     destination: ColumnElement[str] = column("destination", Text)
     now = database.now()
+    is_free = undoubted(now, held_until, held_by) if in_doubt else free(now, held_until)
     return (
         select(row_id, due)
         .select_from(text(outbox.name + hint))
-        .where(QUARANTINED, due <= now, free(now, held_until), *unpaused(owner, destination))
+        .where(QUARANTINED, due <= now, is_free, *unpaused(owner, destination))
         .order_by(due, row_id)
         .limit(inline(1))
     )
+
+
+_QUARANTINED_ROW: Final = {each: partial(_quarantined, in_doubt=each) for each in (False, True)}
+"""What builds the query, by whether leases are in doubt."""
 
 
 def _rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:

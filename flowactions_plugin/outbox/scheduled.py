@@ -49,6 +49,8 @@ class ScheduledClaims:
     async def run_once(self) -> float:
         """Run a tick if it is time; see `ClaimStrategy`."""
         clock = asyncio.get_running_loop().time
+        # Rows that were passed over while leases were in doubt do not wait for the tick after that.
+        self._tick_at = min(self._tick_at, clock() + self._store.contact.remaining())
         if clock() >= self._tick_at:
             started = clock()
             await self.tick()
@@ -76,6 +78,7 @@ class ScheduledClaims:
         await self._executor.completer.flush()
         total = 0
         while total < self._claim_limit and not (total and self._executor.stopping):
+            await self._executor.catch_up()
             claimed = await self._store.claim(self._claim_limit - total, per_destination=self._per_destination)
             total += len(claimed)
             size = sum(each.size for each in claimed)

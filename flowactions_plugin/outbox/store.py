@@ -22,6 +22,7 @@ from flowactions_plugin.outbox.recovery_store import RecoveryStore
 from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.rounds import OutageLog
 from flowactions_plugin.storage.schema import NO_AGENT, outbox
 
 T = TypeVar("T")
@@ -135,6 +136,11 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
                 connection.execute(statement, rows if len(rows) > 1 else rows[0])
 
         await self._database.in_transaction(write, group.deadline)
+
+    @property
+    def outage_log(self) -> OutageLog:
+        """Logs the outages of the database."""
+        return self._database.outage_log
 
     def transaction(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
         """Open a transaction, or join the caller's."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import random
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -17,18 +18,25 @@ log = logging.getLogger("flowactions.outbox")
 
 T = TypeVar("T")
 
+PART: Final = "deliveries"
+"""The worker's name in the log of outages."""
+
 RESCUE_INTERVAL: Final = 60.0
 """Seconds between searches for rows that a clock change has left in the future."""
-
-OUTAGE_CAP_SECONDS: Final = 30.0
 
 FULL_CLAIM_BYTES: Final = 1024 * 1024
 """A claim of this size may have been limited by `CLAIM_BYTES`: more rows may be due."""
 
 
-def outage_delay(failures: int) -> float:
-    """Return the seconds to wait after the database failed ``failures`` times in a row: 0.5, 1, 2, … 30."""
-    return min(OUTAGE_CAP_SECONDS, 0.5 * 2.0 ** min(failures - 1, 10))
+def outage_delay(failures: int, cap: float, chance: float) -> float:
+    """Return the seconds to wait after the database failed several times in a row: up to 0.5, 1, 2, … and the cap.
+
+    Args:
+        failures: how many times.
+        cap: the most. It is a third of a lease: while leases are in doubt, each worker has tried several times.
+        chance: from 0 to 1, so that workers do not come back in step: the wait is half as long at the least.
+    """
+    return min(cap, 0.5 * 2.0 ** min(failures - 1, 10)) * (1 + chance) / 2
 
 
 class ClaimStrategy(Protocol):
@@ -65,7 +73,8 @@ class Worker:
         store: the queue.
         executor: executes what is claimed.
         strategy: claims.
-        timing: when rows are sent in quarantine.
+        timing: when rows are sent in quarantine, and how often a database that is away is tried.
+        chance: returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -74,12 +83,14 @@ class Worker:
         executor: Executor,
         strategy: ClaimStrategy,
         timing: Timing = Timing(),  # noqa: B008  immutable
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._executor = executor
         self._completer = executor.completer
         self._strategy = strategy
         self._timing = timing
+        self._chance = chance
         self._rescue_at = 0.0
         self._quarantine_at = 0.0
         self._stop_now = asyncio.Event()
@@ -87,7 +98,7 @@ class Worker:
     async def run(self) -> None:
         """Deliver until cancelled.
 
-        While the database is away, the outage is logged once, and the worker tries again with backoff.
+        While the database is away, the worker tries again with backoff.
 
         However it ends, the attempts in flight are finished within their deadline and their outcomes are written;
         what was claimed and not begun is given back.
@@ -96,12 +107,15 @@ class Worker:
         self._stop_now.clear()
         # A row that ends its worker at once must not keep it from delivering the others, however often it is restarted.
         self._quarantine_at = asyncio.get_running_loop().time() + self._timing.quarantine_seconds
+        probing = asyncio.create_task(self._keep_probing())
         try:
             await self._loop()
         except asyncio.CancelledError:
             self._stop_now.set()
             raise
         finally:
+            probing.cancel()
+            self._store.outage_log.ended(PART)
             await self._shielded(self._drain())
 
     async def _loop(self) -> None:
@@ -109,21 +123,28 @@ class Worker:
         while True:
             try:
                 pause = await self._shielded(self.run_once())
-                if failures:
-                    log.info("the outbox is reachable again", extra={"event": "outbox.reachable"})
                 failures = 0
+                self._store.outage_log.worked(PART)
             except StorageUnavailable as exc:
                 failures += 1
-                if failures == 1:
-                    reason = printable(exc, message=True)
-                    log.error(  # noqa: TRY400
-                        "the outbox is out of reach, trying again with backoff: %s",
-                        reason,
-                        extra={"event": "outbox.unreachable"},
-                    )
-                await asyncio.sleep(outage_delay(failures))
+                self._store.outage_log.failed(PART, exc)
+                self._store.contact.failed()
+                await asyncio.sleep(self._outage_delay(failures))
             else:
                 await self._strategy.wait(pause)
+
+    def _outage_delay(self, failures: int) -> float:
+        return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
+
+    async def _keep_probing(self) -> None:
+        """Write to the queue every few seconds, so that no outage of it goes unnoticed between two claims (decision 54)."""
+        contact = self._store.contact
+        while True:
+            try:
+                await self._store.probe()
+            except StorageUnavailable:
+                contact.failed()
+            await asyncio.sleep(contact.probe_seconds * (1 + self._chance()) / 2)
 
     async def run_once(self) -> float:
         """Do what is due now.
@@ -159,6 +180,7 @@ class Worker:
         if await self._store.any_quarantined():
             await self._strategy.quiesce()
             await self._completer.flush()
+            await self._executor.catch_up()
             delivery = None if self._executor.stopping else await self._store.claim_quarantined()
             if delivery is not None:
                 await self._executor.execute_alone(delivery)
@@ -193,7 +215,7 @@ class Worker:
         try:
             while not await self._flushed():
                 failures += 1
-                if await self._stops_within(outage_delay(failures)):
+                if await self._stops_within(self._outage_delay(failures)):
                     break
         except Exception:
             log.exception(

@@ -19,6 +19,7 @@ from flowactions_plugin.storage.engine import Engines
 from flowactions_plugin.storage.guarding import GuardedTransactions
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.own_transactions import OwnTransactions
+from flowactions_plugin.storage.rounds import OutageLog
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.storage.tables import lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.transactions import HostTransactions
@@ -43,6 +44,9 @@ class OpenedDatabase(Dialect):
             on several machines agree.
         statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
 
+    Attributes:
+        outage_log: logs its outages, for the background parts of its host.
+
     Raises:
         HostInvalid: the host's engine is of a database in memory.
     """
@@ -59,6 +63,7 @@ class OpenedDatabase(Dialect):
         self._own_url = url
         self._statement_seconds = statement_seconds
         super().__init__("", clock)
+        self.outage_log = OutageLog()
         self._bind()
 
     def _bind(self) -> None:

@@ -79,6 +79,10 @@ ADVICE: Final = {
 """Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
 
+LOST: Final = "the connection was lost while it was used"
+NO_ANSWER: Final = "it did not answer in time"
+
+
 class Outages:
     """Translates the errors of one database.
 
@@ -114,7 +118,7 @@ class Outages:
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
-        parts = [f"{type(reason).__name__}: {' '.join(message.split())}"]
+        parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
@@ -135,7 +139,7 @@ def is_mistake(exc: BaseException) -> bool:
     """Returns whether the cause is a value or a constraint, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):
-        return isinstance(exc, MISTAKES)
+        return isinstance(exc, MISTAKES) and _own_words(_reason(exc)) is None
     return code.startswith(MISTAKE_CLASSES)
 
 
@@ -146,7 +150,23 @@ def _failures() -> tuple[type[BaseException], ...]:
 def _asyncpg_errors() -> tuple[type[BaseException], ...]:
     # The driver is imported with the first engine of a PostgreSQL. It has raised nothing where it is not.
     asyncpg = sys.modules.get("asyncpg")
-    return () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError)
+    if asyncpg is None:
+        return ()
+    return asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+
+
+def _own_words(reason: BaseException) -> str | None:
+    """Return what an error of PostgreSQL's driver means, where its message is about the driver's own state."""
+    if isinstance(reason, TimeoutError):
+        return NO_ANSWER
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is None:
+        return None
+    if isinstance(reason, asyncpg.ConnectionDoesNotExistError):
+        return LOST
+    # Subclasses are about something else, for example a wrong value.
+    about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
+    return LOST if type(reason) in about_its_state else None
 
 
 def _reason(exc: BaseException) -> BaseException:

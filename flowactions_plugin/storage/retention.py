@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.rounds import OutageLog, keep_on
 
 log = logging.getLogger("flowactions.retention")
 
@@ -70,15 +70,13 @@ async def prune_all(prunes: Sequence[Prune]) -> int:
     return total
 
 
-async def keep_pruning(prunes: Sequence[Prune]) -> None:
-    """Prune at once and then every hour, until cancelled."""
-    while True:
-        try:
-            removed = await prune_all(prunes)
-            if removed:
-                log.info("retention: %s old rows removed", removed, extra={"event": "retention.removed"})
-        except StorageUnavailable as exc:
-            log.warning(
-                "retention failed, and the next run tries again: %s", exc, extra={"event": "retention.failed"}
-            )
-        await asyncio.sleep(PERIOD_SECONDS)
+async def keep_pruning(prunes: Sequence[Prune], outage_log: OutageLog) -> None:
+    """Prune at once and then every hour, until cancelled; sooner after an outage of the database."""
+
+    async def prune() -> float:
+        removed = await prune_all(prunes)
+        if removed:
+            log.info("retention: %s old rows removed", removed, extra={"event": "retention.removed"})
+        return PERIOD_SECONDS
+
+    await keep_on(prune, "retention", outage_log)

@@ -335,11 +335,13 @@ enqueue_rates: Final = Table(
 )
 Index("ix_flowactions_enqueue_rates_updated", enqueue_rates.c.updated_at)
 
+WORKER_ID_LENGTH: Final = 36
+
 workers: Final = Table(
     "flowactions_workers",
     metadata,
     # New for each start of a process that delivers.
-    Column("id", String(36), primary_key=True),
+    Column("id", String(WORKER_ID_LENGTH), primary_key=True),
     Column("name", Text, nullable=False),
     Column("version", Text, nullable=False),
     Column("host_name", Text, nullable=False),

@@ -90,9 +90,10 @@ async def test_rows_that_a_clock_change_left_in_the_future_are_rescued(
 
 
 def test_an_outage_is_tried_with_backoff() -> None:
-    """Soon at first, then every thirty seconds, for however long."""
-    assert [outage_delay(failures) for failures in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert outage_delay(10**6) == 30
+    """Soon at first, then every ten seconds, for however long; half as long by chance, so that workers are not in step."""
+    assert [outage_delay(failures, 10, 1) for failures in range(1, 8)] == [0.5, 1, 2, 4, 8, 10, 10]
+    assert outage_delay(10**6, 10, 1) == 10
+    assert outage_delay(10**6, 10, 0) == 5
 
 
 async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> None:

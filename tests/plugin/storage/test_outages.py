@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
@@ -25,6 +25,7 @@ from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.retention import keep_pruning
+from flowactions_plugin.storage.rounds import OutageLog
 from tests.host_transactions import webhook
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until, within
@@ -115,6 +116,41 @@ class TestTranslation:
                     await connection.exec_driver_sql(statement)
             assert raised.value.code is not None
             assert "\n" not in str(raised.value)
+
+    async def test_a_connection_that_is_lost_in_use_is_an_outage(self, postgres_url: str) -> None:
+        """Not a mistake of the statement, as the driver has it."""
+
+        async def use_a_closed_one(connection: AsyncConnection) -> None:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await driver.close()
+            await connection.execute(text("SELECT 1"))
+
+        async with a_database(postgres_url) as database:
+            with pytest.raises(StorageUnavailable, match="failed: the connection was lost while it was used"):
+                async with database.read() as connection:
+                    await use_a_closed_one(connection)
+
+    @pytest.mark.parametrize(
+        ("error", "message"),
+        [
+            (asyncpg.InterfaceError("connection is closed"), "the connection was lost while it was used"),
+            (
+                asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+                "the connection was lost while it was used",
+            ),
+            (TimeoutError(), "it did not answer in time"),
+        ],
+    )
+    def test_an_error_of_the_drivers_own_state_is_put_in_our_words(
+        self, error: Exception, message: str
+    ) -> None:
+        """Without the name of a class."""
+        with (
+            pytest.raises(StorageUnavailable) as raised,
+            Outages(make_url("postgresql://x")).translated(),
+        ):
+            raise error
+        assert str(raised.value) == f"the database failed: {message}"
 
     async def test_a_wrong_value_is_not_an_outage(self, database: Database) -> None:
         """A retry would fail again, so the error is raised as it is."""
@@ -226,7 +262,7 @@ async def test_a_task_logs_an_outage_once(
     spoilt: tuple[str, str], task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Revoked rights or dropped tables are logged once, however often the task retries."""
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.02)
+    monkeypatch.setattr("flowactions_plugin.storage.rounds.FAILURE_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     how, url = spoilt
     await a_database(url).migrate()
@@ -246,9 +282,11 @@ async def test_a_task_logs_an_outage_once(
         await spoil(url, how, f"plain_{task}")
         caplog.clear()
         running = asyncio.create_task(
-            keep_recovering(services._pacing) if task == "pacing" else keep_pruning([counted])
+            keep_recovering(services._pacing)
+            if task == "pacing"
+            else keep_pruning([counted], services._database.outage_log)
         )
-        await until(lambda: tries >= (5 if task == "pacing" else 1) and caplog.records)
+        await until(lambda: tries >= 5 and caplog.records)
         assert not running.done()
         running.cancel()
         await asyncio.wait({running})
@@ -258,24 +296,24 @@ async def test_a_task_logs_an_outage_once(
         assert ("rights" if how == "rights" else "flowactions migrate") in lines[0].getMessage()
 
 
-async def test_each_task_of_a_host_logs_an_outage_once(
+async def test_a_host_logs_an_outage_once(
     spoilt: tuple[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running host whose tables or rights are removed logs one line for each task, and continues."""
+    """A running host whose tables or rights are removed logs one line, whichever tasks notice, and continues."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
     how, url = spoilt
     await a_database(url).migrate()
     async with AsyncExitStack() as stack:
         used = url if how != "rights" else await stack.enter_async_context(a_role(url, "plain_host"))
-        actions = FlowActions.load(SmallHost(development(used, FLOWACTIONS_TICK_SECONDS="0.05")))
+        host = SmallHost(development(used, FLOWACTIONS_TICK_SECONDS="0.05"))
+        actions = FlowActions.load(host)
         await stack.enter_async_context(actions.lifespan())
-        await asyncio.sleep(0.2)
+        outage_log = services_of(host)._database.outage_log
         caplog.clear()
         await spoil(url, how, "plain_host")
-        await until(lambda: len(caplog.records) >= 2)
-        await asyncio.sleep(2)
+        await until(lambda: {"deliveries", "deferred nodes"} <= outage_log._failing)
         lines = [record for record in caplog.records if record.name.startswith("flowactions")]
-        assert 2 <= len(lines) <= 4
+        assert len(lines) == 1
         assert not [record for record in lines if record.exc_info]
 
 
@@ -290,6 +328,40 @@ async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
         await execute(postgres_url, 'GRANT INSERT ON flowactions_oauth_states TO "plain2"')
         async with database.write() as connection:
             await connection.execute(text(ROW.format("a")))
+
+
+def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCaptureFixture) -> None:
+    """It is over when all parts of a host that noticed it work again; what fails a minute later is another outage."""
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    outages = OutageLog(lambda: now[0])
+
+    def said() -> list[str]:
+        lines = [record.getMessage().split(":")[0] for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    begins, ends = "the database is out of reach, trying again with backoff", "the database is reachable again"
+    for _ in range(3):
+        for part in ("deliveries", "pauses"):
+            outages.failed(part, StorageUnavailable("away"))
+    assert said() == [begins]
+    outages.worked("pauses")
+    outages.worked("statistics")
+    assert said() == []
+    outages.worked("deliveries")
+    assert said() == [ends]
+    outages.failed("retention", StorageUnavailable("no rights"))
+    now[0] += 100
+    outages.failed("retention", StorageUnavailable("no rights"))
+    assert said() == [begins]
+    outages.failed("deliveries", StorageUnavailable("away"))
+    outages.failed("pauses", StorageUnavailable("away"))
+    assert said() == [begins]
+    outages.ended("retention")
+    outages.worked("pauses")
+    outages.worked("deliveries")
+    assert said() == [ends]
 
 
 class TestWaiting:

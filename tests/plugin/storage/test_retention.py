@@ -21,6 +21,7 @@ from flowactions_plugin.storage.retention import (
     pause_after,
     prune_all,
 )
+from flowactions_plugin.storage.rounds import OutageLog
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -164,7 +165,7 @@ async def test_pruning_continues_after_an_outage(
 ) -> None:
     """While the database does not answer, the task keeps running, and it prunes afterwards."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("flowactions_plugin.storage.retention.PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("flowactions_plugin.storage.rounds.FAILURE_SECONDS", 0.01)
     answers: list[int | Exception] = [StorageUnavailable(), 3]
 
     async def prune(limit: int) -> int:
@@ -173,8 +174,9 @@ async def test_pruning_continues_after_an_outage(
             raise answer
         return answer
 
-    running = asyncio.create_task(keep_pruning([prune]))
-    await until(lambda: "3 old rows removed" in caplog.text)
-    assert "the next run tries again" in caplog.text
+    running = asyncio.create_task(keep_pruning([prune], OutageLog()))
+    await until(lambda: "the database is reachable again" in caplog.text)
+    assert "out of reach" in caplog.text
+    assert "3 old rows removed" in caplog.text
     running.cancel()
     await asyncio.wait({running})

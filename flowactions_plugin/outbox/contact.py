@@ -1,0 +1,94 @@
+"""Whose leases are in doubt: for how long this worker could not write to the queue, and how long ago that was (decision 54).
+
+A worker that cannot write keeps the outcomes of what it has sent. Its leases end meanwhile, and a worker that writes again a
+moment earlier would send its rows once more. So leases that ended while nobody could write are in doubt for the length of a
+lease: time enough for all workers to try again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from flowactions_plugin.clock import lease_clock
+
+LONGEST_DOUBT_MS: Final = 1 << 50
+"""The age of a doubt that has always been there."""
+
+
+class Contact:
+    """Remembers when this worker could last write to the queue.
+
+    Args:
+        lease_seconds: how long a claim holds.
+        clock: seconds, which also pass while the process is stopped.
+
+    Attributes:
+        probe_seconds: seconds between two statements that write to the queue, at the most.
+    """
+
+    def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
+        self.probe_seconds = lease_seconds / 15
+        # No lease can end in a shorter outage with its row sent and its outcome not written.
+        self._patience = lease_seconds / 6
+        self._doubt_seconds = lease_seconds
+        self._clock = clock
+        self._last: float | None = None
+        self._since = math.inf
+        self._until = -math.inf
+
+    def now(self) -> float:
+        """Return the time by the clock of leases."""
+        return self._clock()
+
+    def failed(self) -> None:
+        """Record that the queue could not be written: leases that end from the last success on are in doubt."""
+        since = self._in_doubt_since()
+        before = -math.inf if self._last is None else self._last
+        self._since = before if since is None else min(since, before)
+        self._until = math.inf
+
+    def succeeded(self, began: float) -> None:
+        """Record that the queue was written to.
+
+        Args:
+            began: when the statement began. Until then a lease may have ended unnoticed.
+        """
+        since, now = self._in_doubt_since(), self._clock()
+        if since is not None and (self._until == math.inf or self._is_late(now)):
+            self._since, self._until = since, now + self._doubt_seconds
+        self._last = began if self._last is None else max(began, self._last)
+
+    def doubt_seconds(self) -> float | None:
+        """Return the age from which on leases are not in doubt: those that ended earlier; ``None``: none is in doubt."""
+        since = self._in_doubt_since()
+        return None if since is None else self._clock() - since
+
+    def remaining(self) -> float:
+        """Return the seconds until leases are not in doubt any more; without end while it is not known, or none is."""
+        left = self._until - self._clock()
+        return left if left > 0 else math.inf
+
+    def _in_doubt_since(self) -> float | None:
+        now = self._clock()
+        since = self._since if now < self._until else math.inf
+        if self._is_late(now) and self._last is not None:
+            since = min(since, self._last)
+        return None if since == math.inf else since
+
+    def _is_late(self, now: float) -> bool:
+        return self._last is not None and now - self._last > self._patience
+
+
+def doubt_of(contact: Contact, token_prefix: str) -> dict[str, Any]:
+    """Return the parameters of `due.undoubted`; empty when no lease is in doubt.
+
+    Args:
+        contact: of the worker that claims.
+        token_prefix: what its tokens begin with; empty: no worker claims, so there are no others.
+    """
+    seconds = contact.doubt_seconds() if token_prefix else None
+    if seconds is None:
+        return {}
+    return {"doubt_ms": int(min(seconds * 1000, LONGEST_DOUBT_MS)), "own": token_prefix}
