@@ -105,6 +105,7 @@ def build(served: Served) -> Sequence[Router]:
             origins=[own] if own else [],
             secure=(settings.public_url or "").startswith("https:"),
             login_url=login_url,
+            show_operators=settings.show_operators,
         ),
         health_router(served.health),
     ]

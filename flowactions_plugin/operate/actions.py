@@ -147,7 +147,7 @@ class Actions:
             "rate": rate,
             "canary": canary,
         }
-        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry))
+        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry), scope)
         if kind == "cancel":
             await self._carry_on(begun.id)
         return begun
@@ -159,7 +159,7 @@ class Actions:
             The action, ``undone``; in another state when it was too late; ``None``: there is none in this scope.
 
         Raises:
-            ActionInvalid: it is an operator's, and the actor a principal of a dashboard.
+            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
             StorageUnavailable: the database failed.
         """
         return await self._end(scope, action_id, actor, "undo")
@@ -171,7 +171,7 @@ class Actions:
             The action; ``None``: there is none in this scope.
 
         Raises:
-            ActionInvalid: it is an operator's, and the actor a principal of a dashboard.
+            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
             StorageUnavailable: the database failed.
         """
         return await self._end(scope, action_id, actor, "stop")
@@ -179,7 +179,7 @@ class Actions:
     async def get(self, scope: Scope, action_id: str) -> Action | None:
         """Return an action; ``None``: there is none in this scope."""
         row = await self._store.get(scope, action_id) if is_id(action_id) else None
-        return None if row is None else _action(row)
+        return None if row is None else _action(row, scope)
 
     async def list(self, scope: Scope, *, before: str | None = None, limit: int = 50) -> Sequence[Action]:
         """Return actions, the latest first.
@@ -189,7 +189,7 @@ class Actions:
             before: only those older than the one with this id.
             limit: how many at the most.
         """
-        return [_action(row) for row in await self._store.page(scope, before, limit)]
+        return [_action(row, scope) for row in await self._store.page(scope, before, limit)]
 
     async def one(
         self,
@@ -212,7 +212,7 @@ class Actions:
         if not is_id(delivery_id):
             return False
         if kind == "cancel":
-            reason = reason or f"cancelled by {actor.name}"
+            reason = reason or f"cancelled by {actor.public_name}"
         return await change_one(
             self._database,
             "retry" if kind == "replay" else kind,
@@ -267,11 +267,13 @@ class Actions:
         if row.kind == "cancel" and row.finished_at is None and row.state in {"undone", "stopped"}:
             await self._carry_on(action_id)
             return await self.get(scope, action_id)
-        return _action(row)
+        return _action(row, scope)
 
 
-def _action(row: ActionRow) -> Action:
+def _action(row: ActionRow, scope: Scope) -> Action:
     values: dict[str, Any] = {name: getattr(row, name) for name in Action.__struct_fields__}
+    who = scope.shown(Actor(row.actor_id, row.actor_name, row.actor_role))
+    values |= {"actor_id": who.id, "actor_name": who.name}
     values["reset_attempts"] = bool(row.reset_attempts)
     try:
         values["filter"] = msgspec.json.decode(row.filter, type=Filter)

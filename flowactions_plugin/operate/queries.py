@@ -17,7 +17,7 @@ from flowactions_plugin.operate.results import AuditEntry, ChatConnection, Count
 from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.search_queries import DeliverySearch
 from flowactions_plugin.operate.verdict import FAILING_MINUTES, Signs, judge, patience_ms
-from flowactions_plugin.operate.views import struct_of
+from flowactions_plugin.operate.views import entry_of, struct_of
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
@@ -234,7 +234,8 @@ class OperatorQueries:
             query = query.where(audit.c.organization_id == scope.organization_id)
         if before is not None:
             query = query.where(audit.c.id < before)
-        return await self._structs(query, AuditEntry)
+        rows = await self._read(lambda connection: read_all(connection, query))
+        return [entry_of(row, scope) for row in rows]
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._database.read() as connection:
