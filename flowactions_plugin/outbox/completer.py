@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+import msgspec
+
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
-from flowactions_plugin.outbox.claimed import Completion, Return
+from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.outbox.host_calls import DeliveryFinished, HostNotifier
 from flowactions_plugin.outbox.log_lines import log_dead
 from flowactions_plugin.outbox.rules import DEAD, FINISHED, failure_reason
@@ -23,6 +25,9 @@ LINGER_SECONDS: Final = 0.005
 """How long an outcome waits for others, so that one statement writes them all."""
 
 BATCH: Final = 500
+
+PURGED: Final = "purged"
+"""The reason of a delivery whose organization was purged while it was claimed."""
 
 Observe: TypeAlias = Callable[[Sequence[Completion]], None]
 """Is told of ends of claims that were written: quick, and raises nothing."""
@@ -151,10 +156,14 @@ class Completer:
             return held
 
     async def _completed(self, batch: Sequence[Completion], held: set[str]) -> None:
+        purged = await self._purged([each.delivery for each in batch if each.delivery.id not in held])
         ended = []
         for each in batch:
             self.suspects.settle(each.delivery)
-            if each.delivery.id not in held:
+            if each.delivery.id in purged:
+                outcome = msgspec.structs.replace(each.outcome, error=PURGED)
+                ended.append(Completion(each.delivery, outcome, DEAD, attempted=each.attempted))
+            elif each.delivery.id not in held:
                 log.warning(
                     "delivery %s was reclaimed by another worker",
                     each.delivery.id,
@@ -169,7 +178,21 @@ class Completer:
             observe(written)
         await self._host.notify(ended)
 
+    async def _purged(self, lost: Sequence[ClaimedDelivery]) -> set[str]:
+        """Return which of the rows whose claims did not hold any more were removed by a purge."""
+        try:
+            return await self._store.purged(lost) if lost else set()
+        except StorageUnavailable:
+            return set()  # they cannot be told from those that other workers have reclaimed
+
     async def _returned(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
+        purged = await self._purged([each.delivery for each in returns if each.delivery.id not in states])
+        ended = [
+            Completion(each.delivery, Outcome(0, 0, error=PURGED), DEAD, attempted=False)
+            for each in returns
+            if each.delivery.id in purged
+        ]
+        await self._host.notify(ended)
         ended = []
         for each in returns:
             self.suspects.settle(each.delivery)

@@ -9,8 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from flowactions_plugin.clock import is_id, time_of
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import outcomes
+from flowactions_plugin.outbox.audit import purged_since
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
@@ -118,6 +120,23 @@ class OutcomeStore:
             lambda connection: connection.execute(query).all()
         )
         return [row for row in rows if row.settled_token == tokens[row.id]]
+
+    async def purged(self, deliveries: Sequence[ClaimedDelivery]) -> set[str]:
+        """Return the ids of those whose rows are there no more, because their organization was purged.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        claimed = {each.id: each for each in deliveries if is_text(each.id) and is_id(each.id)}
+        if not claimed:
+            return set()
+        there = select(outbox.c.id).where(outbox.c.id.in_(claimed))
+        async with self._database.read() as connection:
+            for row_id in (await connection.execute(there)).scalars():
+                del claimed[row_id]
+            since = purged_since(min(map(time_of, claimed), default=0))
+            organizations = (await connection.execute(since)).scalars().all() if claimed else ()
+        return {row_id for row_id, each in claimed.items() if each.organization_id in organizations}
 
     async def _end_nameless(self, completion: Completion) -> bool:
         ended, written = outcomes.ending_nameless(self._database, completion)
