@@ -29,7 +29,7 @@ from flowactions_plugin.operate.sets import (
     read_token,
     write_token,
 )
-from flowactions_plugin.operate.store import ActionRow, ActionStore
+from flowactions_plugin.operate.store import ActionRow, ActionStore, Aged
 from flowactions_plugin.outbox.audit import Entry
 from flowactions_plugin.outbox.changes import change_one
 from flowactions_plugin.outbox.queries import Filter
@@ -122,7 +122,7 @@ class Actions:
         """
         check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary, undo_seconds=undo_seconds)
         shown = read_token(scope, kind, token)
-        await self._check_set(shown)
+        aged = await self._check_set(shown)
         filter_text = msgspec.json.encode(shown.filter).decode()
         of_one = scope.organization_id or shown.filter.organization_id
         entry = Entry(
@@ -147,7 +147,7 @@ class Actions:
             "rate": rate,
             "canary": canary,
         }
-        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry), scope)
+        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry, aged), scope)
         if kind == "cancel":
             await self._carry_on(begun.id)
         return begun
@@ -223,17 +223,19 @@ class Actions:
             reset_attempts=reset_attempts,
         )
 
-    async def _check_set(self, shown: Shown) -> None:
-        """Check that a set is the one that was shown.
+    async def _check_set(self, shown: Shown) -> Aged:
+        """Check that a set is the one that was shown, and return what retention may remove of it.
 
         Raises:
             ActionInvalid: it has no rows, or was shown in the future.
             SetChanged: it is another.
         """
-        if shown.as_of > await self._store.now():
+        now = await self._store.now()
+        if shown.as_of > now:
             raise ActionInvalid("The preview is of a time to come: look at the rows again.")
         if not shown.count:
             raise ActionInvalid("There is nothing to do: no row meets the filter.")
+        aged = await self._store.aged(shown, now)
         count, mark = await self._store.count(shown)
         # What was delivered since does not wait any more; nothing else may have come in its place.
         is_fewer = shown.kind == "cancel" and count <= shown.count
@@ -242,6 +244,7 @@ class Actions:
             raise SetChanged(
                 f"The rows have changed since they were shown: {shown.count:,} then, {count:,} now. Look at them again."
             )
+        return aged
 
     async def _seconds_to_drain(self, shown: Shown, rate: float | None) -> float | None:
         if shown.kind not in SENDING:

@@ -9,13 +9,22 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, TextClause, delete, select
+from sqlalchemy import ColumnElement, Row, TextClause, and_, delete, exists, select
 
 from flowactions_plugin.outbox.audit import SOMEBODY, Entry, Who, recording
 from flowactions_plugin.outbox.changes import change_one, raw, requeueing
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    FAILED,
+    KEYED,
+    OPEN_ACTION,
+    UNDELIVERED,
+    actions,
+    attempts,
+    outbox,
+)
 from flowactions_plugin.storage.text import is_text, read_all
 
 
@@ -104,6 +113,7 @@ class OutboxQueries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._passed: dict[str, int] = {}
 
     async def page(
         self,
@@ -220,7 +230,7 @@ class OutboxQueries:
         return await change_one(self._database, "cancel", row_id, organization_id, by, reason)
 
     async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
-        """Remove finished rows with their attempts, oldest first.
+        """Remove finished rows with their attempts, oldest first, but for those that an unfinished bulk action may be for.
 
         Args:
             status: ``delivered`` or ``dead``.
@@ -231,27 +241,53 @@ class OutboxQueries:
         Returns:
             How many there were.
         """
+        ended: ColumnElement[int] = outbox.c.finished_at
         old = (
             outbox.c.status == inline(status),
-            outbox.c.finished_at.is_not(None),
-            outbox.c.finished_at < self._database.now() - older_than_ms,
+            ended.is_not(None),
+            ended < self._database.now() - older_than_ms,
         )
-        times = select(outbox.c.finished_at).where(*old).order_by(outbox.c.finished_at).limit(inline(limit))
-        # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
-        async with self._database.read() as connection:
-            found = (await connection.execute(times)).scalars().all()
+        found: list[int] = []
+        # A run that has passed rows over does not read them again for each of its transactions.
+        place = self._passed.pop(status, -1)
+        more = True
+        while more and len(found) < limit:
+            page = select(ended, _is_awaited().label("awaited")).where(*old, ended > place)
+            # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
+            async with self._database.read() as connection:
+                rows = (await connection.execute(page.order_by(ended).limit(inline(limit)))).all()
+            found += [row.finished_at for row in rows if not row.awaited]
+            more = len(rows) == limit
+            place = rows[-1].finished_at if rows else place
         if not found:
             return 0
         # A row that was retried meanwhile stays.
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
-        ended = (*old, outbox.c.finished_at <= found[-1])
-        gone = delete(outbox).where(*ended).returning(outbox.c.id, *raw(kept))
+        those = (*old, ended.between(found[0], found[-1]), ~_is_awaited())
+        gone = delete(outbox).where(*those).returning(outbox.c.id, *raw(kept))
         async with self._database.write() as connection:
+            # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
+            if status == "dead":
+                await self._database.lock_table(connection, actions, "SHARE")
             removed = await connection.run_sync(read_all, gone)
             logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
             if logged:
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
+        if more:
+            self._passed[status] = found[-1]
         return len(removed)
+
+
+def _is_awaited() -> ColumnElement[bool]:
+    """Return the condition that a dead row may belong to the set of a bulk action that is not finished."""
+    return and_(
+        outbox.c.status == inline("dead"),
+        exists().where(
+            OPEN_ACTION,
+            actions.c.organization_id.in_([inline(EVERY_ORGANIZATION), outbox.c.organization_id]),
+            actions.c.as_of >= outbox.c.finished_at,
+        ),
+    )
 
 
 class _Delivering(NamedTuple):

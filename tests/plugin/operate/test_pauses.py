@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
@@ -19,6 +20,9 @@ from flowactions_plugin.operate.scope import Actor, Scope
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.rules import PARKED_MS, due_time
 from flowactions_plugin.outbox.views import summary
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import pauses as pauses_table
 from tests.queueing import Queue, an_executor
 from tests.waiting import until
 
@@ -303,6 +307,33 @@ async def test_an_organization_pauses_so_many_destinations_at_the_most(
     assert await pauses.pause(ALL, DOWN, OLIVE)
     await pauses.resume(ACME, "https://h0.example", MAYA)
     assert await pauses.pause(ACME, DOWN, MAYA)
+
+
+async def test_who_pauses_at_the_same_moment_is_counted(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause waits for another one of its organization that is not committed, and finds it."""
+    monkeypatch.setattr(pause_store, "MOST_PAUSES", 2)
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
+    async with Database(url) as database, Database(url) as elsewhere:
+        pauses, store = Pauses(database), PauseStore(elsewhere)
+        await pauses.pause(ACME, DOWN, MAYA)
+
+        async def waits() -> bool:
+            async with database.read() as connection:
+                return bool((await connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted")).all())
+
+        async with elsewhere.write() as first:
+            await store._check_room(first, "acme", UP)
+            await first.execute(
+                insert(pauses_table).values(
+                    organization_id="acme", destination=UP, paused_at=1, paused_by="", reason=""
+                )
+            )
+            second = asyncio.create_task(pauses.pause(ACME, "https://third.example", MAYA))
+            await until(lambda: second.done() or waits())
+        with pytest.raises(TooManyPauses):
+            await second
 
 
 async def test_any_number_of_pauses_is_read_and_parked_in_shares(

@@ -123,7 +123,7 @@ class Watched:
         await call(self.store)
         found: list[str] = []
         for statement, parameters in list(self.statements):
-            if "flowactions_" in statement and not statement.startswith("INSERT"):
+            if "flowactions_" in statement and not statement.startswith(("INSERT", "LOCK")):
                 found += await self._explained(statement, parameters)
         assert found
         return found
