@@ -195,7 +195,10 @@ class PauseStore:
             .with_for_update(read=True, of=pauses)
         )
         wanted = self._database.json_rows(
-            [{"organization_id": organization, "destination": destination} for organization, destination in places]
+            [
+                {"organization_id": organization, "destination": destination}
+                for organization, destination in places
+            ]
         )
         given = self._database.values_table("places", organization_id=Text, destination=Text)
         waiting = (

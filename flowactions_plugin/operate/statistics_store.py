@@ -95,9 +95,7 @@ class StatisticsStore:
             for (organization, destination), counts in sorted(counted.items())
             if counts.attempts
         ]
-        await transaction.execute(
-            built(_adding), {"counted": self._database.json_rows(_with_sums(counted))}
-        )
+        await transaction.execute(built(_adding), {"counted": self._database.json_rows(_with_sums(counted))})
         if not health:
             return []
         changed = await transaction.execute(

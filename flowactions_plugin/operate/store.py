@@ -128,9 +128,7 @@ class ActionStore:
             best = (await connection.execute(query)).scalar_one_or_none()
         return float(best) / (BUCKET_MS / 1000) if best else None
 
-    async def begin(
-        self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged
-    ) -> ActionRow:
+    async def begin(self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged) -> ActionRow:
         """Write an action and its line of the audit, and return the action.
 
         Args:

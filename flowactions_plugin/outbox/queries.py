@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, TextClause, and_, delete, exists, select
+from sqlalchemy import ColumnElement, Row, TextClause, delete, exists, false, select
 
 from flowactions_plugin.outbox.audit import SOMEBODY, Entry, Who, recording
 from flowactions_plugin.outbox.changes import change_one, raw, requeueing
@@ -247,12 +247,13 @@ class OutboxQueries:
             ended.is_not(None),
             ended < self._database.now() - older_than_ms,
         )
+        is_awaited = _is_awaited() if status == "dead" else false()
         found: list[int] = []
         # A run that has passed rows over does not read them again for each of its transactions.
         place = self._passed.pop(status, -1)
         more = True
         while more and len(found) < limit:
-            page = select(ended, _is_awaited().label("awaited")).where(*old, ended > place)
+            page = select(ended, is_awaited.label("awaited")).where(*old, ended > place)
             # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
             async with self._database.read() as connection:
                 rows = (await connection.execute(page.order_by(ended).limit(inline(limit)))).all()
@@ -263,7 +264,7 @@ class OutboxQueries:
             return 0
         # A row that was retried meanwhile stays.
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
-        those = (*old, ended.between(found[0], found[-1]), ~_is_awaited())
+        those = (*old, ended.between(found[0], found[-1]), ~is_awaited)
         gone = delete(outbox).where(*those).returning(outbox.c.id, *raw(kept))
         async with self._database.write() as connection:
             # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
@@ -280,13 +281,10 @@ class OutboxQueries:
 
 def _is_awaited() -> ColumnElement[bool]:
     """Return the condition that a dead row may belong to the set of a bulk action that is not finished."""
-    return and_(
-        outbox.c.status == inline("dead"),
-        exists().where(
-            OPEN_ACTION,
-            actions.c.organization_id.in_([inline(EVERY_ORGANIZATION), outbox.c.organization_id]),
-            actions.c.as_of >= outbox.c.finished_at,
-        ),
+    return exists().where(
+        OPEN_ACTION,
+        actions.c.organization_id.in_([inline(EVERY_ORGANIZATION), outbox.c.organization_id]),
+        actions.c.as_of >= outbox.c.finished_at,
     )
 
 

@@ -321,7 +321,9 @@ async def test_who_pauses_at_the_same_moment_is_counted(
 
         async def waits() -> bool:
             async with database.read() as connection:
-                return bool((await connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted")).all())
+                return bool(
+                    (await connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted")).all()
+                )
 
         async with elsewhere.write() as first:
             await store._check_room(first, "acme", UP)

@@ -196,7 +196,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
     found = {name: await large.plans(call) for name, call in STATEMENTS.items()}
     for name, plans in found.items():
         for plan in plans:
-            scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses"}  # a row for each paused destination
+            scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses", "flowactions_actions"}  # few rows
             assert not scanned, (name, plan)
     for plan in (*found["claim"][:1], *found["rescue"][:1]):
         assert "ix_flowactions_outbox_due" in plan

@@ -147,7 +147,9 @@ async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
 async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty a page; one more than may be is a conflict, and is not there."""
     monkeypatch.setattr(pause_store, "MOST_PAUSES", 52)
-    values = ", ".join(f"('acme', 'https://h{number:02}.example:443', 1, 'Ada', 'dashboard', '')" for number in range(52))
+    values = ", ".join(
+        f"('acme', 'https://h{number:02}.example:443', 1, 'Ada', 'dashboard', '')" for number in range(52)
+    )
     await site.execute(
         "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, paused_role, reason) VALUES "
         + values
@@ -163,7 +165,9 @@ async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.Mon
     assert await site.execute("SELECT 1 FROM flowactions_pauses WHERE destination LIKE '%new%'") == []
 
 
-@pytest.mark.parametrize("site", [{}, {"FLOWACTIONS_SHOW_OPERATORS": "on"}], indirect=True, ids=["hidden", "shown"])
+@pytest.mark.parametrize(
+    "site", [{}, {"FLOWACTIONS_SHOW_OPERATORS": "on"}], indirect=True, ids=["hidden", "shown"]
+)
 async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
     """Wherever somebody is named who did something, unless the setting says so; their reasons are as they typed them."""
     waiting, dead = await site.put(), await site.put("dead")
