@@ -27,8 +27,8 @@ from flowactions_plugin.storage.text import read_all
 
 T = TypeVar("T")
 
-COUNT_LIMIT: Final = 10_000
-"""Up to how many rows that wait, or are dead, an overview counts."""
+COUNT_LIMIT: Final = 2500
+"""Up to how many rows that are due, wait, or are dead, an overview counts."""
 
 SEARCH_COUNT_LIMIT: Final = 2500
 """Up to how many rows a search counts: each may be on another page of the table."""
@@ -249,7 +249,10 @@ class OperatorQueries:
         return int(connection.execute(select(self._database.now())).scalar_one())
 
     def _standing(self, connection: Connection, scope: Scope, now: int) -> _Standing:
-        due = self._health.due(connection, scope)
+        due = self._health.due(connection, scope, COUNT_LIMIT)
+        if not due.number and not due.exact:
+            # All of them are claimed, or wait to be parked: what may be claimed stands behind them.
+            due = self._health.due(connection, scope)
         workers = self._health.workers(connection, now)
         buckets = self._health.buckets(connection, scope, now)
         alive = [each for each in workers if each.state == "alive"]
