@@ -115,41 +115,6 @@ class OutboxQueries:
         self._database = database
         self._passed: dict[str, int] = {}
 
-    async def page(
-        self,
-        organization_id: str,
-        *,
-        status: str | None,
-        wanted: Filter,
-        before: str | None,
-        limit: int,
-    ) -> Sequence[Row[Any]]:
-        """Return an organization's rows, newest first, without their bodies.
-
-        Args:
-            organization_id: the tenant.
-            status: only rows in this state.
-            wanted: only these.
-            before: only rows older than the one with this id.
-            limit: how many at the most.
-        """
-        conditions: list[ColumnElement[bool] | TextClause] = [
-            outbox.c.organization_id == organization_id,
-            *wanted.conditions(),
-        ]
-        if status is not None:
-            conditions += _in_state(status)
-        if before is not None:
-            conditions.append(outbox.c.id < before)
-        columns = [
-            column
-            for column in outbox.c
-            if column.name not in {"body", "headers", "origin", "delivered_response"}
-        ]
-        query = select(*raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
-        async with self._database.read() as connection:
-            return await connection.run_sync(read_all, query)
-
     async def detail(self, row_id: str, organization_id: str | None) -> tuple[Row[Any], Sequence[Any]] | None:
         """Return a row of this organization, or of any, with its attempts; ``None`` when there is none.
 

@@ -73,12 +73,6 @@ class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
     attempt_log: list[Attempt]
 
 
-def summary(row: Any) -> DeliverySummary:
-    """Return a row of the list, whatever it holds."""
-    reader = Reader(row)
-    return DeliverySummary(**summary_values(reader), defect=reader.defect())
-
-
 def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
     """Return a row with its attempts, whatever they hold."""
     reader = Reader(row)

@@ -17,9 +17,9 @@ from flowactions_plugin.operate import pauses as pauses_module
 from flowactions_plugin.operate.pause_store import PauseStore
 from flowactions_plugin.operate.pauses import Pauses, keep_parking
 from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.operate.views import row_of
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.rules import PARKED_MS, due_time
-from flowactions_plugin.outbox.views import summary
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import pauses as pauses_table
@@ -152,13 +152,13 @@ async def test_a_row_in_quarantine_is_paused_too(queue: Queue) -> None:
 async def test_a_paused_row_shows_when_it_was_due(queue: Queue) -> None:
     """Its parking shows nowhere."""
     row_id = await put(queue, 1)
-    shown = summary(await queue.row(row_id))
+    shown = row_of(await queue.row(row_id))
     await Pauses(queue.database).pause(ACME, DOWN, MAYA)
     await park_all(queue)
     row = await queue.row(row_id)
     assert row.next_attempt_at > PARKED_MS
     assert due_time(row.next_attempt_at) == 1001
-    assert summary(row) == shown
+    assert row_of(row) == shown
 
 
 async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
