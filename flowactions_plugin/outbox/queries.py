@@ -27,6 +27,9 @@ from flowactions_plugin.storage.schema import (
 )
 from flowactions_plugin.storage.text import is_text, read_all
 
+MOST_ATTEMPTS: Final = 200
+"""Of a delivery, so many attempts are shown at the most, the last ones; replays make any number."""
+
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which rows are selected: those that meet everything that is given; ``None`` selects all.
@@ -116,7 +119,7 @@ class OutboxQueries:
         self._passed: dict[str, int] = {}
 
     async def detail(self, row_id: str, organization_id: str | None) -> tuple[Row[Any], Sequence[Any]] | None:
-        """Return a row of this organization, or of any, with its attempts; ``None`` when there is none.
+        """Return a row of this organization, or of any, with its last `MOST_ATTEMPTS`; ``None`` when there is none.
 
         The attempt that has delivered it is kept in the row, and is the last of those that are returned.
 
@@ -125,12 +128,13 @@ class OutboxQueries:
         one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
         if organization_id is not None:
             one = one.where(outbox.c.organization_id == organization_id)
-        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
+        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
+        made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
         async with self._database.read() as connection:
             rows = await connection.run_sync(read_all, one)
             if not rows:
                 return None
-            tried: list[Any] = [*await connection.run_sync(read_all, made)]
+            tried: list[Any] = [*await connection.run_sync(read_all, made)][::-1]
         last = _delivering(rows[0])
         if last is not None and all(each.number != last.number for each in tried):
             tried.append(last)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import Integer, LargeBinary, insert, select, text
+from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
@@ -31,30 +31,38 @@ WITHOUT = {"flowactions_attempts", "flowactions_inbound_events", "flowactions_wo
 
 async def fill(queue: Queue, organization_id: str, rows: int) -> None:
     """Write so many rows of an organization into each table that names one, and an attempt for each delivery."""
+    made: list[dict[str, Any]] = []
     async with queue.database.write() as connection:
         for table in metadata.sorted_tables:
             if "organization_id" not in table.c:
                 assert table.name in WITHOUT
                 continue
-            for number in range(1 if table.name == "flowactions_chat_connections" else rows):
-                values: dict[str, Any] = {"organization_id": organization_id}
-                for column in table.c:
-                    if column.name in values or column.nullable:
-                        continue
-                    numeric = isinstance(column.type, Integer)
-                    text = f"{organization_id}-{number}"
-                    values[column.name] = (
-                        number if numeric else text.encode() if isinstance(column.type, LargeBinary) else text
-                    )
-                if table.name == "flowactions_deferred":
-                    values["id"] = number + 1000 * len(organization_id)
-                if "status" in values:
-                    values["status"] = "dead" if table is outbox else "active"
-                await connection.execute(insert(table).values(values))
-                if table is outbox:
-                    await connection.execute(
-                        insert(attempts).values(delivery_id=values["id"], number=1, started_at=1, duration_ms=1)
-                    )
+            count = 1 if table.name == "flowactions_chat_connections" else rows
+            written = [_values(table, organization_id, number) for number in range(count)]
+            await connection.execute(insert(table), written)
+            if table is outbox:
+                made = [
+                    {"delivery_id": each["id"], "number": 1, "started_at": 1, "duration_ms": 1}
+                    for each in written
+                ]
+        await connection.execute(insert(attempts), made)
+
+
+def _values(table: Table, organization_id: str, number: int) -> dict[str, Any]:
+    values: dict[str, Any] = {"organization_id": organization_id}
+    for column in table.c:
+        if column.name in values or column.nullable:
+            continue
+        numeric = isinstance(column.type, Integer)
+        shown = f"{organization_id}-{number}"
+        values[column.name] = (
+            number if numeric else shown.encode() if isinstance(column.type, LargeBinary) else shown
+        )
+    if table.name == "flowactions_deferred":
+        values["id"] = number + 1000 * len(organization_id)
+    if "status" in values:
+        values["status"] = "dead" if table is outbox else "active"
+    return values
 
 
 async def kept(queue: Queue) -> dict[str, list[Any]]:
