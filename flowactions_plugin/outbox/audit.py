@@ -74,7 +74,7 @@ def recording(database: Dialect, entry: Entry, line_id: str | None = None) -> In
     )
 
 
-def purged_since(milliseconds: int) -> Select[tuple[str]]:
+def purged_since(milliseconds: int) -> Select[Any]:
     """Select the organizations of which a purge has begun since a time (Unix milliseconds) of any process's clock."""
     return select(audit.c.organization_id).where(
         audit.c.id >= id_at(milliseconds - SKEW_MS), audit.c.action == PURGE

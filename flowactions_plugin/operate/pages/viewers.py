@@ -82,8 +82,8 @@ class Viewers:
         if person is None:
             return None
         actor = Actor(person.user_id, person.user_name, "dashboard")
-        scope = Scope(person.organization_id, self._hides_operators)
-        return Viewer(scope, actor, person.may_change, in_session)
+        within = Scope(person.organization_id, self._hides_operators)
+        return Viewer(within, actor, person.may_change, in_session)
 
 
 def with_bearer(scope: dict[str, Any], token: str) -> dict[str, Any]:
