@@ -82,7 +82,7 @@ class PauseStore:
             organization_id=place[0], destination=place[1], **values
         )
         # Of a resumed one, rows are being made due: they are parked again.
-        is_free = pauses.c.resumed_at.is_not(None)
+        is_free: ColumnElement[bool] = pauses.c.resumed_at.is_not(None)
         if actor.role != "dashboard":
             is_free = or_(is_free, pauses.c.paused_role == "dashboard")
         again = update(pauses).where(*_at(*place), is_free).values(**values, resumed_at=null())
@@ -158,7 +158,8 @@ class PauseStore:
         if scope.organization_id is not None:
             query = query.where(pauses.c.organization_id.in_([EVERY_ORGANIZATION, scope.organization_id]))
         async with self._database.read() as connection:
-            return (await connection.execute(query)).all()
+            found: Sequence[Row[Any]] = (await connection.execute(query)).all()
+        return found
 
     async def resumed(self) -> Sequence[Place]:
         """Return what was resumed and may still have parked rows, the longest ago first, `PLACES` at the most."""

@@ -51,11 +51,11 @@ class Aged(NamedTuple):
 
     Attributes:
         query: counts them; ``None``: there can be none.
-        count: how many there were.
+        number: how many there were.
     """
 
-    query: Select[tuple[int]] | None
-    count: int
+    query: Select[Any] | None
+    number: int
 
 
 _HELD: Final = outbox.c.next_attempt_at >= inline(HELD_MS)
@@ -159,7 +159,7 @@ class ActionStore:
         async with self._database.write() as connection:
             row = (await connection.execute(begun)).one()
             await connection.execute(recording(self._database, named))
-            if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.count:
+            if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
                 raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")
         return row
 

@@ -368,7 +368,7 @@ async def test_any_number_of_pauses_is_read_and_parked_in_shares(
 
 
 async def _is(queue: Queue, what: str, number: int) -> bool:
-    return (await select(queue, what))[0][0] == number
+    return bool((await select(queue, what))[0][0] == number)
 
 
 async def test_a_worker_asks_for_the_pauses_of_what_it_holds_only(queue: Queue) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -49,7 +51,9 @@ async def crowd(site: Site) -> str:
     await fill(site.queue, "acme", MANY)
     shown = await site.put("dead")
     now, each = int(time.time() * 1000), range(MANY)
-    text = dict.fromkeys(("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id"), "x")
+    text: dict[str, Any] = dict.fromkeys(
+        ("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id"), "x"
+    )
     text |= {"installed_by_name": "x", "status": "active", "sealed_token": b"x"}
     connections = [{**text, "organization_id": f"o{number:03}", "installed_at": now} for number in each]
     shape = {
@@ -92,8 +96,8 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
             assert rows <= most, path
             if role == "operator":
                 assert rows == most, path
-        page = (await site.get(f"/deliveries/{delivery}")).text
-        assert page.count('<strong class="certainty">') == MOST_ATTEMPTS
+        shown = (await site.get(f"/deliveries/{delivery}")).text
+        assert shown.count('<strong class="certainty">') == MOST_ATTEMPTS
         preview = (await site.get("/actions/new", params={"kind": "replay", "organization": "acme"})).text
         assert preview.count("<tr") <= 25
     answer = (await site.browser.get(f"/v1/webhooks/outbox/{delivery}")).json()
@@ -112,15 +116,15 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
 
 
 async def test_an_overview_costs_as_much_as_other_pages(queue: Queue) -> None:
-    """With 12,000 rows that are due, and paused destinations beside: at most five times what a search reads in."""
+    """With 12,000 rows that are due: at most five times what a page of deliveries takes."""
     await fill_outbox(queue.database, 13_000, 12_000, spread=False)
     queries, scope = OperatorQueries(queue.database), Scope("acme")
 
-    async def seconds(call: object) -> float:
+    async def seconds(call: Callable[[], Awaitable[object]]) -> float:
         took = []
         for _ in range(7):
             begun = time.perf_counter()
-            await call()  # type: ignore[operator]  a coroutine function
+            await call()
             took.append(time.perf_counter() - begun)
         return median(took)
 

@@ -11,6 +11,7 @@ import pytest
 from flowactions_plugin.operate import pause_store
 from flowactions_plugin.operate.actions import Actions
 from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.operate.sets import Kind
 from flowactions_plugin.outbox.queries import Filter
 from tests.plugin.operate.pages.conftest import ROOT, Site
 
@@ -175,7 +176,8 @@ async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
     await site.post("/destinations/pause", {"destination": place, "organization": "acme", "reason": "the why"})
     queue, olive = site.queue, Actor("olive", "Olive", "operator")
     made = Actions(queue.database)
-    for kind, row_id in (("cancel", waiting), ("retry", dead)):
+    done: list[tuple[Kind, str]] = [("cancel", waiting), ("retry", dead)]
+    for kind, row_id in done:
         preview = await made.preview(Scope("acme"), kind, Filter(ids=(row_id,)))
         begun = await made.begin(Scope("acme"), kind, preview.token, olive, "", undo_seconds=3600)
     held = (await site.get(f"/deliveries/{waiting}")).text
