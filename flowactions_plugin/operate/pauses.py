@@ -110,8 +110,8 @@ async def keep_parking(database: Database) -> None:
         nonlocal last
         paused = await store.paused_places(last)
         more = await _share(partial(store.park, paused)) if paused else False
+        # The others are next: rows that are not parked yet are not claimed either.
         last = paused[-1] if len(paused) == PLACES else None
-        more |= last is not None
         for place in await store.resumed():
             more |= await _share(partial(store.make_due, *place))
         return 0.0 if more else POLL_SECONDS

@@ -71,7 +71,7 @@ def a_worker(**changes: Any) -> Worker:
     return Worker(**{**values, **changes})
 
 
-ANN = {"actor_id": "ann", "actor_name": "Ann", "actor_role": "operator"}
+ANN: dict[str, Any] = {"actor_id": "ann", "actor_name": "Ann", "actor_role": "operator"}
 CANCEL = ActionState(id="1", kind="cancel", state="waiting", reason="", created_at=NOW, **ANN)
 PAUSE = Pause(
     organization_id="",

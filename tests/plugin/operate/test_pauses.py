@@ -343,6 +343,7 @@ async def test_any_number_of_pauses_is_read_and_parked_in_shares(
 ) -> None:
     """A list has pages, and a worker parks the rows of a few destinations after the other."""
     monkeypatch.setattr(pauses_module, "PLACES", 2)
+    monkeypatch.setattr(pauses_module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(pause_store, "PLACES", 2)
     pauses = Pauses(queue.database)
     places = [f"https://h{number}.example:443" for number in range(5)]
