@@ -35,7 +35,9 @@ FlowActionsError (of the contract)
 ├── HandlerFailed          the host could not handle an auth event
 ├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
 ├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
-│   └── SetChanged         its rows are others than those that were shown
+│   ├── SetChanged         its rows are others than those that were shown
+│   ├── ActionForbidden    an operator has begun it, and only operators may end it
+│   └── TooManyPauses      the organization has paused as many destinations as it may
 ├── JSONInvalid            a request's body is not JSON that all parsers read alike
 ├── Problem                an answer other than success; of http.problems
 ├── SignInNeeded           nobody is signed in who may see an operator page; of operate.pages.guard
@@ -189,6 +191,14 @@ class ActionInvalid(FlowActionsError):
 
 class SetChanged(ActionInvalid):
     """The rows are others than those that were shown: look at them again."""
+
+
+class ActionForbidden(ActionInvalid):
+    """An operator has begun it: only operators may end it."""
+
+
+class TooManyPauses(ActionInvalid):
+    """As many destinations are paused as may be."""
 
 
 class JSONInvalid(FlowActionsError):

@@ -28,9 +28,11 @@ from flowactions_plugin.operate.pages.routes import pages_routers
 from flowactions_plugin.operate.pages.sessions import Sessions
 from flowactions_plugin.operate.pauses import Pauses
 from flowactions_plugin.operate.queries import OperatorQueries
+from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.origins import origin_of
-from flowactions_plugin.outbox.queries import OutboxQueries
+from flowactions_plugin.outbox.queries import Filter, OutboxQueries
 from flowactions_plugin.outbox.routes import outbox_router
+from flowactions_plugin.outbox.views import DeliverySummary
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -76,8 +78,16 @@ def build(served: Served) -> Sequence[Router]:
     origins = [*settings.dashboard_origins, *([own] if own else [])]
     guard = RouteGuard(host, origins, served.is_running)
     database = served.database
+    operators = OperatorQueries.of(database, settings)
+
+    async def search(
+        organization_id: str, wanted: Filter, before: str | None, limit: int
+    ) -> tuple[Sequence[DeliverySummary], str | None]:
+        page = await operators.deliveries(Scope(organization_id), wanted, before, limit)
+        return page.rows, page.next_cursor
+
     pages = Parts(
-        OperatorQueries.of(database, settings),
+        operators,
         Actions(database),
         Pauses(database),
         Renderer(),
@@ -88,7 +98,7 @@ def build(served: Served) -> Sequence[Router]:
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
-        outbox_router(guard, served.queries),
+        outbox_router(guard, served.queries, search),
         nodes_router(guard, served.actions),
         chat_router(host, guard, served.chat, dashboard_url, served.telemetry),
         logic_router(host, guard, served.enqueuer),
@@ -106,6 +116,7 @@ def build(served: Served) -> Sequence[Router]:
             origins=[own] if own else [],
             secure=(settings.public_url or "").startswith("https:"),
             login_url=login_url,
+            show_operators=settings.show_operators,
         ),
         health_router(served.health),
     ]

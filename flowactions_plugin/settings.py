@@ -88,6 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             remembered (§8).
         undo_seconds: ``FLOWACTIONS_UNDO_SECONDS``; seconds in which a bulk action can be undone, before anything of it
             leaves.
+        show_operators: ``FLOWACTIONS_SHOW_OPERATORS``; ``on`` or ``off``: whether people of a dashboard are shown the names of
+            operators, or the word ``operator``.
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
     """
@@ -121,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth_secrets: tuple[str, ...] = ()
     idempotency_hours: int = 24
     undo_seconds: float = 10.0
+    show_operators: bool = False
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
 
@@ -155,6 +158,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
     "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
     "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),
+    "FLOWACTIONS_SHOW_OPERATORS": ("show_operators", on_or_off),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", networks),
     "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", proxy_url),
     "FLOWACTIONS_EGRESS_PROXY_TUNNEL": ("egress_proxy_tunnel", one_of("https", "all")),

@@ -40,10 +40,11 @@ async def _list(host: str | None, organization: str | None, limit: int, as_json:
         found = list(
             await OperatorQueries.of(place.database, place.settings).destinations(scope, limit + 1, None)
         )
-        pauses = list(await Pauses(place.database).list(scope))
+        paused = list(await Pauses(place.database).list(scope, limit=limit + 1))
     rows, more = found[:limit], len(found) > limit
+    pauses, more_pauses = paused[:limit], len(paused) > limit
     if as_json:
-        write_json(Destinations(data=rows, pauses=pauses, more=more))
+        write_json(Destinations(data=rows, pauses=pauses, more=more, more_pauses=more_pauses))
         return DONE
     if rows:
         columns = (
@@ -93,6 +94,8 @@ async def _list(host: str | None, organization: str | None, limit: int, as_json:
                 for each in pauses
             ),
         )
+    if more_pauses:
+        status(f"more than {limit} are paused: --limit shows further ones")
     return DONE
 
 

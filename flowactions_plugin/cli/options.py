@@ -45,7 +45,11 @@ def organization_option(text: str) -> Callable[[Function], Function]:
 
 
 reason_option = click.option(
-    "--reason", type=WORDS, default="", metavar="TEXT", help="Why; it is kept in the audit."
+    "--reason",
+    type=WORDS,
+    default="",
+    metavar="TEXT",
+    help="Why; it is kept in the audit, and organizations see it as you type it.",
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 

@@ -70,13 +70,15 @@ class Destinations(Document):
 
     Attributes:
         data: the destinations.
-        pauses: what is paused.
-        more: whether there are further ones.
+        pauses: what is paused, up to the same limit.
+        more: whether there are further destinations.
+        more_pauses: whether more is paused.
     """
 
     data: list[DestinationState]
     pauses: list[Pause]
     more: bool
+    more_pauses: bool
 
 
 class Paused(Document):
@@ -85,7 +87,7 @@ class Paused(Document):
     Attributes:
         destination: scheme, host and port.
         organization: for whom; `null`: for all organizations.
-        changed: whether it was not so before.
+        changed: whether that changed anything.
     """
 
     destination: str

@@ -29,7 +29,7 @@ from flowactions_plugin.operate.sets import (
     read_token,
     write_token,
 )
-from flowactions_plugin.operate.store import ActionRow, ActionStore
+from flowactions_plugin.operate.store import ActionRow, ActionStore, Aged
 from flowactions_plugin.outbox.audit import Entry
 from flowactions_plugin.outbox.changes import change_one
 from flowactions_plugin.outbox.queries import Filter
@@ -122,7 +122,7 @@ class Actions:
         """
         check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary, undo_seconds=undo_seconds)
         shown = read_token(scope, kind, token)
-        await self._check_set(shown)
+        aged = await self._check_set(shown)
         filter_text = msgspec.json.encode(shown.filter).decode()
         of_one = scope.organization_id or shown.filter.organization_id
         entry = Entry(
@@ -147,7 +147,7 @@ class Actions:
             "rate": rate,
             "canary": canary,
         }
-        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry))
+        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry, aged), scope)
         if kind == "cancel":
             await self._carry_on(begun.id)
         return begun
@@ -159,7 +159,7 @@ class Actions:
             The action, ``undone``; in another state when it was too late; ``None``: there is none in this scope.
 
         Raises:
-            ActionInvalid: it is an operator's, and the actor a principal of a dashboard.
+            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
             StorageUnavailable: the database failed.
         """
         return await self._end(scope, action_id, actor, "undo")
@@ -171,7 +171,7 @@ class Actions:
             The action; ``None``: there is none in this scope.
 
         Raises:
-            ActionInvalid: it is an operator's, and the actor a principal of a dashboard.
+            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
             StorageUnavailable: the database failed.
         """
         return await self._end(scope, action_id, actor, "stop")
@@ -179,7 +179,7 @@ class Actions:
     async def get(self, scope: Scope, action_id: str) -> Action | None:
         """Return an action; ``None``: there is none in this scope."""
         row = await self._store.get(scope, action_id) if is_id(action_id) else None
-        return None if row is None else _action(row)
+        return None if row is None else _action(row, scope)
 
     async def list(self, scope: Scope, *, before: str | None = None, limit: int = 50) -> Sequence[Action]:
         """Return actions, the latest first.
@@ -189,7 +189,7 @@ class Actions:
             before: only those older than the one with this id.
             limit: how many at the most.
         """
-        return [_action(row) for row in await self._store.page(scope, before, limit)]
+        return [_action(row, scope) for row in await self._store.page(scope, before, limit)]
 
     async def one(
         self,
@@ -212,7 +212,7 @@ class Actions:
         if not is_id(delivery_id):
             return False
         if kind == "cancel":
-            reason = reason or f"cancelled by {actor.name}"
+            reason = reason or f"cancelled by {actor.public_name}"
         return await change_one(
             self._database,
             "retry" if kind == "replay" else kind,
@@ -223,17 +223,19 @@ class Actions:
             reset_attempts=reset_attempts,
         )
 
-    async def _check_set(self, shown: Shown) -> None:
-        """Check that a set is the one that was shown.
+    async def _check_set(self, shown: Shown) -> Aged:
+        """Check that a set is the one that was shown, and return what retention may remove of it.
 
         Raises:
             ActionInvalid: it has no rows, or was shown in the future.
             SetChanged: it is another.
         """
-        if shown.as_of > await self._store.now():
+        now = await self._store.now()
+        if shown.as_of > now:
             raise ActionInvalid("The preview is of a time to come: look at the rows again.")
         if not shown.count:
             raise ActionInvalid("There is nothing to do: no row meets the filter.")
+        aged = await self._store.aged(shown, now)
         count, mark = await self._store.count(shown)
         # What was delivered since does not wait any more; nothing else may have come in its place.
         is_fewer = shown.kind == "cancel" and count <= shown.count
@@ -242,6 +244,7 @@ class Actions:
             raise SetChanged(
                 f"The rows have changed since they were shown: {shown.count:,} then, {count:,} now. Look at them again."
             )
+        return aged
 
     async def _seconds_to_drain(self, shown: Shown, rate: float | None) -> float | None:
         if shown.kind not in SENDING:
@@ -267,11 +270,13 @@ class Actions:
         if row.kind == "cancel" and row.finished_at is None and row.state in {"undone", "stopped"}:
             await self._carry_on(action_id)
             return await self.get(scope, action_id)
-        return _action(row)
+        return _action(row, scope)
 
 
-def _action(row: ActionRow) -> Action:
+def _action(row: ActionRow, scope: Scope) -> Action:
     values: dict[str, Any] = {name: getattr(row, name) for name in Action.__struct_fields__}
+    who = scope.shown(Actor(row.actor_id, row.actor_name, row.actor_role))
+    values |= {"actor_id": who.id, "actor_name": who.name}
     values["reset_attempts"] = bool(row.reset_attempts)
     try:
         values["filter"] = msgspec.json.decode(row.filter, type=Filter)

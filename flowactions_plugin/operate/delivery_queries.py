@@ -12,8 +12,8 @@ from flowactions_plugin.clock import is_id
 from flowactions_plugin.operate.explain import why_not_sent
 from flowactions_plugin.operate.health_queries import HealthQueries
 from flowactions_plugin.operate.results import ActionState, AuditEntry, Counted, Found, Pause
-from flowactions_plugin.operate.scope import Scope
-from flowactions_plugin.operate.views import facts_of, struct_of
+from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.operate.views import entry_of, facts_of, pause_of, struct_of
 from flowactions_plugin.outbox.due import free
 from flowactions_plugin.outbox.queries import OutboxQueries
 from flowactions_plugin.outbox.rules import HELD_MS
@@ -63,11 +63,11 @@ class DeliveryQueries:
         def read(connection: Connection) -> Found:
             now = int(connection.execute(select(self._database.now())).scalar_one())
             facts, attempts = facts_of(row, log, now, for_operators=scope.organization_id is None)
-            pause = _pause(connection, row)
+            pause = _pause(connection, scope, row)
             workers = self._health.workers(connection, now)
             holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
             ahead, in_flight = self._ahead(connection, row, facts.due_at)
-            action = _action(connection, facts.action_id)
+            action = _action(connection, scope, facts.action_id)
             why = why_not_sent(
                 facts,
                 pause,
@@ -108,7 +108,7 @@ class DeliveryQueries:
         return Counted(number=number, exact=read < AHEAD_READ or number < read), held
 
 
-def _pause(connection: Connection, row: Row[Any]) -> Pause | None:
+def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
     """Return the pause of a delivery's destination; that of all organizations first."""
     query = (
         select(*(pauses.c[name] for name in Pause.__struct_fields__))
@@ -121,17 +121,21 @@ def _pause(connection: Connection, row: Row[Any]) -> Pause | None:
         .limit(inline(1))
     )
     found = read_all(connection, query)
-    return struct_of(found[0], Pause) if found else None
+    return pause_of(found[0], scope) if found else None
 
 
-def _action(connection: Connection, action_id: str | None) -> ActionState | None:
+def _action(connection: Connection, scope: Scope, action_id: str | None) -> ActionState | None:
     if action_id is None:
         return None
     query = select(*(actions.c[name] for name in ActionState.__struct_fields__)).where(
         actions.c.id == action_id
     )
     found = read_all(connection, query)
-    return struct_of(found[0], ActionState) if found else None
+    if not found:
+        return None
+    state = struct_of(found[0], ActionState)
+    who = scope.shown(Actor(state.actor_id, state.actor_name, state.actor_role))
+    return msgspec.structs.replace(state, actor_id=who.id, actor_name=who.name, actor_role=who.role)
 
 
 def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: str | None) -> list[AuditEntry]:
@@ -148,7 +152,7 @@ def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: 
         for query in queries
         for row in read_all(connection, query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN)))
     ]
-    entries = {row.id: struct_of(row, AuditEntry) for row in rows}
+    entries = {row.id: entry_of(row, scope) for row in rows}
     newest = [entries[each] for each in sorted(entries, reverse=True)[:AUDIT_SHOWN]]
     return [
         each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from flowactions_plugin.errors import ActionInvalid
+from flowactions_plugin.errors import ActionForbidden
 from flowactions_plugin.operate.scope import Actor, Scope
 from flowactions_plugin.operate.store import ActionRow, ActionStore, Connection
 from flowactions_plugin.outbox.audit import Entry
@@ -22,20 +22,20 @@ def end(
         The action as it is then; ``None``: there is none in this scope.
 
     Raises:
-        ActionInvalid: it is an operator's, and the actor a principal of a dashboard.
+        ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
     """
     row = store.lock_for_person(connection, scope, action_id)
     if row is None:
         return None
     if actor.role == "dashboard" and row.actor_role != "dashboard":
-        raise ActionInvalid("An operator has begun this action: only operators can undo or stop it.")
+        raise ActionForbidden("An operator has begun this action: only operators can undo or stop it.")
     # Rows that a cancellation holds are released next.
     ended = {"finished_at": None if row.kind == "cancel" else row.now, "held_by": None, "held_until": None}
     if row.state == "waiting":
         store.save(connection, row.id, {**ended, "state": "undone"})
         _record(connection, store, row, actor, "undo")
     elif how == "stop" and row.state == "running":
-        reason = storable(f"stopped by {actor.name}")
+        reason = storable(f"stopped by {actor.public_name}")
         store.save(connection, row.id, {**ended, "state": "stopped", "state_reason": reason})
         _record(connection, store, row, actor, "stop")
     return store.lock_for_person(connection, scope, action_id)

@@ -17,9 +17,10 @@ import msgspec
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operate.ramp import Pace, Stage, allowed, judge, wait_seconds
+from flowactions_plugin.operate.scope import NOBODY, Actor
 from flowactions_plugin.operate.sets import SENDING, Shown
 from flowactions_plugin.operate.store import ActionRow, ActionStore, Connection
-from flowactions_plugin.outbox.audit import Entry, Who
+from flowactions_plugin.outbox.audit import Entry
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.rounds import FAILURE_SECONDS, keep_on
@@ -43,9 +44,6 @@ LEAST_PAUSE_SECONDS: Final = 0.01
 
 HELD: Final = "held"
 """The stage of a cancellation that holds all of its rows."""
-
-NOBODY: Final[Who] = ("", "flowactions", "command")
-"""Who stops an action whose canary fails."""
 
 
 class Engine:
@@ -237,7 +235,8 @@ class _Step:
         if row.state == "waiting":
             self._position = None  # which was that of the rows that are held
         ids, more = self._next_rows(msgspec.structs.replace(shown, action_id=row.id), BATCH)
-        reason = row.reason or f"cancelled by {row.actor_name or 'an operator'}"
+        by = Actor(row.actor_id, row.actor_name, row.actor_role)
+        reason = row.reason or f"cancelled by {by.public_name}"
         done = row.done + self._store.end(self._connection, ids, row.id, reason)
         return self._go_on(ids, more, done)
 

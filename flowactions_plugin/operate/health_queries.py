@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Text, and_, case, exists, func, literal, or_, select, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.operate.fleet import STALE_MS
@@ -13,7 +28,7 @@ from flowactions_plugin.operate.health_results import Bucket, DestinationState, 
 from flowactions_plugin.operate.results import Counted
 from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.statistics import BUCKET_MS, EVERY_DESTINATION
-from flowactions_plugin.outbox.due import free
+from flowactions_plugin.outbox.due import free, unpaused
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -28,7 +43,7 @@ from flowactions_plugin.storage.schema import (
 )
 
 DUE_READ: Final = 10_000
-"""How many of the oldest rows that are due are read."""
+"""How many of the oldest rows that are due are read at the most."""
 
 HOUR_MS: Final = 3600 * 1000
 HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
@@ -65,38 +80,31 @@ class HealthQueries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def due(self, connection: Connection, scope: Scope) -> Due:
-        """Return what may be claimed now, rows of paused destinations apart: among the oldest `DUE_READ`."""
+    def due(self, connection: Connection, scope: Scope, limit: int = DUE_READ) -> Due:
+        """Return what may be claimed now, rows of paused destinations apart: among the oldest that are due."""
         now = self._database.now()
+        # What is paused is read once for the statement, not looked up for each row.
         head = (
             select(
-                *(
-                    outbox.c[name]
-                    for name in (
-                        "organization_id",
-                        "destination",
-                        "next_attempt_at",
-                        "claimed_until",
-                        "updated_at",
-                    )
-                ),
+                outbox.c.next_attempt_at,
+                outbox.c.updated_at,
                 free(now).label("free"),
+                and_(free(now), *unpaused()).label("claimable"),
             )
             .where(LIVE, outbox.c.next_attempt_at <= now, *_of(outbox, scope))
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
-            .limit(inline(DUE_READ + 1))
+            .limit(inline(limit + 1))
             .subquery("head")
         )
-        claimable = and_(head.c.free, ~is_paused(head.c.organization_id, head.c.destination))
         query = select(
             func.count().label("read"),
-            func.count(case((claimable, 1))).label("number"),
-            (now - func.min(case((claimable, head.c.next_attempt_at)))).label("oldest"),
+            func.count(case((head.c.claimable, 1))).label("number"),
+            (now - func.min(case((head.c.claimable, head.c.next_attempt_at)))).label("oldest"),
             (now - func.max(case((~head.c.free, head.c.updated_at)))).label("claimed"),
         )
         row = connection.execute(query).one()
         oldest = None if row.oldest is None else max(0, row.oldest)
-        return Due(min(row.number, DUE_READ), row.read <= DUE_READ, oldest, row.claimed)
+        return Due(min(row.number, limit), row.read <= limit, oldest, row.claimed)
 
     def waiting(self, connection: Connection, scope: Scope, limit: int) -> Counted:
         """Count rows that are neither delivered nor dead, up to a limit."""
@@ -108,12 +116,12 @@ class HealthQueries:
         """Return the last day in intervals of five minutes, the oldest first; intervals without an attempt too."""
         last = now - now % BUCKET_MS
         starts = [last - number * BUCKET_MS for number in reversed(range(DAY_BUCKETS))]
-        query = select(statistics).where(
-            statistics.c.bucket.in_(starts),
-            statistics.c.organization_id == (scope.organization_id or EVERY_ORGANIZATION),
-            statistics.c.destination == EVERY_DESTINATION,
-        )
-        found = {row.bucket: row for row in connection.execute(query)}
+        given = {
+            "starts": self._database.json_rows([{"at": at} for at in starts]),
+            "organization": scope.organization_id or EVERY_ORGANIZATION,
+        }
+        query = self._database.built(_of_intervals)
+        found = {row.bucket: row for row in connection.execute(query, given)}
         return [
             Bucket(at=at)
             if (row := found.get(at)) is None
@@ -209,6 +217,20 @@ class HealthQueries:
         counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
         known = {(row.organization, row.place): row for row in connection.execute(health, given)}
         return [_state(key, known[key], counts.get(key)) for key in keys]
+
+
+def _of_intervals(database: Database) -> Select[Any]:
+    """Select the sums of the organization and the intervals in the parameters, each by the primary key."""
+    starts = database.values_table("starts", at=BigInteger)
+    return select(statistics).join_from(
+        starts,
+        statistics,
+        and_(
+            statistics.c.bucket == starts.c.at,
+            statistics.c.organization_id == bindparam("organization", type_=Text),
+            statistics.c.destination == EVERY_DESTINATION,
+        ),
+    )
 
 
 def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:

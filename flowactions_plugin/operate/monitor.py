@@ -51,12 +51,16 @@ class Monitor:
         self._fleet = Fleet(database, mode, slots)
         self._delivery_alert = delivery_alert
         self._tally = Tally()
+        self._clock = database.clock
+        self._since: float | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._failed = False
         self._outage_log = database.outage_log
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Count outcomes that were just written."""
+        if self._since is None:
+            self._since = self._clock()
         self._tally.record(completions)
 
     @asynccontextmanager
@@ -121,12 +125,14 @@ class Monitor:
             StorageUnavailable: the database failed; what was counted is kept.
         """
         counted = self._tally.pop()
-        if not counted:
+        since, self._since = self._since, None
+        if not counted or since is None:
             return
         try:
-            changes = await self._store.add(counted)
+            changes = await self._store.add(counted, since)
         except BaseException:
             self._tally.restore(counted)
+            self._since = since
             raise
         for change in changes:
             self._tell(change)

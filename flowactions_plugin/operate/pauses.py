@@ -10,9 +10,10 @@ from typing import Final
 
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import ActionInvalid, EgressRefused
-from flowactions_plugin.operate.pause_store import PauseStore
+from flowactions_plugin.operate.pause_store import PLACES, PauseStore
 from flowactions_plugin.operate.results import Pause
 from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.operate.views import pause_of
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.rounds import keep_on
 
@@ -43,10 +44,12 @@ class Pauses:
             reason: why.
 
         Returns:
-            Whether it was not paused before.
+            Whether that changed anything. What a person of the dashboard has paused, an operator takes over, and nobody the
+            other way round.
 
         Raises:
             ActionInvalid: the destination is none.
+            TooManyPauses: as many destinations are paused as may be.
             StorageUnavailable: the database failed.
         """
         return await self._store.pause(scope, _destination(destination), actor, reason)
@@ -55,7 +58,7 @@ class Pauses:
         """Resume a destination: its rows are due at once, in their order.
 
         Args:
-            scope: for whom; what an operator has paused for all organizations, only the scope of all can resume.
+            scope: for whom; what is paused for all organizations, only the scope of all can resume.
             destination: as for `pause`.
             actor: who does it.
             reason: why.
@@ -64,6 +67,7 @@ class Pauses:
             Whether it was paused.
 
         Raises:
+            ActionForbidden: an operator has paused it, and the actor is a person of the dashboard.
             ActionInvalid: the destination is none.
             StorageUnavailable: the database failed.
         """
@@ -75,18 +79,17 @@ class Pauses:
             pass
         return True
 
-    async def list(self, scope: Scope) -> Sequence[Pause]:
-        """Return what is paused: of an organization with what is paused for all, or everything."""
-        return [
-            Pause(
-                organization_id=row.organization_id,
-                destination=row.destination,
-                paused_at=row.paused_at,
-                paused_by=row.paused_by,
-                reason=row.reason,
-            )
-            for row in await self._store.paused(scope)
-        ]
+    async def list(
+        self, scope: Scope, *, after: tuple[str, str] | None = None, limit: int = 50
+    ) -> Sequence[Pause]:
+        """Return what is paused: of an organization with what is paused for all, or everything.
+
+        Args:
+            scope: whose.
+            after: organization and destination of the last of the page before.
+            limit: how many at the most.
+        """
+        return [pause_of(row, scope) for row in await self._store.paused(scope, after, limit)]
 
 
 async def keep_parking(database: Database) -> None:
@@ -98,11 +101,15 @@ async def keep_parking(database: Database) -> None:
         database: where they are.
     """
     store = PauseStore(database)
+    last: tuple[str, str] | None = None
 
     async def park() -> float:
-        paused, resumed = await store.any()
-        more = await _share(store.park) if paused else False
-        for place in resumed:
+        nonlocal last
+        paused = await store.paused_places(last)
+        more = await _share(partial(store.park, paused)) if paused else False
+        # The others are next: rows that are not parked yet are not claimed either.
+        last = paused[-1] if len(paused) == PLACES else None
+        for place in await store.resumed():
             more |= await _share(partial(store.make_due, *place))
         return 0.0 if more else POLL_SECONDS
 

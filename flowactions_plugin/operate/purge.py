@@ -61,7 +61,9 @@ async def purge(
 ) -> Purged:
     """Remove all that is kept of an organization, in small batches; it can be repeated when it was interrupted.
 
-    One line of the audit stays: who purged, and the numbers.
+    One line of the audit stays: who purged, and the numbers. What workers have counted in memory is not written any more, and
+    of rows that are being sent, the host is told that they are ``purged``. What is enqueued after the purge has begun is
+    removed too, or stays and is sent.
 
     Args:
         database: where it is.
@@ -80,6 +82,7 @@ async def purge(
     store = PurgeStore(database, organization_id)
     if dry:
         return Purged(**await store.count())
+    line_id = await store.begin(actor)
     connections = ConnectionStore(database)
     connected = await connections.get(organization_id) is not None
     if connected and disconnect is not None:
@@ -87,7 +90,7 @@ async def purge(
     elif connected:
         await connections.pop(organization_id)
     removed = {**await store.remove(), "chat_connection": int(connected)}
-    await store.record(actor, removed)
+    await store.finish(line_id, removed)
     log.info(
         "organization %s is purged: %s rows",
         printable(organization_id),

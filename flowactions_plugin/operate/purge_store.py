@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, type_coerce
+import msgspec
+from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, type_coerce, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import NullType
 
-from flowactions_plugin.outbox.audit import Entry, recording
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.outbox.audit import PURGE, Entry, recording
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -32,13 +34,9 @@ from flowactions_plugin.storage.text import read_all, stored
 BATCH: Final = 500
 """How many rows a transaction removes at the most."""
 
-PURGE: Final = "purge"
-"""The action of the line that stays in the audit."""
-
-# Bulk actions and pauses first: what they hold would otherwise be held for good.
-_FIRST: Final = {"actions": actions, "pauses": pauses}
+# Bulk actions and pauses first: what they hold would otherwise be held for good. Of records, deliveries are made.
+_FIRST: Final = {"actions": actions, "pauses": pauses, "records": deferred}
 _REST: Final = {
-    "records": deferred,
     "halted_runs": halted_runs,
     "idempotency_keys": enqueue_keys,
     "rates": enqueue_rates,
@@ -81,25 +79,33 @@ class PurgeStore:
         async with self._database.read() as connection:
             return {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
 
+    async def begin(self, who: tuple[str, str, str]) -> str:
+        """Write the line of the audit that stays, and return its id; see `finish`.
+
+        From then on no process writes statistics that it has counted before (`StatisticsStore.add`).
+        """
+        line_id = new_id(self._database.clock())
+        entry = Entry(who=who, action=PURGE, organization_id=self._organization_id)
+        async with self._database.write() as connection:
+            await connection.execute(recording(self._database, entry, line_id))
+        return line_id
+
     async def remove(self) -> dict[str, int]:
         """Remove everything but the chat connection; return how many rows of each kind that were."""
         removed = {name: await self._remove(table) for name, table in _FIRST.items()}
         removed["deliveries"], removed["attempts"] = await self._remove_deliveries()
+        # Until processes have ended their writes that have not seen that the purge began, and may have added statistics.
+        async with self._database.write() as connection:
+            await self._database.lock_table(connection, statistics, "SHARE")
         for name, table in _REST.items():
             removed[name] = await self._remove(table)
         return removed
 
-    async def record(self, who: tuple[str, str, str], removed: Mapping[str, int]) -> None:
-        """Write the line of the audit that stays."""
-        entry = Entry(
-            who=who,
-            action=PURGE,
-            organization_id=self._organization_id,
-            number=sum(removed.values()),
-            before=dict(removed),
-        )
+    async def finish(self, line_id: str, removed: Mapping[str, int]) -> None:
+        """Write what was removed to the line of `begin`."""
+        numbers = {"number": sum(removed.values()), "before": msgspec.json.encode(removed).decode()}
         async with self._database.write() as connection:
-            await connection.execute(recording(self._database, entry))
+            await connection.execute(update(audit).where(audit.c.id == line_id).values(numbers))
 
     def _of(self, table: Table) -> list[ColumnElement[bool]]:
         conditions = [table.c.organization_id == self._organization_id]
@@ -141,5 +147,5 @@ class PurgeStore:
             async with self._database.write() as connection:
                 number, attempted = await connection.run_sync(remove)
             rows, logged = rows + number, logged + attempted
-            if not number:
+            if number < BATCH:
                 return rows, logged

@@ -18,7 +18,7 @@ from flowactions_plugin.operate.results import AuditEntry, ChatConnection, Count
 from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.search_queries import DeliverySearch
 from flowactions_plugin.operate.verdict import FAILING_MINUTES, Signs, judge, patience_ms
-from flowactions_plugin.operate.views import struct_of
+from flowactions_plugin.operate.views import entry_of, struct_of
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.settings import Settings
 from flowactions_plugin.storage.database import Database
@@ -31,8 +31,8 @@ T = TypeVar("T")
 Unreadable: TypeAlias = Callable[[str, bytes], str | None]
 """An organization and its sealed chat token → the code of why a process cannot use it."""
 
-COUNT_LIMIT: Final = 10_000
-"""Up to how many rows that wait, or are dead, an overview counts."""
+COUNT_LIMIT: Final = 2500
+"""Up to how many rows that are due, wait, or are dead, an overview counts."""
 
 SEARCH_COUNT_LIMIT: Final = 2500
 """Up to how many rows a search counts: each may be on another page of the table."""
@@ -251,7 +251,8 @@ class OperatorQueries:
             query = query.where(audit.c.organization_id == scope.organization_id)
         if before is not None:
             query = query.where(audit.c.id < before)
-        return await self._structs(query, AuditEntry)
+        rows = await self._read(lambda connection: read_all(connection, query))
+        return [entry_of(row, scope) for row in rows]
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._database.read() as connection:
@@ -265,7 +266,10 @@ class OperatorQueries:
         return int(connection.execute(select(self._database.now())).scalar_one())
 
     def _standing(self, connection: Connection, scope: Scope, now: int) -> _Standing:
-        due = self._health.due(connection, scope)
+        due = self._health.due(connection, scope, COUNT_LIMIT)
+        if not due.number and not due.exact:
+            # All of them are claimed, or wait to be parked: what may be claimed stands behind them.
+            due = self._health.due(connection, scope)
         workers = self._health.workers(connection, now)
         buckets = self._health.buckets(connection, scope, now)
         alive = [each for each in workers if each.state == "alive"]

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from flowactions_plugin.operate.scope import Role
 from flowactions_plugin.outbox.views import Attempt, DeliveryDetail, DeliverySummary
 
 Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
@@ -94,14 +95,17 @@ class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         organization_id: whose; empty: that of all organizations.
         destination: scheme, host and port.
         paused_at: since when.
-        paused_by: who did it.
-        reason: why.
+        paused_by: who did it; ``operator`` where their name is not shown.
+        paused_role: how they acted: ``dashboard``, ``operator`` or ``command``; ``None``: not known. What is not of the
+            dashboard is ended by operators only.
+        reason: why, as they typed it.
     """
 
     organization_id: str
     destination: str
     paused_at: int
     paused_by: str
+    paused_role: Role | None
     reason: str
 
 
@@ -130,7 +134,7 @@ class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     organization_id: str
     actor_id: str
     actor_name: str
-    actor_role: str
+    actor_role: Role
     action: str
     delivery_id: str | None
     action_id: str | None
@@ -148,7 +152,9 @@ class ActionState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         id: the action's.
         kind: ``retry``, ``cancel``, ``delete`` or ``replay``.
         state: ``waiting``, ``running``, ``done``, ``undone`` or ``stopped``.
-        actor_name: who began it.
+        actor_id: who began it.
+        actor_name: the same, for people.
+        actor_role: how they acted.
         reason: why.
         created_at: when.
     """
@@ -156,7 +162,9 @@ class ActionState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     id: str
     kind: str
     state: str
+    actor_id: str
     actor_name: str
+    actor_role: Role
     reason: str
     created_at: int
 

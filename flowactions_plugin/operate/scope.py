@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["dashboard", "operator", "command"]
 """How somebody acts: as a principal of an organization's dashboard, as the host's operator, or by the command line."""
@@ -13,13 +13,21 @@ class Scope(NamedTuple):
 
     Attributes:
         organization_id: only this organization's; ``None``: that of all organizations.
+        hides_operators: whether who looks is shown operators and commands as ``operator``, without their names.
     """
 
     organization_id: str | None = None
+    hides_operators: bool = False
 
     def allows(self, organization_id: str) -> bool:
         """Return whether something of an organization is within the scope."""
         return self.organization_id is None or self.organization_id == organization_id
+
+    def shown(self, actor: Actor) -> Actor:
+        """Return who acted as the person who looks may see them."""
+        if not self.hides_operators or actor.role == "dashboard" or actor == NOBODY:
+            return actor
+        return Actor("", "operator", "operator")
 
 
 class Actor(NamedTuple):
@@ -34,3 +42,12 @@ class Actor(NamedTuple):
     id: str
     name: str
     role: Role
+
+    @property
+    def public_name(self) -> str:
+        """The name in texts that are stored with rows, which tenants read: of operators and commands there is none."""
+        return self.name if self.role == "dashboard" and self.name else "an operator"
+
+
+NOBODY: Final = Actor("", "flowactions", "command")
+"""Who stops an action whose canary fails."""

@@ -154,6 +154,8 @@ def read_cursor(cursor: str | None, count: int) -> list[str | None]:
     if not cursor:
         return [None] * count
     places = cursor.split(".")
+    if len(places) == 1:
+        places *= count  # of a release whose searches read one source: where the page before ended
     if len(places) != count or not all(place == ENDED or is_id(place) for place in places):
         raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
     return list(places)

@@ -9,7 +9,8 @@ from sqlalchemy import BigInteger, Integer, Text, and_, case, func, null, or_, s
 from sqlalchemy.dialects import postgresql, sqlite
 
 from flowactions_plugin.operate.statistics import BUCKET_MS, EVERY_DESTINATION, Counts, alert_of
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.outbox.audit import purged_since
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, statistics
@@ -56,13 +57,15 @@ class StatisticsStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, counted: Mapping[tuple[str, str], Counts]) -> Sequence[Change]:
+    async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[Change]:
         """Add what was counted to the present interval, and to the health of its destinations.
 
-        To avoid deadlock, rows are locked in the order of their keys.
+        To avoid deadlock, rows are locked in the order of their keys. Of an organization of which a purge has begun since
+        something of it may have been counted, nothing is added.
 
         Args:
             counted: organization and destination → counts.
+            since: when the first of it was counted, Unix seconds.
 
         Returns:
             What the host is to be told: of any number of workers, one gets each.
@@ -70,6 +73,16 @@ class StatisticsStore:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
+        async with self._database.write() as transaction:
+            # Locked first: a purge that this does not see yet waits for it (`PurgeStore.remove`).
+            await self._database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
+            purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
+            kept = {key: counts for key, counts in counted.items() if key[0] not in purged}
+            return await self._add(transaction, kept) if kept else []
+
+    async def _add(
+        self, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
+    ) -> Sequence[Change]:
         built = self._database.built
         health = [
             {
@@ -82,26 +95,23 @@ class StatisticsStore:
             for (organization, destination), counts in sorted(counted.items())
             if counts.attempts
         ]
-        async with self._database.write() as transaction:
-            await transaction.execute(
-                built(_adding), {"counted": self._database.json_rows(_with_sums(counted))}
-            )
-            if not health:
-                return []
-            changed = await transaction.execute(
-                built(_updating_health), {"given": self._database.json_rows(health)}
-            )
-            changes = [change for row in changed.all() if (change := _change(row)) is not None]
-            if changes:
-                told = [
-                    {
-                        "organization": each.organization_id,
-                        "place": each.destination,
-                        "fails": int(each.kind == "failing"),
-                    }
-                    for each in changes
-                ]
-                await transaction.execute(built(_marking_told), {"told": self._database.json_rows(told)})
+        await transaction.execute(built(_adding), {"counted": self._database.json_rows(_with_sums(counted))})
+        if not health:
+            return []
+        changed = await transaction.execute(
+            built(_updating_health), {"given": self._database.json_rows(health)}
+        )
+        changes = [change for row in changed.all() if (change := _change(row)) is not None]
+        if changes:
+            told = [
+                {
+                    "organization": each.organization_id,
+                    "place": each.destination,
+                    "fails": int(each.kind == "failing"),
+                }
+                for each in changes
+            ]
+            await transaction.execute(built(_marking_told), {"told": self._database.json_rows(told)})
         return changes
 
     async def prune(self, limit: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from sqlalchemy import (
@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.operate.ramp import Result
 from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.sets import KINDS, Shown
@@ -31,6 +32,7 @@ from flowactions_plugin.outbox.changes import changeable, deleting, ending, raw,
 from flowactions_plugin.outbox.rules import HELD_MS
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
 from flowactions_plugin.storage.schema import LIVE, OPEN_ACTION, actions, outbox, statistics
 from flowactions_plugin.storage.text import as_text, is_text, read_all
 
@@ -40,7 +42,21 @@ ActionRow: TypeAlias = Row[Any]
 MOST_SHARES: Final = 10
 """How many destinations and organizations of a set are named."""
 
-DAY_MS: Final = 24 * 3600 * 1000
+MARGIN_MS: Final = 60_000
+"""How much older rows may get from their count to the begin of their action."""
+
+
+class Aged(NamedTuple):
+    """The rows of a set that retention may remove: dead ones that have been kept long enough.
+
+    Attributes:
+        query: counts them; ``None``: there can be none.
+        number: how many there were.
+    """
+
+    query: Select[Any] | None
+    number: int
+
 
 _HELD: Final = outbox.c.next_attempt_at >= inline(HELD_MS)
 
@@ -76,6 +92,15 @@ class ActionStore:
         first, last = as_text(row.first or ""), as_text(row.last or "")
         return row.number, f"{row.ages or 0}-{first}-{last}"
 
+    async def aged(self, shown: Shown, now: int) -> Aged:
+        """Return what retention may remove of a set within the next minute."""
+        old = outbox.c.finished_at < inline(now + MARGIN_MS - DEAD_DAYS * DAY_MS)
+        query = select(func.count()).select_from(outbox).where(*_of_set(shown), old)
+        if shown.kind == "cancel":
+            return Aged(None, 0)
+        async with self._database.read() as connection:
+            return Aged(query, (await connection.execute(query)).scalar_one())
+
     async def shares(self, shown: Shown, name: str) -> list[tuple[str, int]]:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
         number = func.count().label("number")
@@ -103,13 +128,17 @@ class ActionStore:
             best = (await connection.execute(query)).scalar_one_or_none()
         return float(best) / (BUCKET_MS / 1000) if best else None
 
-    async def begin(self, values: Mapping[str, Any], undo_ms: int, entry: Entry) -> ActionRow:
+    async def begin(self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged) -> ActionRow:
         """Write an action and its line of the audit, and return the action.
 
         Args:
             values: the columns that say what to do.
             undo_ms: the time for undoing, in milliseconds.
             entry: of the audit; it gets the action's id.
+            aged: what `aged` has returned. Once the action is written, retention passes these rows over.
+
+        Raises:
+            SetChanged: retention has removed some of its rows, and it has not begun.
         """
         now = self._database.now()
         action_id = new_id(self._database.clock())
@@ -130,6 +159,8 @@ class ActionStore:
         async with self._database.write() as connection:
             row = (await connection.execute(begun)).one()
             await connection.execute(recording(self._database, named))
+            if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
+                raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")
         return row
 
     async def get(self, scope: Scope, action_id: str) -> ActionRow | None:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from flowactions_plugin.operate.explain import certainty
-from flowactions_plugin.operate.results import DeliveryFacts, DeliveryRow, KnownAttempt
+from flowactions_plugin.operate.results import AuditEntry, DeliveryFacts, DeliveryRow, KnownAttempt, Pause
+from flowactions_plugin.operate.scope import Actor, Scope
 from flowactions_plugin.outbox.rules import FINISHED, due_time
 from flowactions_plugin.outbox.views import Reader, detail_values, summary_values
 from flowactions_plugin.storage.text import as_text
@@ -72,6 +73,26 @@ def struct_of(row: Any, kind: Callable[..., T], leaves_out: Sequence[str] = ()) 
             for name, value in values.items()
             if name not in leaves_out
         }
+    )
+
+
+def pause_of(row: Any, scope: Scope) -> Pause:
+    """Return a pause as somebody may see it."""
+    pause = struct_of(row, Pause)
+    # Where it is not known how they acted, it may have been an operator.
+    actor = Actor("", pause.paused_by, pause.paused_role or "operator")
+    who = scope.shown(actor)
+    return pause if who == actor else msgspec.structs.replace(pause, paused_by=who.name, paused_role=who.role)
+
+
+def entry_of(row: Any, scope: Scope) -> AuditEntry:
+    """Return a line of the audit as somebody may see it."""
+    entry = struct_of(row, AuditEntry)
+    who = scope.shown(Actor(entry.actor_id, entry.actor_name, entry.actor_role))
+    # What was there before a pause ended names who had begun it.
+    before = None if scope.hides_operators else entry.before
+    return msgspec.structs.replace(
+        entry, actor_id=who.id, actor_name=who.name, actor_role=who.role, before=before
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -311,11 +311,13 @@ class ClaimStore:
             self._claiming[name] = claiming(self._database, rows, self._lease_seconds)
         return self._claiming[name]
 
-    async def paused(self) -> set[tuple[str, str]]:
-        """Return the organizations and destinations that are paused; an empty organization: for all of them."""
+    async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
         query = self._database.built(paused_now)
+        asked = [{"organization_id": one, "destination": place} for one, place in held if is_text(one + place)]
+        given = {"held": self._database.json_rows(asked)}
         rows: Sequence[Any] = await self._database.in_transaction(
-            lambda connection: connection.execute(query).all()
+            lambda connection: connection.execute(query, given).all()
         )
         return {(row.organization_id, row.destination) for row in rows}
 

@@ -26,6 +26,9 @@ LINGER_SECONDS: Final = 0.005
 
 BATCH: Final = 500
 
+PURGED: Final = "purged"
+"""The reason of a delivery whose organization was purged while it was claimed."""
+
 Observe: TypeAlias = Callable[[Sequence[Completion]], None]
 """Is told of ends of claims that were written: quick, and raises nothing."""
 
@@ -118,7 +121,7 @@ class Completer:
                 returns, self._returns = self._returns[:BATCH], self._returns[BATCH:]
                 try:
                     states = await self._store.give_back(returns)
-                    again = await self._claimed_again(
+                    again, purged = await self._lost(
                         [each.delivery for each in returns if each.delivery.id not in states]
                     )
                 except BaseException:
@@ -130,13 +133,15 @@ class Completer:
                     for each in returns
                     if each.delivery.id in again
                 ]
-                await self._returned([each for each in returns if each.delivery.id not in again], states)
+                await self._returned(
+                    [each for each in returns if each.delivery.id not in again], states, purged
+                )
             while self._completions:
                 batch, self._completions = self._completions[:BATCH], self._completions[BATCH:]
                 try:
                     held = await self._store_outcomes(batch)
                     lost = [each.delivery for each in batch if each.delivery.id not in held]
-                    again = await self._claimed_again(lost, log_others=True)
+                    again, purged = await self._lost(lost, log_others=True)
                 except BaseException:
                     self._completions = batch + self._completions
                     self._failed = True
@@ -146,7 +151,7 @@ class Completer:
                     for each in batch
                     if each.delivery.id in again
                 ]
-                await self._completed([each for each in batch if each.delivery.id not in again], held)
+                await self._completed([each for each in batch if each.delivery.id not in again], held, purged)
             self._failed = False
 
     def _linger(self) -> None:
@@ -184,32 +189,40 @@ class Completer:
             batch[:] = first + second
             return held
 
-    async def _claimed_again(
+    async def _lost(
         self, lost: Sequence[ClaimedDelivery], *, log_others: bool = False
-    ) -> dict[str, ClaimedDelivery]:
-        """Return those deliveries whose claims do not hold because this worker itself has claimed them again.
+    ) -> tuple[dict[str, ClaimedDelivery], set[str]]:
+        """Find what has ended the claims of deliveries that do not hold.
 
         Args:
-            lost: those whose claims do not hold.
-            log_others: whether it is logged what has ended the claims of the others.
+            lost: which.
+            log_others: whether the end of each claim is logged that this worker has not claimed again itself.
+
+        Returns:
+            Those that this worker itself has claimed again, under the new claim; and the ids of those that were purged.
         """
-        if not lost:
-            return {}
-        own = {}
-        ends = await self._store.ends(lost)
+        own: dict[str, ClaimedDelivery] = {}
+        purged: set[str] = set()
+        ends = await self._store.ends(lost) if lost else {}
         for each in lost:
             end = ends[each.id]
             if end.own_token is not None:
                 own[each.id] = msgspec.structs.replace(each, token=end.own_token)
-            elif log_others:
+                continue
+            if end.kind == "purged":
+                purged.add(each.id)
+            if log_others:
                 log_lost(each.id, end)
-        return own
+        return own, purged
 
-    async def _completed(self, batch: Sequence[Completion], held: set[str]) -> None:
+    async def _completed(self, batch: Sequence[Completion], held: set[str], purged: set[str]) -> None:
         ended = []
         for each in batch:
             self._settle(each.delivery)
-            if each.delivery.id in held and each.change.status in FINISHED:
+            if each.delivery.id in purged:
+                outcome = msgspec.structs.replace(each.outcome, error=PURGED)
+                ended.append(Completion(each.delivery, outcome, DEAD, attempted=each.attempted))
+            elif each.delivery.id in held and each.change.status in FINISHED:
                 ended.append(each)
                 if each.change.status == "dead":
                     log_dead(each.delivery.id, each.delivery.destination, failure_reason(each.outcome))
@@ -218,7 +231,13 @@ class Completer:
             observe(written)
         await self._host.notify(ended)
 
-    async def _returned(self, returns: Sequence[Return], states: Mapping[str, str]) -> None:
+    async def _returned(self, returns: Sequence[Return], states: Mapping[str, str], purged: set[str]) -> None:
+        ended = [
+            Completion(each.delivery, Outcome(0, 0, error=PURGED), DEAD, attempted=False)
+            for each in returns
+            if each.delivery.id in purged
+        ]
+        await self._host.notify(ended)
         ended = []
         for each in returns:
             self._settle(each.delivery)

@@ -205,7 +205,8 @@ class ContinuousClaims:
         """Give back what waits for a slot, and is for a destination that was paused since it was claimed."""
         if not self._slots.waiting:
             return
-        paused = await self._store.paused()
+        held = {(each.organization_id, each.destination) for each, _ in self._slots.waiting_items()}
+        paused = await self._store.paused(held)
         if paused:
             self._give_back(self._slots.remove(lambda _claimed_at, item: is_paused(paused, item[0])))
 

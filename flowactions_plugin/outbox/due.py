@@ -11,8 +11,11 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     String,
+    Text,
+    and_,
     bindparam,
     func,
+    or_,
     select,
     tuple_,
     type_coerce,
@@ -96,9 +99,18 @@ def unpaused(
     )
 
 
-def paused_now(_database: Dialect) -> Select[Any]:
-    """Select the organizations and destinations that are paused."""
-    return select(pauses.c.organization_id, pauses.c.destination).where(pauses.c.resumed_at.is_(None))
+def paused_now(database: Dialect) -> Select[Any]:
+    """Select those of the organizations and destinations in the parameter ``held`` that are paused."""
+    held = database.values_table("held", organization_id=Text, destination=Text)
+    whose = or_(
+        pauses.c.organization_id == inline(EVERY_ORGANIZATION),
+        pauses.c.organization_id == held.c.organization_id,
+    )
+    return (
+        select(pauses.c.organization_id, pauses.c.destination)
+        .join_from(held, pauses, and_(pauses.c.destination == held.c.destination, whose))
+        .where(pauses.c.resumed_at.is_(None))
+    )
 
 
 def size(database: Dialect) -> ColumnElement[int]:

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from flowactions_plugin.clock import id_time
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import outcomes
+from flowactions_plugin.outbox.audit import PURGE, SKEW_MS
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
 from flowactions_plugin.outbox.tokens import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.storage.database import Database
@@ -31,7 +32,7 @@ _NAMES: Final = select(workers.c.id, workers.c.name).where(
 _PURGES: Final = (
     select(audit.c.organization_id, func.max(audit.c.at).label("at"))
     .where(
-        audit.c.action == "purge",
+        audit.c.action == PURGE,
         audit.c.organization_id.in_(bindparam("organizations", type_=String, expanding=True)),
     )
     .group_by(audit.c.organization_id)
@@ -184,8 +185,9 @@ def _ends(
         if row is None:
             purged_at = purges.get(delivery.organization_id)
             # What was enqueued after a purge, the purge has not removed.
-            made_at = id_time(delivery.id) if is_text(delivery.id) else None
-            return ClaimEnd("purged" if purged_at is not None and purged_at >= (made_at or 0) else "deleted")
+            made_at = (id_time(delivery.id) if is_text(delivery.id) else None) or 0
+            purged = purged_at is not None and purged_at >= made_at - SKEW_MS
+            return ClaimEnd("purged" if purged else "deleted")
         token = tokens[delivery.id]
         if token in {"", delivery.token}:
             return ClaimEnd("changed", str(as_text(row.status)))

@@ -9,14 +9,26 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, TextClause, delete, select
+from sqlalchemy import ColumnElement, Row, TextClause, delete, exists, false, select
 
 from flowactions_plugin.outbox.audit import SOMEBODY, Entry, Who, recording
 from flowactions_plugin.outbox.changes import change_one, raw, requeueing
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    FAILED,
+    KEYED,
+    OPEN_ACTION,
+    UNDELIVERED,
+    actions,
+    attempts,
+    outbox,
+)
 from flowactions_plugin.storage.text import is_text, read_all
+
+MOST_ATTEMPTS: Final = 200
+"""Of a delivery, so many attempts are shown at the most, the last ones; replays make any number."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,44 +116,10 @@ class OutboxQueries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    async def page(
-        self,
-        organization_id: str,
-        *,
-        status: str | None,
-        wanted: Filter,
-        before: str | None,
-        limit: int,
-    ) -> Sequence[Row[Any]]:
-        """Return an organization's rows, newest first, without their bodies.
-
-        Args:
-            organization_id: the tenant.
-            status: only rows in this state.
-            wanted: only these.
-            before: only rows older than the one with this id.
-            limit: how many at the most.
-        """
-        conditions: list[ColumnElement[bool] | TextClause] = [
-            outbox.c.organization_id == organization_id,
-            *wanted.conditions(),
-        ]
-        if status is not None:
-            conditions += _in_state(status)
-        if before is not None:
-            conditions.append(outbox.c.id < before)
-        columns = [
-            column
-            for column in outbox.c
-            if column.name not in {"body", "headers", "origin", "delivered_response"}
-        ]
-        query = select(*raw(columns)).where(*conditions).order_by(outbox.c.id.desc()).limit(inline(limit))
-        async with self._database.read() as connection:
-            return await connection.run_sync(read_all, query)
+        self._passed: dict[str, int] = {}
 
     async def detail(self, row_id: str, organization_id: str | None) -> tuple[Row[Any], Sequence[Any]] | None:
-        """Return a row of this organization, or of any, with its attempts; ``None`` when there is none.
+        """Return a row of this organization, or of any, with its last `MOST_ATTEMPTS`; ``None`` when there is none.
 
         The attempt that has delivered it is kept in the row, and is the last of those that are returned.
 
@@ -150,12 +128,13 @@ class OutboxQueries:
         one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
         if organization_id is not None:
             one = one.where(outbox.c.organization_id == organization_id)
-        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id).order_by(attempts.c.number)
+        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
+        made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
         async with self._database.read() as connection:
             rows = await connection.run_sync(read_all, one)
             if not rows:
                 return None
-            tried: list[Any] = [*await connection.run_sync(read_all, made)]
+            tried: list[Any] = [*await connection.run_sync(read_all, made)][::-1]
         last = _delivering(rows[0])
         if last is not None and all(each.number != last.number for each in tried):
             tried.append(last)
@@ -220,7 +199,7 @@ class OutboxQueries:
         return await change_one(self._database, "cancel", row_id, organization_id, by, reason)
 
     async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
-        """Remove finished rows with their attempts, oldest first.
+        """Remove finished rows with their attempts, oldest first, but for those that an unfinished bulk action may be for.
 
         Args:
             status: ``delivered`` or ``dead``.
@@ -231,27 +210,51 @@ class OutboxQueries:
         Returns:
             How many there were.
         """
+        ended: ColumnElement[int] = outbox.c.finished_at
         old = (
             outbox.c.status == inline(status),
-            outbox.c.finished_at.is_not(None),
-            outbox.c.finished_at < self._database.now() - older_than_ms,
+            ended.is_not(None),
+            ended < self._database.now() - older_than_ms,
         )
-        times = select(outbox.c.finished_at).where(*old).order_by(outbox.c.finished_at).limit(inline(limit))
-        # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
-        async with self._database.read() as connection:
-            found = (await connection.execute(times)).scalars().all()
+        is_awaited = _is_awaited() if status == "dead" else false()
+        found: list[int] = []
+        # A run that has passed rows over does not read them again for each of its transactions.
+        place = self._passed.pop(status, -1)
+        more = True
+        while more and len(found) < limit:
+            page = select(ended, is_awaited.label("awaited")).where(*old, ended > place)
+            # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
+            async with self._database.read() as connection:
+                rows = (await connection.execute(page.order_by(ended).limit(inline(limit)))).all()
+            found += [row.finished_at for row in rows if not row.awaited]
+            more = len(rows) == limit
+            place = rows[-1].finished_at if rows else place
         if not found:
             return 0
         # A row that was retried meanwhile stays.
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
-        ended = (*old, outbox.c.finished_at <= found[-1])
-        gone = delete(outbox).where(*ended).returning(outbox.c.id, *raw(kept))
+        those = (*old, ended.between(found[0], found[-1]), ~is_awaited)
+        gone = delete(outbox).where(*those).returning(outbox.c.id, *raw(kept))
         async with self._database.write() as connection:
+            # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
+            if status == "dead":
+                await self._database.lock_table(connection, actions, "SHARE")
             removed = await connection.run_sync(read_all, gone)
             logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
             if logged:
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
+        if more:
+            self._passed[status] = found[-1]
         return len(removed)
+
+
+def _is_awaited() -> ColumnElement[bool]:
+    """Return the condition that a dead row may belong to the set of a bulk action that is not finished."""
+    return exists().where(
+        OPEN_ACTION,
+        actions.c.organization_id.in_([inline(EVERY_ORGANIZATION), outbox.c.organization_id]),
+        actions.c.as_of >= outbox.c.finished_at,
+    )
 
 
 class _Delivering(NamedTuple):

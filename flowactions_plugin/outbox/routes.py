@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -12,13 +13,14 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, is_id
+from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
 from flowactions_plugin.outbox.audit import Who
 from flowactions_plugin.outbox.queries import Filter, OutboxQueries
-from flowactions_plugin.outbox.views import DeliveryDetail, DeliverySummary, detail, summary
+from flowactions_plugin.outbox.views import DeliveryDetail, DeliverySummary, detail
 
 PAGE_LIMIT: Final = 100
 REPLAY_LIMIT: Final = 10_000
@@ -26,6 +28,14 @@ REPLAY_LIMIT: Final = 10_000
 
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
+
+CURSOR_PATTERN: Final = rf"^({ID_PATTERN[1:-1]}|[-])([.]({ID_PATTERN[1:-1]}|[-]))?$"
+"""Where each of the one or two indexes goes on that a search reads."""
+
+Search: TypeAlias = Callable[
+    [str, Filter, str | None, int], Awaitable[tuple[Sequence[DeliverySummary], str | None]]
+]
+"""Returns a page of an organization's deliveries, newest first, and the cursor of the next; it reads a bounded number of rows."""
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
 Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, pattern=NO_NUL_PATTERN)]
@@ -120,31 +130,38 @@ class ReplayAnswer(msgspec.Struct):
 )
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    search: NamedDependency[Search],
     status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
     agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
     destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
     event_type: Annotated[str | None, QueryParameter(name="eventType", pattern=NO_NUL_PATTERN)] = None,
     finished_from: Annotated[datetime | None, QueryParameter(name="finishedFrom")] = None,
     finished_before: Annotated[datetime | None, QueryParameter(name="finishedBefore")] = None,
-    cursor: Annotated[str | None, QueryParameter(pattern=ID_PATTERN)] = None,
+    cursor: Annotated[str | None, QueryParameter(pattern=CURSOR_PATTERN)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
 ) -> DeliveryPage:
-    """List the organization's deliveries, newest first."""
+    """List the organization's deliveries, newest first.
+
+    With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
+    ``nextCursor`` leads on as long as there are older ones.
+    """
     wanted = Filter(
+        status=status,
         agent_id=agent_id,
         destination=destination,
         event_type=event_type,
         finished_from=_milliseconds(finished_from),
         finished_before=_milliseconds(finished_before),
     )
-    rows = await queries.page(
-        principal.organization_id, status=status, wanted=wanted, before=cursor, limit=limit + 1
+    try:
+        rows, following = await search(principal.organization_id, wanted, cursor, limit)
+    except FilterInvalid as exc:
+        message = str(exc).removeprefix("cursor: ")
+        raise Problem("invalid_request", WRONG_FORM, [{"path": "cursor", "message": message}]) from None
+    names = DeliverySummary.__struct_fields__
+    return DeliveryPage(
+        [DeliverySummary(**{name: getattr(row, name) for name in names}) for row in rows], following
     )
-    shown = [summary(row) for row in rows[:limit]]
-    # A corrupt id cannot be a cursor.
-    last = next((row.id for row in reversed(shown) if is_id(row.id)), None)
-    return DeliveryPage(shown, last if len(rows) > limit else None)
 
 
 @get(
@@ -250,12 +267,13 @@ async def replay_deliveries(
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
 
 
-def outbox_router(guard: RouteGuard, queries: OutboxQueries) -> Router:
+def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> Router:
     """Build the router of the outbox.
 
     Args:
         guard: decides who may call.
         queries: the rows.
+        search: finds them.
     """
     return Router(
         "/v1/webhooks/outbox",
@@ -265,6 +283,7 @@ def outbox_router(guard: RouteGuard, queries: OutboxQueries) -> Router:
         dependencies={
             "principal": PRINCIPAL,
             "queries": Provide(lambda: queries, sync_to_thread=False),
+            "search": Provide(lambda: search, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,

@@ -225,10 +225,14 @@ class Slots(Generic[Item]):
                 self._ready.append(self._owner(item), (destination, (claimed_at, item)))
         return removed
 
+    def waiting_items(self) -> list[Item]:
+        """Return what waits for a slot."""
+        ready = [item for _, (_, item) in self._ready]
+        return ready + [item for queued in self._queued.values() for _, item in queued]
+
     def clear(self) -> list[Item]:
         """Remove what waits for a slot, and return it."""
-        waiting = [item for _, (_, item) in self._ready]
-        waiting += [item for queued in self._queued.values() for _, item in queued]
+        waiting = self.waiting_items()
         self._begun -= Counter(destination for destination, _ in self._ready)
         self._ready = _Turns()
         self._queued.clear()

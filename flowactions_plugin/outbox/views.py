@@ -85,12 +85,6 @@ class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
         return isinstance(self.origin, UnsignedTestOrigin)
 
 
-def summary(row: Any) -> DeliverySummary:
-    """Return a row of the list, whatever it holds."""
-    reader = Reader(row)
-    return DeliverySummary(**summary_values(reader), defect=reader.defect())
-
-
 def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
     """Return a row with its attempts, whatever they hold."""
     reader = Reader(row)

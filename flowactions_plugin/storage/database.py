@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
-from sqlalchemy import Column, delete, func, select
+from sqlalchemy import Column, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -162,6 +162,22 @@ class Database(OpenedDatabase):
         """
         if self.dialect == "postgresql":
             await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
+
+    async def lock_table(
+        self, transaction: AsyncConnection, table: Table, mode: Literal["ROW EXCLUSIVE", "SHARE"]
+    ) -> None:
+        """Lock a table in a transaction of `write`; on SQLite such a transaction is alone anyway.
+
+        Args:
+            transaction: holds the lock until it ends.
+            table: what is locked.
+            mode: ``SHARE`` waits for transactions that have written to it or hold ``ROW EXCLUSIVE``, and these wait for it.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        if self.dialect == "postgresql":
+            await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
     async def time(self) -> float:
         """Returns the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's.

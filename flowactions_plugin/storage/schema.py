@@ -369,6 +369,8 @@ pauses: Final = Table(
     Column("reason", Text, nullable=False),
     # Since then it is paused no more, and rows that are parked are made due. NULL: it is paused.
     Column("resumed_at", BigInteger),
+    # How who paused it acted: what is not of the dashboard is ended by operators only. NULL: it is not known.
+    Column("paused_role", String(16)),
 )
 
 destinations: Final = Table(

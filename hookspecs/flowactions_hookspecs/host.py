@@ -173,7 +173,8 @@ class Host(ABC):
         """Learns that a webhook was delivered or is dead, for example to alert. Without it, nobody is told.
 
         Called after the outcome is written, once by the worker that wrote it; a worker that is killed in
-        between does not call. What it raises is logged, and it may take five seconds.
+        between does not call. What it raises is logged, and it may take five seconds. If the organization is purged while
+        the delivery is sent, it is called with ``dead`` and the error ``purged``, whatever was answered.
         """
 
     async def delivery_alert(self, alert: DeliveryAlert) -> None:

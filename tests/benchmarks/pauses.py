@@ -54,7 +54,8 @@ async def measure(url: str, rows: int, probes: int) -> dict[str, float]:
         await store.pause(Scope(None), PAUSED, SOMEBODY, "")
         paused = await probe(database, probes)
         started = time.perf_counter()
-        while await store.park():
+        places = await store.paused_places(None)
+        while await store.park(places):
             pass
         parking = time.perf_counter() - started
         parked = await probe(database, probes)

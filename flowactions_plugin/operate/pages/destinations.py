@@ -19,15 +19,18 @@ async def list_destinations(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
 ) -> Response[bytes]:
     """List destinations with what was delivered to them within the last hour, and those that are paused."""
-    given = read_query(request, ("after", "of"))
+    given = read_query(request, ("after", "of", "paused-after", "paused-of"))
     after = (given.get("of", ""), given["after"]) if "after" in given else None
     found = await parts.queries.destinations(viewer.scope, ROWS + 1, after)
+    before = (given.get("paused-of", ""), given["paused-after"]) if "paused-after" in given else None
+    paused = await parts.pauses.list(viewer.scope, after=before, limit=ROWS + 1)
     return parts.page(
         request,
         "destinations.html",
         rows=found[:ROWS],
         last=found[ROWS - 1] if len(found) > ROWS else None,
-        pauses=await parts.pauses.list(viewer.scope),
+        pauses=paused[:ROWS],
+        last_pause=paused[ROWS - 1] if len(paused) > ROWS else None,
     )
 
 

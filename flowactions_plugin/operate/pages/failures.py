@@ -10,12 +10,15 @@ from litestar import Request, Response
 from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
 
-from flowactions_plugin.errors import ActionInvalid, FilterInvalid
+from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.operate.pages.guard import SignInNeeded
 from flowactions_plugin.operate.pages.rendering import HEADERS, Renderer
 
 _KEPT = frozenset({"retry-after", "www-authenticate", "allow"})
+
+_CODES = {ActionForbidden: "forbidden", TooManyPauses: "too_many_pauses"}
+"""Errors of what people ask for, beside those of its form."""
 
 
 def page_handlers(renderer: Renderer, login_url: str | None) -> ExceptionHandlersMap:
@@ -51,7 +54,8 @@ def page_handlers(renderer: Renderer, login_url: str | None) -> ExceptionHandler
         return as_page(HANDLERS[Problem])(request, needed)
 
     def unusable(_: Request[Any, Any, Any], exc: FilterInvalid | ActionInvalid) -> Response[Any]:
-        return HANDLERS[Problem](_, Problem("invalid_request", str(exc)))
+        code = next((code for kind, code in _CODES.items() if isinstance(exc, kind)), "invalid_request")
+        return HANDLERS[Problem](_, Problem(code, str(exc)))
 
     handlers = {**HANDLERS, FilterInvalid: unusable, ActionInvalid: unusable}
     return {**{kind: as_page(handler) for kind, handler in handlers.items()}, SignInNeeded: sign_in}

@@ -70,6 +70,7 @@ def pages_routers(
     origins: Sequence[str],
     secure: bool,
     login_url: str | None,
+    show_operators: bool,
 ) -> Sequence[Router]:
     """Build the routers of the pages.
 
@@ -81,8 +82,9 @@ def pages_routers(
         origins: at which browsers reach the routes, beside that of a request's ``Host``.
         secure: whether browsers reach them by https, so that cookies are never sent without.
         login_url: where people sign in; ``None``: the host has said nothing.
+        show_operators: whether people of a dashboard are shown the names of operators.
     """
-    viewers = Viewers(host, sessions)
+    viewers = Viewers(host, sessions, show_operators=show_operators)
     return [
         Router(
             ROOT,

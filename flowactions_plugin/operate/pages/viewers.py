@@ -45,11 +45,13 @@ class Viewers:
     Args:
         host: the host.
         sessions: opens the session cookie.
+        show_operators: whether people of a dashboard are shown the names of operators.
     """
 
-    def __init__(self, host: Host, sessions: Sessions) -> None:
+    def __init__(self, host: Host, sessions: Sessions, *, show_operators: bool) -> None:
         self._host = host
         self._sessions = sessions
+        self._hides_operators = not show_operators
 
     async def find(self, request: ASGIRequest) -> Viewer | None:
         """Return who sends a request; ``None`` for nobody.
@@ -80,7 +82,8 @@ class Viewers:
         if person is None:
             return None
         actor = Actor(person.user_id, person.user_name, "dashboard")
-        return Viewer(Scope(person.organization_id), actor, person.may_change, in_session)
+        within = Scope(person.organization_id, self._hides_operators)
+        return Viewer(within, actor, person.may_change, in_session)
 
 
 def with_bearer(scope: dict[str, Any], token: str) -> dict[str, Any]:

@@ -30,7 +30,14 @@ async def show_overview(
 ) -> Response[bytes]:
     """Show how deliveries stand."""
     found = await parts.queries.overview(viewer.scope)
-    return parts.page(request, "overview.html", found=found, hour=chart(found.hour), day=chart(found.day))
+    return parts.page(
+        request,
+        "overview.html",
+        found=found,
+        workers=found.workers[:ROWS],
+        hour=chart(found.hour),
+        day=chart(found.day),
+    )
 
 
 @get("/connections", include_in_schema=False)

@@ -415,7 +415,7 @@ async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) 
     assert await actions.one(ACME, "retry", row_id, MAYA, "it is back")
     assert (await queue.row(row_id)).status == "pending"
     assert await actions.one(ALL, "cancel", row_id, OPERATOR)
-    assert (await queue.row(row_id)).last_error == "cancelled by Op"
+    assert (await queue.row(row_id)).last_error == "cancelled by an operator"
     assert await actions.one(ACME, "delete", row_id, MAYA)
     assert await rows(queue) == []
     assert not await actions.one(ACME, "delete", "x' OR 1=1", MAYA)

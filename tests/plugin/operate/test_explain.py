@@ -71,8 +71,16 @@ def a_worker(**changes: Any) -> Worker:
     return Worker(**{**values, **changes})
 
 
-CANCEL = ActionState(id="1", kind="cancel", state="waiting", actor_name="Ann", reason="", created_at=NOW)
-PAUSE = Pause(organization_id="", destination="d", paused_at=NOW, paused_by="Ann", reason="they asked")
+ANN: dict[str, Any] = {"actor_id": "ann", "actor_name": "Ann", "actor_role": "operator"}
+CANCEL = ActionState(id="1", kind="cancel", state="waiting", reason="", created_at=NOW, **ANN)
+PAUSE = Pause(
+    organization_id="",
+    destination="d",
+    paused_at=NOW,
+    paused_by="Ann",
+    paused_role="operator",
+    reason="they asked",
+)
 
 
 @pytest.mark.parametrize(

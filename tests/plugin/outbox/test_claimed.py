@@ -14,10 +14,12 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.operate.scope import Scope
+from flowactions_plugin.operate.search_queries import DeliverySearch
 from flowactions_plugin.outbox.claimed import read_headers, read_origin
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.outbox.rules import Transition
-from flowactions_plugin.outbox.views import detail, summary
+from flowactions_plugin.outbox.views import detail
 from flowactions_plugin.outbox.worker import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database
@@ -232,13 +234,11 @@ async def test_a_corrupt_row_can_be_listed_and_shown(embedded: Queue, column: st
     await embedded.run(f"UPDATE flowactions_outbox SET {column} = {NOT_UTF8}")  # noqa: S608
     organization = "a\ufffdb" if column == "organization_id" else "acme"
     if column not in {"organization_id", "id"}:
-        (listed,) = await embedded.queries.page(
-            organization, status=None, wanted=Filter(), before=None, limit=5
-        )
+        (listed,) = (await DeliverySearch(embedded.database).page(Scope(organization), Filter(), None, 5)).rows
         found = await embedded.queries.detail(row_id, organization)
         assert found is not None
         whole = detail(*found)
-        for each in (summary(listed), whole):
+        for each in (listed, whole):
             msgspec.json.encode(each)
             if column in each.__struct_fields__ and column not in {"body", "origin", "headers"}:
                 assert getattr(each, column) in {"a\ufffdb", 0, None}

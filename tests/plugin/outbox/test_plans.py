@@ -16,6 +16,8 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.records import Step
 from flowactions_plugin.nodes.store import DeferredStore, Release
+from flowactions_plugin.operate.scope import Scope
+from flowactions_plugin.operate.search_queries import DeliverySearch
 from flowactions_plugin.outbox.claimed import Completion, Return
 from flowactions_plugin.outbox.queries import Filter, OutboxQueries
 from flowactions_plugin.outbox.rules import Transition
@@ -58,6 +60,13 @@ def queries(store: OutboxStore) -> OutboxQueries:
 
 SCANNED = re.compile(r"(?:Seq Scan on|SCAN) (flowactions\w*)")
 
+
+def listed(
+    store: OutboxStore, wanted: Filter, before: str | None = None, organization_id: str = "acme"
+) -> Awaitable[Any]:
+    return DeliverySearch(store._database).page(Scope(organization_id), wanted, before, 50)
+
+
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "claim": lambda store: store.claim(50),
     "claim within limits": lambda store: store.claim(50, per_destination=2),
@@ -72,16 +81,11 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "replay by filter": lambda store: queries(store).retry_many(
         "acme", EVERYTHING, reset_attempts=False, limit=1000
     ),
-    "list": lambda store: queries(store).page("acme", status=None, wanted=Filter(), before=None, limit=50),
-    "list by status": lambda store: queries(store).page(
-        "acme", status="dead", wanted=Filter(), before=ROW, limit=50
-    ),
-    "list by agent": lambda store: queries(store).page(
-        "acme", status=None, wanted=Filter(agent_id="agent-7"), before=ROW, limit=50
-    ),
-    "list of a tenant without rows": lambda store: queries(store).page(
-        "globex", status=None, wanted=Filter(), before=None, limit=50
-    ),
+    "list": lambda store: listed(store, Filter()),
+    "list by status": lambda store: listed(store, Filter(status="dead"), ROW),
+    "list by agent": lambda store: listed(store, Filter(agent_id="agent-7"), ROW),
+    "list by what no index serves": lambda store: listed(store, Filter(event_type="none")),
+    "list of a tenant without rows": lambda store: listed(store, Filter(), organization_id="globex"),
     "detail": lambda store: queries(store).detail(ROW, "acme"),
     "lease of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
     "reach of a node": lambda store: deferred(store).record(
@@ -127,7 +131,7 @@ class Watched:
         await call(self.store)
         found: list[str] = []
         for statement, parameters in list(self.statements):
-            if "flowactions_" in statement and not statement.startswith("INSERT"):
+            if "flowactions_" in statement and not statement.startswith(("INSERT", "LOCK")):
                 found += await self._explained(statement, parameters)
         assert found
         return found
@@ -200,7 +204,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
     found = {name: await large.plans(call) for name, call in STATEMENTS.items()}
     for name, plans in found.items():
         for plan in plans:
-            scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses"}  # a row for each paused destination
+            scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses", "flowactions_actions"}  # few rows
             assert not scanned, (name, plan)
     for plan in (*found["claim"][:1], *found["rescue"][:1]):
         assert "ix_flowactions_outbox_due" in plan

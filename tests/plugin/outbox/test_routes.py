@@ -14,6 +14,7 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.operate import search_queries
 from tests.recorder import Recorder, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
@@ -63,6 +64,36 @@ async def test_deliveries_are_listed_newest_first_and_page_by_page(run: Running)
             break
     assert sorted(seen) == sorted(ids)
     assert seen == sorted(seen, reverse=True)
+
+
+async def test_a_filter_without_an_index_is_read_back_in_pages(
+    run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may be empty and lead on; the pages together hold every row once, and a cursor of one id is understood."""
+    monkeypatch.setattr(search_queries, "READ_BACK", 2)
+    ids = [await run.enqueue() for _ in range(5)]
+    wanted = {"eventType": (await run.rows())[0]["eventType"]}
+    for query, expected in (
+        (wanted, ids),
+        ({"eventType": "none"}, []),
+        ({"finishedFrom": "2090-01-01T00:00:00Z"}, []),
+    ):
+        seen: list[str] = []
+        pages = 0
+        cursor: str | None = None
+        while pages == 0 or cursor is not None:
+            asked = {**query, **({"cursor": cursor} if cursor else {})}
+            page = (await run.client.get("/v1/webhooks/outbox", params=asked)).json()
+            assert len(page["data"]) <= 2
+            seen += [row["id"] for row in page["data"]]
+            cursor, pages = page["nextCursor"], pages + 1
+        assert (seen, pages) == (sorted(expected, reverse=True), 3)
+    destination = run.receiver.url.removesuffix("/hook")
+    for cursor, count in ((max(ids), 2), (f"-.{max(ids)}", 2), (f"{max(ids)}.-", 0)):
+        found = await run.rows(destination=destination, cursor=cursor)
+        assert len(found) == count
+    answer = await run.client.get("/v1/webhooks/outbox", params={"cursor": f"-.{max(ids)}"})
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "cursor")
 
 
 async def test_deliveries_are_filtered_by_status_and_agent(run: Running) -> None:

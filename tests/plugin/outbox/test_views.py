@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
-from flowactions_plugin.outbox.views import detail, summary
+from flowactions_plugin.operate.views import row_of
+from flowactions_plugin.outbox.views import detail
 
 
 class TestMasking:
@@ -105,6 +106,11 @@ def a_row(**changes: Any) -> SimpleNamespace:
     values = {
         "id": "00000000-0000-7000-8000-000000000000",
         "status": "dead",
+        "organization_id": "acme",
+        "destination": "https://a.example:443",
+        "flow_id": None,
+        "node_id": None,
+        "error_class": None,
         "idempotency_key": None,
         "event_id": "evt_1",
         "event_type": "t",
@@ -184,7 +190,7 @@ class TestCorruptRows:
         """And it can be written as JSON, in the list and in the detail."""
         for value in STRANGE:
             row = a_row(**{column: value})
-            msgspec.json.decode(msgspec.json.encode(summary(row)))
+            msgspec.json.decode(msgspec.json.encode(row_of(row)))
             shown = msgspec.json.decode(msgspec.json.encode(detail(row, [an_attempt()])))
             assert shown["attemptLog"][0]["number"] == 1
 
@@ -216,5 +222,5 @@ class TestCorruptRows:
 
     def test_the_largest_counts_are_no_defect(self) -> None:
         """They are numbers like others."""
-        shown = summary(a_row(attempts=2**31 - 1, max_attempts=2**31 - 1))
+        shown = row_of(a_row(attempts=2**31 - 1, max_attempts=2**31 - 1))
         assert (shown.attempts, shown.max_attempts, shown.defect) == (2**31 - 1, 2**31 - 1, msgspec.UNSET)

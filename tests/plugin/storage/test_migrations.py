@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -254,3 +255,47 @@ async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
             assert not upgrading.done()
         await blocking.rollback()
         await upgrading
+
+
+async def test_pauses_that_are_there_get_the_role_of_who_set_them(database_url: str) -> None:
+    """From the last line of the audit; where there is none, and for one that was resumed, it is not known."""
+
+    def bring(connection: Connection) -> None:
+        config = migrations._config()
+        config.attributes[migrations._CONNECTION] = connection
+        command.upgrade(config, "0004")
+
+    async with connected(database_url) as connection:
+        await connection.run_sync(bring)
+    pauses = [
+        ("acme", "a", "NULL"),
+        ("acme", "b", "NULL"),
+        ("", "a", "NULL"),
+        ("acme", "c", "NULL"),
+        ("acme", "d", "1"),
+    ]
+    lines = [("1", "acme", "a", "operator"), ("2", "acme", "a", "dashboard"), ("3", "acme", "b", "command")]
+    lines += [("4", "", "a", "operator"), ("5", "acme", "d", "dashboard")]
+    async with connected(database_url) as connection:
+        for organization, place, resumed in pauses:
+            await connection.exec_driver_sql(
+                "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason, resumed_at)"  # noqa: S608
+                f" VALUES ('{organization}', '{place}', 1, 'x', '', {resumed})"
+            )
+        for line_id, organization, place, role in lines:
+            await connection.exec_driver_sql(
+                "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action,"  # noqa: S608
+                f" destination, reason) VALUES ('{line_id}', 1, '{organization}', '', '', '{role}', 'pause', '{place}', '')"
+            )
+    await Database(url_of(database_url)).migrate()
+    async with connected(database_url) as connection:
+        found = await connection.exec_driver_sql(
+            "SELECT organization_id, destination, paused_role FROM flowactions_pauses ORDER BY 1, 2"
+        )
+        assert [tuple(row) for row in found] == [
+            ("", "a", "operator"),
+            ("acme", "a", "dashboard"),
+            ("acme", "b", "command"),
+            ("acme", "c", None),
+            ("acme", "d", None),
+        ]

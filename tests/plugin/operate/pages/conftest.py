@@ -95,10 +95,13 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
 @pytest.fixture
-async def site(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    """A running host whose own process delivers nothing, on each of the two databases."""
+async def site(
+    request: pytest.FixtureRequest, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Site]:
+    """A running host whose own process delivers nothing, on each of the two databases; a parameter holds more settings."""
     monkeypatch.chdir(tmp_path)
-    settings = development(database_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_ENCRYPTION_KEYS=KEY)
+    more = getattr(request, "param", {})
+    settings = development(database_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_ENCRYPTION_KEYS=KEY, **more)
     host = OperatedHost(settings)
     actions = FlowActions.load(host)
     async with actions.lifespan():

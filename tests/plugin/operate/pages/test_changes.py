@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import httpx
 import pytest
 
+from flowactions_plugin.operate import pause_store
+from flowactions_plugin.operate.actions import Actions
+from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.operate.sets import Kind
+from flowactions_plugin.outbox.queries import Filter
 from tests.plugin.operate.pages.conftest import ROOT, Site
 
 
@@ -115,11 +121,83 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
     rows = await site.execute("SELECT organization_id FROM flowactions_pauses ORDER BY organization_id")
     assert [row.organization_id for row in rows] == ["", "acme"]
     site.sign_in("changer")
-    await site.post("/destinations/resume", form)
-    rows = await site.execute("SELECT organization_id FROM flowactions_pauses")
-    assert [row.organization_id for row in rows] == [""]
-    assert "by the operator" in (await site.get("/destinations")).text
+    page = (await site.get("/destinations")).text
+    assert page.count("by the operator") == 2
+    assert "/destinations/resume" not in page
+    for _ in range(2):
+        assert (await site.post("/destinations/pause", form)).status_code == 303
+        answer = await site.post("/destinations/resume", form)
+        assert answer.status_code == 403
+        assert "only operators can resume it" in answer.text
+    rows = await site.execute("SELECT paused_by FROM flowactions_pauses WHERE resumed_at IS NULL")
+    assert [row.paused_by for row in rows] == ["Olive", "Olive"]
     assert (await site.post("/destinations/pause", {"destination": "nonsense"})).status_code == 400
+
+
+async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
+    """Nor is there a button for it."""
+    await site.put("dead")
+    made = Actions(site.queue.database)
+    preview = await made.preview(Scope("acme"), "delete", Filter())
+    begun = await made.begin(Scope("acme"), "delete", preview.token, Actor("root", "root@box", "command"), "")
+    page = (await site.get(f"/actions/{begun.id}")).text
+    assert f"{begun.id}/undo" not in page
+    assert (await site.post(f"/actions/{begun.id}/undo")).status_code == 403
+
+
+async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty a page; one more than may be is a conflict, and is not there."""
+    monkeypatch.setattr(pause_store, "MOST_PAUSES", 52)
+    values = ", ".join(
+        f"('acme', 'https://h{number:02}.example:443', 1, 'Ada', 'dashboard', '')" for number in range(52)
+    )
+    columns = "organization_id, destination, paused_at, paused_by, paused_role, reason"
+    await site.execute(f"INSERT INTO flowactions_pauses ({columns}) VALUES {values}")  # noqa: S608
+    first = (await site.get("/destinations")).text
+    assert (first.count('badge paused">'), "h49.example" in first, "h50.example" in first) == (50, True, False)
+    more = re.search(r'href="[^"]*(/destinations\?paused-after=[^"]*)"', first)
+    assert more is not None
+    second = (await site.get(html.unescape(more[1]))).text
+    assert re.findall(r"https://(h\d+)\.example:443 <", second) == ["h50", "h51"]
+    answer = await site.post("/destinations/pause", {"destination": "https://new.example"})
+    assert (answer.status_code, "Too many destinations are paused" in answer.text) == (409, True)
+    assert await site.execute("SELECT 1 FROM flowactions_pauses WHERE destination LIKE '%new%'") == []
+
+
+@pytest.mark.parametrize(
+    "site", [{}, {"FLOWACTIONS_SHOW_OPERATORS": "on"}], indirect=True, ids=["hidden", "shown"]
+)
+async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
+    """Wherever somebody is named who did something, unless the setting says so; their reasons are as they typed them."""
+    waiting, dead = await site.put(), await site.put("dead")
+    place = "http://127.0.0.1:9"
+    await site.execute("UPDATE flowactions_outbox SET destination = :place", place=place)
+    site.sign_in("operator")
+    await site.post("/destinations/pause", {"destination": place, "organization": "acme", "reason": "the why"})
+    queue, olive = site.queue, Actor("olive", "Olive", "operator")
+    made = Actions(queue.database)
+    done: list[tuple[Kind, str]] = [("cancel", waiting), ("retry", dead)]
+    for kind, row_id in done:
+        preview = await made.preview(Scope("acme"), kind, Filter(ids=(row_id,)))
+        begun = await made.begin(Scope("acme"), kind, preview.token, olive, "", undo_seconds=3600)
+    held = (await site.get(f"/deliveries/{waiting}")).text
+    assert "Olive" in held
+    site.sign_in("changer")
+    shown = "FLOWACTIONS_SHOW_OPERATORS" in site.host.settings
+    pages = {
+        path: (await site.get(path)).text
+        for path in ("/destinations", "/audit", "/actions", f"/actions/{begun.id}", f"/deliveries/{waiting}")
+    }
+    name = "Olive" if shown else "operator"
+    for path, page in pages.items():
+        assert name in page, path
+        assert shown or "olive" not in page.lower(), path
+    assert "the why" in pages["/destinations"]
+    # What is stored with a row names no operator.
+    await made.undo(Scope(), begun.id, olive)
+    assert await made.one(Scope("acme"), "cancel", waiting, olive)
+    (row,) = await site.execute("SELECT last_error FROM flowactions_outbox WHERE id = :id", id=waiting)
+    assert row.last_error == "cancelled by an operator"
 
 
 async def test_find_leads_to_what_a_text_names(site: Site) -> None:
