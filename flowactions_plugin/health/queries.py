@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import delete, insert, literal, select
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import outbox, workers
 
@@ -26,6 +27,7 @@ async def look(database: Database) -> None:
         await connection.execute(select(literal(1)).select_from(outbox).limit(1))
 
 
+@repeated
 async def try_writing(database: Database) -> None:
     """Write a row and remove it in the same transaction, so that nobody sees it.
 

@@ -21,6 +21,7 @@ from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.outages import answer_to
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
@@ -293,5 +294,4 @@ def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:
         exc,
         extra={"event": "node.not_stored"},
     )
-    message = "The database did not answer, so nothing was queued or recorded."
-    return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=message)
+    return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=answer_to(exc))

@@ -32,6 +32,7 @@ from flowactions_plugin.nodes.records import Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.outbox.prepared import PreparedDelivery
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import is_outage
 
@@ -89,6 +90,12 @@ class NodeRunner:
         if transaction is None and prepared is not None:
             # By itself in its transaction: in fewer round trips than a transaction that others share.
             return _named(await prepared.write(None), node)
+        return await self._run_write(node_type, node, action, transaction)
+
+    @repeated
+    async def _run_write(
+        self, node_type: NodeType, node: Node, action: InTransaction, transaction: Transaction | None
+    ) -> NodeResult:
         async with self._database.write(transaction) as connection:
             return await self._write(node_type, node, action, connection)
 
@@ -110,18 +117,23 @@ class NodeRunner:
         # A host's transaction keeps the lease by itself.
         running = self._reach_with_secrets(node_type, record)
         node, action = await _bounded(running, record, self._store if transaction is None else None)
-        if isinstance(action, InTransaction):
+
+        @repeated
+        async def finish() -> NodeResult:
             async with self._database.write(transaction) as connection:
                 await self._pop(record, connection)
-                result = await self._write(node_type, node, action, connection)
+                result = action
+                if isinstance(result, InTransaction):
+                    result = await self._write(node_type, node, result, connection)
                 await self._halt(record, result, connection)
-            results.append(result)
+            return result
+
+        if isinstance(action, InTransaction):
+            results.append(await finish())
             return
         results.append(action)
         try:
-            async with self._database.write(transaction) as connection:
-                await self._pop(record, connection)
-                await self._halt(record, action, connection)
+            await finish()
         except (StorageUnavailable, LeaseLost) as exc:
             log.warning(
                 "%s node %s has run, but its record stays: %s",

@@ -20,6 +20,7 @@ from flowactions_plugin.nodes.queries import (
     of_step,
 )
 from flowactions_plugin.nodes.records import Lease, Record, Step, columns_of, read_record, step_of, stored_text
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
 
@@ -67,6 +68,7 @@ class DeferredStore:
         self._database = database
         self.queries = DeferredQueries(database, types)
 
+    @repeated
     async def record(
         self, walk: Walk, node: Node, step_id: str | None, transaction: AsyncConnection | None
     ) -> bool:
@@ -86,6 +88,7 @@ class DeferredStore:
             # It waits already, or the run was halted.
             return not (await connection.execute(select(is_halted(step)))).scalar_one()
 
+    @repeated
     async def lease(
         self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
     ) -> Lease:
@@ -210,6 +213,7 @@ class DeferredStore:
         if unreadable:
             await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))
 
+    @repeated
     async def renew(self, record: Record) -> bool:
         """Renews the lease of a record and of those after it for another `LEASE_SECONDS`.
 
@@ -231,6 +235,7 @@ class DeferredStore:
         async with self._database.write() as connection:
             return (await connection.execute(leased)).rowcount > 0
 
+    @repeated
     async def release(self, release: Release, transaction: AsyncConnection | None = None) -> None:
         """Lets others run what is left of a lease whose process lives and could not go on."""
         leases = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)

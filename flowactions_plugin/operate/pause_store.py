@@ -23,6 +23,7 @@ from flowactions_plugin.outbox.audit import Entry, recording
 from flowactions_plugin.outbox.changes import raw
 from flowactions_plugin.outbox.due import free
 from flowactions_plugin.outbox.rules import HELD_MS, PARKED_MS, storable
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, outbox, pauses
@@ -48,6 +49,7 @@ class PauseStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @repeated
     async def pause(self, scope: Scope, destination: str, actor: Actor, reason: str) -> bool:
         """Pause a destination, with a line of the audit; return whether it was not paused before."""
         place = (scope.organization_id or EVERY_ORGANIZATION, destination)
@@ -80,6 +82,7 @@ class PauseStore:
                 await connection.execute(recording(self._database, entry))
         return changed
 
+    @repeated
     async def resume(self, scope: Scope, destination: str, actor: Actor, reason: str) -> bool:
         """End a pause, with a line of the audit; return whether it was paused."""
         place = (scope.organization_id or EVERY_ORGANIZATION, destination)
@@ -118,6 +121,7 @@ class PauseStore:
         resumed = [(row.organization_id, row.destination) for row in rows if row.resumed_at is not None]
         return len(rows) > len(resumed), resumed
 
+    @repeated
     async def park(self) -> bool:
         """Park rows of paused destinations, the oldest first; return whether there may be more."""
         # While the pauses are locked, none is resumed: no row is parked behind it.
@@ -157,6 +161,7 @@ class PauseStore:
         async with self._database.write() as connection:
             return await connection.run_sync(work)
 
+    @repeated
     async def make_due(self, organization_id: str, destination: str) -> bool:
         """Make parked rows of a destination due that was resumed, the oldest first; return whether there may be more.
 

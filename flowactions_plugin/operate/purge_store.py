@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.types import NullType
 
 from flowactions_plugin.outbox.audit import Entry, recording
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -89,6 +90,7 @@ class PurgeStore:
             removed[name] = await self._remove(table)
         return removed
 
+    @repeated
     async def record(self, who: tuple[str, str, str], removed: Mapping[str, int]) -> None:
         """Write the line of the audit that stays."""
         entry = Entry(
@@ -113,8 +115,7 @@ class PurgeStore:
         gone = delete(table).where((key[0] if len(key) == 1 else tuple_(*key)).in_(chosen))
         total = 0
         while True:
-            async with self._database.write() as connection:
-                number = (await connection.execute(gone)).rowcount
+            number = await self._database.in_transaction(lambda connection: connection.execute(gone).rowcount)
             total += number
             if number < BATCH:
                 return total
@@ -136,10 +137,14 @@ class PurgeStore:
             logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
             return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
 
+        @repeated
+        async def batch() -> tuple[int, int]:
+            async with self._database.write() as connection:
+                return await connection.run_sync(remove)
+
         rows = logged = 0
         while True:
-            async with self._database.write() as connection:
-                number, attempted = await connection.run_sync(remove)
+            number, attempted = await batch()
             rows, logged = rows + number, logged + attempted
             if not number:
                 return rows, logged

@@ -9,6 +9,7 @@ from sqlalchemy import BigInteger, Integer, Text, and_, case, func, null, or_, s
 from sqlalchemy.dialects import postgresql, sqlite
 
 from flowactions_plugin.operate.statistics import BUCKET_MS, EVERY_DESTINATION, Counts, alert_of
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.retention import DAY_MS
@@ -56,6 +57,7 @@ class StatisticsStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @repeated
     async def add(self, counted: Mapping[tuple[str, str], Counts]) -> Sequence[Change]:
         """Add what was counted to the present interval, and to the health of its destinations.
 

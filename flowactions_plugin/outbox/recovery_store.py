@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -18,6 +19,7 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, read_row
@@ -99,9 +101,12 @@ class RecoveryStore:
                 if (await connection.execute(lost)).first() is None:
                     continue
             parameters = {"lease_ms": int(self._lease_seconds * 1000)}
-            async with self._database.write() as connection:
-                rescued += (await connection.execute(rescuing, parameters)).rowcount
+            rescued += await self._database.in_transaction(partial(_changed, rescuing, parameters))
         return rescued
+
+
+def _changed(statement: Update, parameters: dict[str, int], connection: Connection) -> int:
+    return connection.execute(statement, parameters).rowcount
 
 
 def _quarantined(database: Dialect) -> Any:

@@ -21,6 +21,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.conflicts import CONFLICTS
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
 
 MISTAKE_CLASSES: Final = ("22", "23")
@@ -64,6 +65,8 @@ ADVICE: Final = {
     "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
     "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
     "3F": "run 'flowactions migrate'",
+    "40001": "a serialization conflict with another transaction: repeat your transaction",
+    "40P01": "a deadlock with another transaction: repeat your transaction",
     "42501": "give the database role the rights on the tables named flowactions_…, or run 'flowactions migrate' "
     "as a role that may make them",
     "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
@@ -120,6 +123,15 @@ class Outages:
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         return StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
+
+
+def answer_to(exc: StorageUnavailable) -> str:
+    """Return what a caller of the contract is told who reads no log: what is sure, and what to do."""
+    if exc.code in CONFLICTS:
+        return "Another transaction changed the same rows (a serialization conflict), so nothing was queued or recorded: repeat your transaction."
+    if exc.may_be_written:
+        return "The database did not say in time whether this was stored: it may be queued or recorded all the same."
+    return "The database did not answer, so nothing was queued or recorded."
 
 
 def code_of(exc: BaseException) -> str | None:
