@@ -83,7 +83,8 @@ class Dispatcher:
             with self._outbox.using(transaction):
                 occasion = Occasion("firing", firing.firing_id)
                 delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
-                await self._outbox.write(delivery, transaction)
+                async with self._outbox.answering():
+                    await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
         except HostFailed as exc:

@@ -84,7 +84,9 @@ class Pacing:
         # Secrets stay on the action's config (§5.3.6).
         secret = self._node_types()[node.type].secret_fields
         config = {name: value for name, value in node.config.items() if name not in secret}
-        if await self._store.record(walk, replace(node, config=config), step_id, transaction):
+        async with self._database.answering():
+            is_waiting = await self._store.record(walk, replace(node, config=config), step_id, transaction)
+        if is_waiting:
             return NodeResult(node_id=node.id, status="recorded")
         message = "A node before this one has halted the run, so nothing more of it runs."
         return NodeResult(node_id=node.id, status="skipped", reason="run_halted", message=message, halt=True)
@@ -167,7 +169,8 @@ class Pacing:
                 continue  # another call has it
             self._releases.remove(release)
             try:
-                await self._store.release(release, transaction)
+                async with self._database.answering():
+                    await self._store.release(release, transaction)
             except BaseException:
                 self._to_release(release)
                 raise
@@ -181,7 +184,8 @@ class Pacing:
         await self._release(transaction, step if transaction is not None else None)
         token = uuid4().hex
         try:
-            return await self._store.lease(step, transaction, token)
+            async with self._database.answering():
+                return await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost.
             self._to_release(Release(step, token))
@@ -262,7 +266,8 @@ class Pacing:
 
     async def _state(self, step: Step, transaction: Transaction | None) -> AdvancedState:
         try:
-            return await self._store.state(step, transaction)
+            async with self._database.answering():
+                return await self._store.state(step, transaction)
         except StorageUnavailable:
             return "unavailable"
 

@@ -232,7 +232,7 @@ class DeferredStore:
             )
             .values(held_until=self._database.now() + int(LEASE_SECONDS * 1000))
         )
-        async with self._database.write() as connection:
+        async with self._database.answering(), self._database.write() as connection:
             return (await connection.execute(leased)).rowcount > 0
 
     @repeated

@@ -237,6 +237,10 @@ class Outbox:
         async with self._store.transaction(connection) as joined:
             return await run(joined)
 
+    def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block; see `Database.answering`."""
+        return self._store.answering(more)
+
     def reading(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
         """Open a connection for reading, or read in the caller's transaction."""
         return self._store.reading(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -14,6 +15,8 @@ from flowactions_plugin.outbox.prepared import KeyUse, PreparedDelivery
 from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions.outbox")
+
+NOT_QUEUED: Final = "The webhook was not queued"
 
 
 class OwnWebhooks:
@@ -71,7 +74,8 @@ class OwnWebhooks:
                 log.error(  # noqa: TRY400
                     "a webhook of %s was not queued: %s", caller, exc, extra={"event": "webhook.not_queued"}
                 )
-                raise NotQueued(f"The webhook was not queued: {exc}") from exc
+                known = "It is not known whether the webhook was queued" if exc.may_be_written else NOT_QUEUED
+                raise NotQueued(f"{known}: {exc}") from exc
 
 
 def _webhook(webhook: OutboundWebhook) -> Webhook:

@@ -142,6 +142,10 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
         """Open a transaction, or join the caller's."""
         return self._database.write(connection)
 
+    def answering(self, more: float) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block."""
+        return self._database.answering(more)
+
     def reading(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
         """Open a connection for reading, or read in the caller's transaction."""
         return self._database.read(connection)

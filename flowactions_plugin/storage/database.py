@@ -11,10 +11,16 @@ from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage import postgresql
+from flowactions_plugin.storage import postgresql, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.opening import OpenedDatabase
 from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.waiting import (
+    STATEMENT_SECONDS,
+    TRANSACTION_SECONDS,
+    answering,
+    committing,
+)
 
 T = TypeVar("T")
 
@@ -84,7 +90,7 @@ class Database(OpenedDatabase):
                     yield joined
                 return
             await self._prepare(Deadline())
-            async with self._engines.connect() as connection:
+            async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
                 yield connection
 
     @asynccontextmanager
@@ -117,7 +123,10 @@ class Database(OpenedDatabase):
         deadline = deadline or Deadline()
         with _repeatable(), self._outages.translated():
             await self._prepare(deadline)
-            async with self._own.begin(deadline, as_host=as_host) as opened:
+            async with (
+                answering(self._limit(TRANSACTION_SECONDS)),
+                self._own.begin(deadline, as_host=as_host) as opened,
+            ):
                 yield opened
 
     @asynccontextmanager
@@ -159,11 +168,30 @@ class Database(OpenedDatabase):
             if thread is not None:
                 async with self._own.writer.turn(deadline):
                     return await thread.run(work, deadline)
-            if self.dialect == "sqlite" or not self._engines.reads_committed:
-                async with self._own.begin(deadline) as transaction:
-                    return await transaction.run_sync(work)
-            async with self._engines.autocommit() as connection:
-                return await connection.run_sync(work)
+            async with answering(self._limit(STATEMENT_SECONDS)):
+                if self.dialect == "sqlite" or not self._engines.reads_committed:
+                    async with self._own.begin(deadline) as transaction:
+                        return await transaction.run_sync(work)
+                async with self._engines.autocommit() as connection:
+                    with committing():
+                        return await connection.run_sync(work)
+
+    def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block on PostgreSQL; on SQLite each wait for the lock is limited.
+
+        Args:
+            more: seconds beside those of `ANSWER_SECONDS` in which its statements have to end, the wait for a connection
+                included. To cancel them and to roll back takes less than two seconds then.
+
+        Raises:
+            StorageUnavailable: the database did not answer in time. A transaction of the plugin's own was rolled back,
+                unless ``may_be_written`` says otherwise; a host's stays usable, or its commit fails.
+        """
+        return answering(waiting.ANSWER_SECONDS + more if self.dialect == "postgresql" else None)
+
+    def _limit(self, seconds: float) -> float | None:
+        """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
+        return seconds if self.dialect == "postgresql" and self._engines.is_shared else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
         """Have statements of a transaction of `write` fail that wait longer for a lock; SQLite has no such locks.

@@ -44,6 +44,11 @@ class Engines:
         self._conflicted = False
 
     @property
+    def is_shared(self) -> bool:
+        """Whether it is the host's engine."""
+        return self._shared is not None
+
+    @property
     def reads_committed(self) -> bool:
         """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
         known = None if self.current is None else getattr(self.current.dialect, "default_isolation_level", None)

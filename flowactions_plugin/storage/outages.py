@@ -23,6 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.conflicts import CONFLICTS
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
+from flowactions_plugin.storage.waiting import is_unconfirmed
 
 MISTAKE_CLASSES: Final = ("22", "23")
 """SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
@@ -122,7 +123,9 @@ class Outages:
             parts[0] += f" {self._path}"
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
-        return StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
+        unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
+        unavailable.may_be_written = is_unconfirmed(exc)
+        return unavailable
 
 
 def answer_to(exc: StorageUnavailable) -> str:

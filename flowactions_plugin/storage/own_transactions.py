@@ -11,6 +11,7 @@ from flowactions_plugin.storage.engine import Engines
 from flowactions_plugin.storage.shielding import shielded
 from flowactions_plugin.storage.sqlite import Deadline, Writer, begin_immediate, waiting_until
 from flowactions_plugin.storage.transactions import Joined
+from flowactions_plugin.storage.waiting import committing
 
 
 class OwnTransactions:
@@ -47,7 +48,8 @@ class OwnTransactions:
                 yield opened
             finally:
                 del self._after_commit[id(opened)]
-            await opened.commit()
+            with committing():
+                await opened.commit()
         for call in calls:
             call()
 
