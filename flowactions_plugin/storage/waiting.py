@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
 
-ANSWER_SECONDS: Final = 4.0
+ANSWER_SECONDS: Final = 3.5
 """How long the statements of one call may take that a walk waits for. With what `RECOVERY_SECONDS` and the driver take after
 that, the call answers within six seconds."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import FlowActions, NotQueued, Walk
 from flowactions_plugin.errors import StorageUnavailable
@@ -84,10 +84,12 @@ class Session:
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self.connection = connection
 
-    async def waiting(self) -> bool:
-        """Tell whether anybody waits for a lock."""
-        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        return bool(await self.connection.fetchval(query))
+    async def waiting(self) -> list[int]:
+        """Give the server's processes that wait for a lock."""
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return [row["pid"] for row in await self.connection.fetch(query)]
 
 
 @asynccontextmanager
@@ -224,25 +226,24 @@ async def test_a_commit_that_hangs_may_have_been_made(
             assert "may be queued" in str(result.message)
 
 
-@pytest.mark.parametrize(
-    ("running", "joins"),
-    [("host's engine", False), ("host's engine", True), ("own engine", False)],
-    indirect=["running"],
-)
-async def test_a_stopped_server_is_answered(
-    running: tuple[FlowActions, SharingHost], joins: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("running", ["host's engine"], indirect=True)
+async def test_a_server_that_stops_is_answered(
+    running: tuple[FlowActions, SharingHost], postgres_url: str, joins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process stops in the middle of a connection: the call fails, and a host's transaction cannot be committed."""
-    actions, host = running
+    """It stops while a call waits, and does not cancel it either: a host's transaction cannot be committed then."""
     monkeypatch.setattr(waiting, "RECOVERY_SECONDS", 0.2)
+    actions, host = running
     async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(a_session(postgres_url))
         connection = await stack.enter_async_context(host.engine.connect()) if joins else None
         if connection is not None:
             await order(connection, "lost")
-        await actions.reach(a_walk(), webhook(), connection)
-        stopped = await _backends(host.engine, connection)
-        with _stopped(stopped):
-            assert fails(await answered(actions.reach(a_walk(), webhook(), connection)))
+        async with other.connection.transaction():
+            await other.connection.execute(LOCKED)
+            call = asyncio.create_task(actions.reach(a_walk(), webhook(), connection))
+            with _stopped(await until(other.waiting)):
+                assert fails(await answered(call))
         if connection is not None:
             with pytest.raises(SQLAlchemyError):
                 await connection.commit()
@@ -250,27 +251,15 @@ async def test_a_stopped_server_is_answered(
     assert (await actions.reach(a_walk(), webhook())).status == "queued"
 
 
-async def _backends(engine: AsyncEngine, connection: AsyncConnection | None) -> list[int]:
-    """Give the server's processes: of a connection, or all others of its database."""
-    if connection is not None:
-        return [(await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()]
-    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
-    async with engine.connect() as one:
-        return list((await one.execute(text(query))).scalars())
-
-
-class _stopped:  # noqa: N801  used as a function
-    """Stop processes of the server's while the block runs."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._pids = pids
-
-    def __enter__(self) -> None:
-        for pid in self._pids:
-            os.kill(pid, signal.SIGSTOP)
-
-    def __exit__(self, *_: object) -> None:
-        for pid in self._pids:
+@contextmanager
+def _stopped(pids: list[int]) -> Iterator[None]:
+    """Stop processes of the server's."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
             os.kill(pid, signal.SIGCONT)
 
 
