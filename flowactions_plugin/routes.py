@@ -46,6 +46,7 @@ class Served(NamedTuple):
         is_running: whether the lifespan is open.
         chat: the chat part, or the error because of which its routes answer 503.
         queries: the outbox, for operators.
+        operators: what the operator pages search and show.
         enqueuer: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
         database: what the operator pages show and change.
@@ -59,6 +60,7 @@ class Served(NamedTuple):
     is_running: Callable[[], bool]
     chat: Chat | NotConfigured
     queries: OutboxQueries
+    operators: OperatorQueries
     enqueuer: Enqueuer
     auth_events: AuthEvents
     database: Database
@@ -77,7 +79,7 @@ def build(served: Served) -> Sequence[Router]:
     guard = RouteGuard(host, origins, served.is_running)
     database = served.database
     pages = Parts(
-        OperatorQueries.of(database, settings),
+        served.operators,
         Actions(database),
         Pauses(database),
         Renderer(),
@@ -106,5 +108,5 @@ def build(served: Served) -> Sequence[Router]:
             secure=(settings.public_url or "").startswith("https:"),
             login_url=login_url,
         ),
-        health_router(served.health),
+        health_router(served.health, needs_writes=settings.ready_needs_writes),
     ]

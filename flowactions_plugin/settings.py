@@ -86,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             remembered (§8).
         undo_seconds: ``FLOWACTIONS_UNDO_SECONDS``; seconds in which a bulk action can be undone, before anything of it
             leaves.
+        ready_needs_writes: ``FLOWACTIONS_READY_NEEDS_WRITES``; ``on`` or ``off``: whether a process is ready only while
+            the database takes writes.
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
     """
@@ -118,6 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth_secrets: tuple[str, ...] = ()
     idempotency_hours: int = 24
     undo_seconds: float = 10.0
+    ready_needs_writes: bool = False
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
 
@@ -163,6 +166,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", url_path),
     "FLOWACTIONS_LOGIN_PATH": ("login_path", url_path),
     "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", origins),
+    "FLOWACTIONS_READY_NEEDS_WRITES": ("ready_needs_writes", on_or_off),
     "BACKEND_PUBLIC_URL": ("public_url", base_url),
     "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", signing_secrets),
     "CHAT_CLIENT_ID": ("chat_client_id", line),

@@ -90,6 +90,7 @@ class Dispatcher:
         except HostFailed as exc:
             return Receipt(status="failed", reason="host_error", message=str(exc))
         except StorageUnavailable as exc:
+            self._outbox.count_refusal(exc)
             log.error("a logic action was not queued: %s", exc, extra={"event": "logic_action.not_queued"})  # noqa: TRY400
             return Receipt(status="failed", reason="storage_unavailable", message=answer_to(exc))
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError, LogicActionRef
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
@@ -78,6 +79,13 @@ class Enqueuer:
             HostFailed: the host could not resolve it.
             StorageUnavailable: the database failed; nothing was written.
         """
+        try:
+            return await self._call(ref, key)
+        except StorageUnavailable as exc:
+            self._outbox.count_refusal(exc)
+            raise
+
+    async def _call(self, ref: LogicActionRef, key: str) -> Enqueued | None:
         # Looked at first, so that a repeated or throttled call costs the host nothing.
         async with self._outbox.answering():
             seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)

@@ -21,7 +21,8 @@ from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.outages import answer_to
+from flowactions_plugin.storage.outages import answer_to, reason_of
+from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
@@ -62,7 +63,8 @@ class Pacing:
         self._node_types = node_types
         self._host = host
         self._runner = NodeRunner(database, store, host)
-        self._spans = (telemetry or Telemetry()).spans
+        telemetry = telemetry or Telemetry()
+        self._spans, self._meters = telemetry.spans, telemetry.meters
         self._releases: list[Release] = []
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
@@ -76,6 +78,7 @@ class Pacing:
                     span.end_with(result)
                     return result
             except StorageUnavailable as exc:
+                self._meters.count(names.REFUSED, reason=reason_of(exc))
                 return _not_stored(node, exc)
 
     async def _record(

@@ -71,6 +71,7 @@ class OwnWebhooks:
             try:
                 return await prepared.enqueue(transaction)
             except StorageUnavailable as exc:
+                self._outbox.count_refusal(exc)
                 log.error(  # noqa: TRY400
                     "a webhook of %s was not queued: %s", caller, exc, extra={"event": "webhook.not_queued"}
                 )

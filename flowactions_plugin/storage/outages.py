@@ -7,7 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
@@ -83,6 +83,34 @@ ADVICE: Final = {
 """Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
 
+class Refusal(NamedTuple):
+    """Why a database that answers takes no writes.
+
+    Attributes:
+        reason: for metrics.
+        words: what continues "the database takes no writes: ".
+    """
+
+    reason: str
+    words: str
+
+
+READ_ONLY: Final = Refusal("read_only", "it is read-only")
+FULL: Final = Refusal("full", "its disk is full")
+
+REFUSALS: Final = {
+    "25006": READ_ONLY,
+    "42501": Refusal("read_only", "this process's role may not write"),
+    "53100": FULL,
+    "58030": Refusal("full", "its files cannot be written"),
+    "SQLITE_CANTOPEN": READ_ONLY,
+    "SQLITE_FULL": FULL,
+    "SQLITE_IOERR": Refusal("full", "its file cannot be written"),
+    "SQLITE_READONLY": READ_ONLY,
+}
+"""Prefix of a code → what it says about writes."""
+
+
 class Outages:
     """Translates the errors of one database.
 
@@ -126,6 +154,19 @@ class Outages:
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
         unavailable.may_be_written = is_unconfirmed(exc)
         return unavailable
+
+
+def refusal_of(exc: StorageUnavailable) -> Refusal | None:
+    """Return why the database takes no writes; ``None``: the error says something else."""
+    return next((found for code, found in REFUSALS.items() if (exc.code or "").startswith(code)), None)
+
+
+def reason_of(exc: StorageUnavailable) -> str:
+    """Return why something was not queued, as metrics have it."""
+    refusal = refusal_of(exc)
+    if refusal is not None:
+        return refusal.reason
+    return "conflict" if exc.code in CONFLICTS else "unavailable"
 
 
 def answer_to(exc: StorageUnavailable) -> str:

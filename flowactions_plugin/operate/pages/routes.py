@@ -82,11 +82,17 @@ def pages_routers(
         login_url: where people sign in; ``None``: the host has said nothing.
     """
     viewers = Viewers(host, sessions)
+
+    async def provided() -> Parts:
+        # All pages say when the database takes no writes.
+        await parts.queries.writes.refused()
+        return parts
+
     return [
         Router(
             ROOT,
             route_handlers=list(PAGES),
-            dependencies={"viewer": VIEWER, "parts": Provide(lambda: parts, sync_to_thread=False)},
+            dependencies={"viewer": VIEWER, "parts": Provide(provided)},
             guards=[PageGuard(viewers, origins, is_running).guard()],
             request_max_body_size=BODY_BYTES,
             exception_handlers=page_handlers(parts.renderer, login_url),
