@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import FlowActions, NotQueued, Walk
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.storage import waiting
 from flowactions_plugin.storage.waiting import ANSWER_SECONDS, RECOVERY_SECONDS
 from tests.host_transactions import (
@@ -26,12 +25,13 @@ from tests.host_transactions import (
     SharingHost,
     a_host_engine,
     before,
+    enqueuer_of,
     order,
     reach_in,
     webhook,
 )
 from tests.owning import own_webhook
-from tests.support import a_walk, services_of
+from tests.support import a_walk
 from tests.waiting import SAFETY_SECONDS, until
 
 LOCKED: Final = (
@@ -51,10 +51,8 @@ async def _advance(actions: FlowActions, walk: Walk, transaction: Any) -> Any:
 
 
 async def _route(actions: FlowActions) -> Any:
-    state = services_of(actions.host)
-    enqueuer = Enqueuer(state._database, state._calls, state._dispatcher, state._outbox)
     try:
-        return await enqueuer.call(REF, "k")
+        return await enqueuer_of(actions).call(REF, "k")
     except StorageUnavailable as exc:
         return exc
 
