@@ -152,13 +152,17 @@ class OperatorQueries:
 
         return await self._read(read)
 
-    async def verdict(self, scope: Scope = Scope()) -> Verdict:  # noqa: B008  immutable
+    async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
         """Return whether deliveries go on.
+
+        Args:
+            scope: whose.
+            tries: whether it is tried first whether the database takes writes, unless that is known.
 
         Raises:
             StorageUnavailable: the database failed.
         """
-        refusal = await self.writes.refused()
+        refusal = await self.writes.refused() if tries else self.writes.refusal
         return await self._read(
             lambda connection: self._standing(connection, scope, self._now(connection), refusal).verdict
         )
