@@ -56,11 +56,15 @@ class StorageUnavailable(FlowActionsError):
 
     Attributes:
         code: the error's SQLSTATE, or SQLite's name of it, if it has one.
+        repeatable: whether a transaction of the plugin's own was rolled back because it conflicted with another one.
+        may_be_written: whether the database was asked to commit and did not answer.
     """
 
     def __init__(self, message: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.repeatable = False
+        self.may_be_written = False
 
 
 class SchemaOutdated(StorageUnavailable):

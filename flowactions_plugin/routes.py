@@ -48,6 +48,7 @@ class Served(NamedTuple):
         is_running: whether the lifespan is open.
         chat: the chat part, or the error because of which its routes answer 503.
         queries: the outbox, for operators.
+        operators: what the operator pages search and show.
         enqueuer: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
         database: what the operator pages show and change.
@@ -61,6 +62,7 @@ class Served(NamedTuple):
     is_running: Callable[[], bool]
     chat: Chat | NotConfigured
     queries: OutboxQueries
+    operators: OperatorQueries
     enqueuer: Enqueuer
     auth_events: AuthEvents
     database: Database
@@ -78,16 +80,15 @@ def build(served: Served) -> Sequence[Router]:
     origins = [*settings.dashboard_origins, *([own] if own else [])]
     guard = RouteGuard(host, origins, served.is_running)
     database = served.database
-    operators = OperatorQueries.of(database, settings)
 
     async def search(
         organization_id: str, wanted: Filter, before: str | None, limit: int
     ) -> tuple[Sequence[DeliverySummary], str | None]:
-        page = await operators.deliveries(Scope(organization_id), wanted, before, limit)
+        page = await served.operators.deliveries(Scope(organization_id), wanted, before, limit)
         return page.rows, page.next_cursor
 
     pages = Parts(
-        operators,
+        served.operators,
         Actions(database),
         Pauses(database),
         Renderer(),
@@ -118,7 +119,7 @@ def build(served: Served) -> Sequence[Router]:
             login_url=login_url,
             show_operators=settings.show_operators,
         ),
-        health_router(served.health),
+        health_router(served.health, needs_writes=settings.ready_needs_writes),
     ]
 
 

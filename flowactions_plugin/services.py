@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -21,6 +22,7 @@ from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.health.readiness import Health
+from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
@@ -116,8 +118,15 @@ class Services:
         )
         self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests, host)
         self._dispatcher = Dispatcher(host, self._outbox)
+        self._opened_at = time.monotonic()
+        writes = Writes(self._database)
+        self._health = Health(self._database, lambda: self._is_running, writes=writes)
+        self._operators = OperatorQueries.of(self._database, self._settings, writes, self._uptime_ms)
         self._open = AsyncExitStack()
         self._is_running = False
+
+    def _uptime_ms(self) -> int:
+        return int((time.monotonic() - self._opened_at) * 1000)
 
     def __repr__(self) -> str:
         return "Services(…)"
@@ -151,11 +160,12 @@ class Services:
                 is_running=lambda: self._is_running,
                 chat=self._chat,
                 queries=self._delivery.queries,
+                operators=self._operators,
                 enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
                 database=self._database,
                 telemetry=self._telemetry,
-                health=Health(self._database, lambda: self._is_running),
+                health=self._health,
             )
         )
 
@@ -177,8 +187,7 @@ class Services:
         return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
 
     def _gauges_task(self) -> BackgroundTask:
-        queries = OperatorQueries.of(self._database, self._settings)
-        gauges = Gauges(self._telemetry.meters, queries, self._delivery.recorded.in_flight)
+        gauges = Gauges(self._telemetry.meters, self._operators, self._delivery.recorded.in_flight)
         return BackgroundTask(name="flowactions gauges", run=gauges.keep_reading)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
@@ -218,6 +227,7 @@ class Services:
         ]
 
     async def __aenter__(self) -> None:
+        self._opened_at = time.monotonic()
         await self._open.enter_async_context(self._database)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)

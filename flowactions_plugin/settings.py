@@ -90,6 +90,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             leaves.
         show_operators: ``FLOWACTIONS_SHOW_OPERATORS``; ``on`` or ``off``: whether people of a dashboard are shown the names of
             operators, or the word ``operator``.
+        ready_needs_writes: ``FLOWACTIONS_READY_NEEDS_WRITES``; ``on`` or ``off``: whether a process is ready only while
+            the database takes writes.
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
     """
@@ -124,6 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_hours: int = 24
     undo_seconds: float = 10.0
     show_operators: bool = False
+    ready_needs_writes: bool = False
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
 
@@ -167,6 +170,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_SEND_TRACEPARENT": ("send_traceparent", on_or_off),
     "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", number(int, 1 << 10, 16 << 20)),
     "FLOWACTIONS_STANDARD_WEBHOOKS": ("standard_webhooks", on_or_off),
+    "FLOWACTIONS_READY_NEEDS_WRITES": ("ready_needs_writes", on_or_off),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", encryption_keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", url_path),
     "FLOWACTIONS_LOGIN_PATH": ("login_path", url_path),

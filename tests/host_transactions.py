@@ -24,8 +24,9 @@ from flowactions_hookspecs import (
     Receipt,
     Walk,
 )
+from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.settings import read_settings
-from tests.support import SmallHost, a_walk
+from tests.support import SmallHost, a_walk, services_of
 
 REF: Final = ExperienceTriggerRef(
     organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=2
@@ -47,6 +48,12 @@ async def dispatch_in(actions: FlowActions, transaction: Any) -> Receipt:
     return await actions.dispatch(
         REF, firing_id=uuid4().hex, occurred_at=datetime.now(UTC), transaction=transaction
     )
+
+
+def enqueuer_of(actions: FlowActions) -> Enqueuer:
+    """Give what the logic-webhook route calls."""
+    services = services_of(actions.host)
+    return Enqueuer(services._database, services._calls, services._dispatcher, services._outbox)
 
 
 def transaction_of(event: AuthEvent) -> AsyncConnection:

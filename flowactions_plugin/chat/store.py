@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, sele
 
 from flowactions_plugin.chat.scopes import read_scopes, write_scopes
 from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
 
@@ -111,6 +112,7 @@ class ConnectionStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _stored(row)
 
+    @repeated
     async def replace(
         self, stored: StoredConnection, seen: StoredConnection | None
     ) -> StoredConnection | Literal["lost"] | None:
@@ -147,6 +149,7 @@ class ConnectionStore:
                 await transaction.execute(update(chat_connections).where(mine).values(values))
                 return before
 
+    @repeated
     async def take_turn(self, team_id: str, holder: str, lease_ms: int) -> bool:
         """Take the turn of a workspace, which one install or revocation has at a time.
 
@@ -169,6 +172,7 @@ class ConnectionStore:
             added = self._database.insert_unless_there(oauth_states).values(values)
             return (await transaction.execute(added)).rowcount == 1
 
+    @repeated
     async def end_turn(self, team_id: str, holder: str) -> None:
         """Free the turn of a workspace, if it is still this holder's."""
         ended = delete(oauth_states).where(
@@ -177,6 +181,7 @@ class ConnectionStore:
         async with self._database.write() as transaction:
             await transaction.execute(ended)
 
+    @repeated
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
         """Set the default channel.
 
@@ -204,6 +209,7 @@ class ConnectionStore:
         async with self._database.read() as connection:
             return [_stored(row) for row in (await connection.execute(query.limit(limit))).all()]
 
+    @repeated
     async def change_missing_scopes(
         self, stored: StoredConnection, change: Callable[[Sequence[str]], Sequence[str]]
     ) -> None:
@@ -224,6 +230,7 @@ class ConnectionStore:
                     update(chat_connections).where(*_installed_as(stored)).values(missing_scopes=changed)
                 )
 
+    @repeated
     async def record_failure(self, stored: StoredConnection, code: str, flow_id: str, node_id: str) -> None:
         """Keep why a message could not be sent, unless another one failed less than ten seconds ago.
 
@@ -250,11 +257,13 @@ class ConnectionStore:
         async with self._database.write() as transaction:
             await transaction.execute(failed)
 
+    @repeated
     async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
         """Mark connections as revoked, except those that were replaced meanwhile."""
         async with self._database.write() as transaction:
             await self._revoke(transaction, revoked, reason)
 
+    @repeated
     async def revoke_by_event(self, event: Revocation) -> Sequence[str] | None:
         """Mark a workspace's connections as revoked and record the event, in one transaction.
 
@@ -296,6 +305,7 @@ class ConnectionStore:
         async with self._database.read() as connection:
             return [(row[0], row[1]) for row in (await connection.execute(query)).all()]
 
+    @repeated
     async def reseal(self, organization_id: str, old: bytes, new: bytes) -> bool:
         """Replace a sealed token with the same one sealed with another key.
 
@@ -312,6 +322,7 @@ class ConnectionStore:
         async with self._database.write() as transaction:
             return (await transaction.execute(exchanged)).rowcount == 1
 
+    @repeated
     async def pop(
         self, organization_id: str, transaction: Transaction | None = None
     ) -> StoredConnection | None:
@@ -330,6 +341,7 @@ class ConnectionStore:
             row = (await opened.execute(deleted)).one_or_none()
         return None if row is None else _stored(row)
 
+    @repeated
     async def start_flow(self, flow: OAuthFlow, lifetime_ms: int) -> None:
         """Store a started OAuth flow, and delete old ones that were not finished.
 
@@ -355,6 +367,7 @@ class ConnectionStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else OAuthFlow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
 
+    @repeated
     async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
         """Consume a started OAuth flow, whether expired or not.
 

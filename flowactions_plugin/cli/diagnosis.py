@@ -204,8 +204,14 @@ async def _deliveries(checks: Checks, place: Place) -> str | None:
     said = f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
     if verdict.state in {"ok", "idle"}:
         checks.ok("deliveries", said)
+    elif verdict.state == "no_worker":
+        checks.warn("deliveries", said, "see that a worker runs: flowactions workers")
     elif verdict.state == "stalled":
         checks.fail("deliveries", said, "see that a worker runs and reaches the database: flowactions workers")
+    elif verdict.state == "unwritable":
+        checks.fail(
+            "deliveries", said, "give the database room, or the right to write: the check 'writing' says which"
+        )
     else:
         checks.fail("deliveries", said, "see which destinations fail: flowactions destinations list")
     return verdict.state

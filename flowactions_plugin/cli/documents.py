@@ -147,7 +147,7 @@ class Diagnosis(Document):
     """What `doctor` found.
 
     Attributes:
-        verdict: on delivery: `ok`, `idle`, `stalled` or `failing`; `null` when the database cannot be asked.
+        verdict: on delivery: `ok`, `idle`, `unwritable`, `stalled`, `no_worker` or `failing`; `null` when the database cannot be asked.
         exit_status: that of the command.
         checks: in the order in which they were made.
     """

@@ -12,9 +12,10 @@ from typing import Final, Literal, TypeAlias
 
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.health.queries import look
+from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.storage.database import Database
 
-Word: TypeAlias = Literal["ready", "starting", "database", "tables"]
+Word: TypeAlias = Literal["ready", "starting", "database", "tables", "unwritable"]
 
 CACHE_SECONDS: Final = 1.0
 """For how long an answer is given again: anybody may ask, as often as they like."""
@@ -29,12 +30,18 @@ class Health:
     Args:
         database: where the outbox is.
         is_running: whether the lifespan is open.
+        writes: tries whether the database takes writes; ``None``: nothing does.
         timer: monotonic seconds.
     """
 
     def __init__(
-        self, database: Database, is_running: Callable[[], bool], timer: Callable[[], float] = time.monotonic
+        self,
+        database: Database,
+        is_running: Callable[[], bool],
+        timer: Callable[[], float] = time.monotonic,
+        writes: Writes | None = None,
     ) -> None:
+        self._writes = writes
         self._database = database
         self._is_running = is_running
         self._timer = timer
@@ -43,7 +50,7 @@ class Health:
         self._looking: asyncio.Task[Word] | None = None
 
     async def readiness(self) -> Word:
-        """Return ``ready``, or what is missing: ``starting`` (the lifespan), ``database``, ``tables``."""
+        """Return ``ready``, or what is missing: ``starting`` (the lifespan), ``database``, ``tables``, ``unwritable``."""
         if not self._is_running():
             return "starting"
         if self._looking is not None and self._looking.get_loop() is not asyncio.get_running_loop():
@@ -60,6 +67,8 @@ class Health:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 await looking
+            if self._writes is not None and await self._writes.refused() is not None:
+                word = "unwritable"
         except SchemaOutdated:
             word = "tables"
         except (StorageUnavailable, TimeoutError):

@@ -34,27 +34,36 @@ async def live() -> Response[str]:
             generate_examples=False,
             media_type=MediaType.TEXT,
             description="`starting`: the lifespan is not open; `database`: it does not answer; `tables`: they are of an"
-            " earlier release.",
+            " earlier release; `unwritable`: the database takes no writes, where `FLOWACTIONS_READY_NEEDS_WRITES` is `on`.",
         )
     },
 )
-async def ready(health: NamedDependency[Health]) -> Response[str]:
-    """Answer ``ready``, or with status 503 the one thing that is missing. It is looked at most once a second."""
+async def ready(health: NamedDependency[Health], needs_writes: NamedDependency[bool]) -> Response[str]:
+    """Answer ``ready``, or with status 503 the one thing that is missing. It is looked at most once a second.
+
+    A database that takes no writes is named with status 200, because hosts work without webhooks, unless
+    `FLOWACTIONS_READY_NEEDS_WRITES` is `on`.
+    """
     word = await health.readiness()
-    status = 200 if word == "ready" else HTTP_503_SERVICE_UNAVAILABLE
+    works = {"ready"} if needs_writes else {"ready", "unwritable"}
+    status = 200 if word in works else HTTP_503_SERVICE_UNAVAILABLE
     return Response(word, status_code=status, media_type=MediaType.TEXT, headers=NO_STORE)
 
 
-def health_router(health: Health) -> Router:
+def health_router(health: Health, *, needs_writes: bool) -> Router:
     """Returns the router of the health of this process.
 
     Args:
         health: looks whether it can work.
+        needs_writes: whether a process is ready only while the database takes writes.
     """
     return Router(
         BASE_PATH,
         route_handlers=with_description(live, ready),
-        dependencies={"health": Provide(lambda: health, sync_to_thread=False)},
+        dependencies={
+            "health": Provide(lambda: health, sync_to_thread=False),
+            "needs_writes": Provide(lambda: needs_writes, sync_to_thread=False),
+        },
         exception_handlers=HANDLERS,
         tags=["Health"],
     )

@@ -11,7 +11,9 @@ from flowactions_plugin.errors import HandlerFailed
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.verify import ParsedEvent
+from flowactions_plugin.storage.conflicts import CONFLICTS, repeated
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.outages import code_of
 
 PROVIDER: Final = "auth"
 HANDLER_SECONDS: Final = 10.0
@@ -35,6 +37,7 @@ class AuthEvents:
         self._database = database
         self._on_organization_deleted = on_organization_deleted
 
+    @repeated
     async def receive(self, parsed: ParsedEvent) -> bool:
         """Let the host handle an event, unless it was handled before.
 
@@ -49,7 +52,7 @@ class AuthEvents:
             HandlerFailed: the host's handler raised, or took too long.
         """
         after_commit = None
-        async with self._database.write() as transaction:
+        async with self._database.write(as_host=True) as transaction:
             if not await store.record(self._database, transaction, PROVIDER, parsed.event_id):
                 return True
             if (parsed.kind, parsed.action) == ("organization", "deleted"):
@@ -69,6 +72,8 @@ class AuthEvents:
                 async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
                     await ask(self._host, "auth_event", Any, event)
             except Exception as exc:
+                if code_of(exc) in CONFLICTS:
+                    raise
                 raise HandlerFailed from exc
         if after_commit is not None:
             await after_commit()

@@ -23,6 +23,7 @@ from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, enve
 from flowactions_plugin.outbox.enqueue import Outbox, Webhook
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.outages import answer_to
 
 log = logging.getLogger("flowactions")
 
@@ -82,15 +83,16 @@ class Dispatcher:
             with self._outbox.using(transaction):
                 occasion = Occasion("firing", firing.firing_id)
                 delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
-                await self._outbox.write(delivery, transaction)
+                async with self._outbox.answering():
+                    await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
         except HostFailed as exc:
             return Receipt(status="failed", reason="host_error", message=str(exc))
         except StorageUnavailable as exc:
+            self._outbox.count_refusal(exc)
             log.error("a logic action was not queued: %s", exc, extra={"event": "logic_action.not_queued"})  # noqa: TRY400
-            message = "The database did not answer, so nothing was queued."
-            return Receipt(status="failed", reason="storage_unavailable", message=message)
+            return Receipt(status="failed", reason="storage_unavailable", message=answer_to(exc))
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
     async def _action(self, ref: LogicActionRef) -> LogicAction | None:

@@ -8,11 +8,12 @@ from typing import Literal
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError, LogicActionRef
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.outbox.keys import api_owner
+from flowactions_plugin.outbox.keys import KEY_SECONDS, api_owner
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Database, Transaction
 
@@ -78,8 +79,16 @@ class Enqueuer:
             HostFailed: the host could not resolve it.
             StorageUnavailable: the database failed; nothing was written.
         """
+        try:
+            return await self._call(ref, key)
+        except StorageUnavailable as exc:
+            self._outbox.count_refusal(exc)
+            raise
+
+    async def _call(self, ref: LogicActionRef, key: str) -> Enqueued | None:
         # Looked at first, so that a repeated or throttled call costs the host nothing.
-        seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
+        async with self._outbox.answering():
+            seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
         if seen.is_duplicate:
             return None
         if seen.wait_ms:
@@ -100,6 +109,7 @@ class Enqueuer:
             await self._outbox.write(delivery, connection)
             return Enqueued(id=delivery.id, event_id=delivery.event_id)
 
-        return await self._outbox.together(
-            delivery, (*api_owner(delivery.organization_id, agent_id), key), write
-        )
+        async with self._outbox.answering(KEY_SECONDS):
+            return await self._outbox.together(
+                delivery, (*api_owner(delivery.organization_id, agent_id), key), write
+            )

@@ -11,6 +11,7 @@ from sqlalchemy import Executable, bindparam, select, update
 from flowactions_plugin.logic.rate import LIMIT, admit
 from flowactions_plugin.outbox.keys import IdempotencyKeys, api_owner
 from flowactions_plugin.outbox.rules import NewDelivery
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -65,6 +66,7 @@ class CallStore:
         owner = api_owner(delivery.organization_id, delivery.agent_id or "")
         return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
 
+    @repeated
     async def count_test(self, organization_id: str, limit: int) -> int:
         """Count a test of a node; an organization's tests have a rate of their own, across all processes.
 

@@ -21,7 +21,9 @@ from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.storage.rounds import OutageLog, keep_on
+from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
@@ -67,7 +69,8 @@ class Pacing:
         self._node_types = node_types
         self._host = host
         self._runner = NodeRunner(database, store, host)
-        self._spans = (telemetry or Telemetry()).spans
+        telemetry = telemetry or Telemetry()
+        self._spans, self._meters = telemetry.spans, telemetry.meters
         self._releases: list[Release] = []
 
     @property
@@ -86,6 +89,7 @@ class Pacing:
                     span.end_with(result)
                     return result
             except StorageUnavailable as exc:
+                self._meters.count(names.REFUSED, reason=reason_of(exc))
                 return _not_stored(node, exc)
 
     async def _record(
@@ -94,7 +98,8 @@ class Pacing:
         # Secrets stay on the action's config (§5.3.6).
         secret = self._node_types()[node.type].secret_fields
         config = {name: value for name, value in node.config.items() if name not in secret}
-        answer = await self._store.record(walk, replace(node, config=config), step_id, transaction)
+        async with self._database.answering():
+            answer = await self._store.record(walk, replace(node, config=config), step_id, transaction)
         if answer == "recorded":
             return NodeResult(node_id=node.id, status="recorded")
         halted = answer == "run_halted"
@@ -180,7 +185,8 @@ class Pacing:
                 continue  # another call has it
             self._releases.remove(release)
             try:
-                await self._store.release(release, transaction)
+                async with self._database.answering():
+                    await self._store.release(release, transaction)
             except BaseException:
                 self._to_release(release)
                 raise
@@ -194,7 +200,8 @@ class Pacing:
         await self._release(transaction, step if transaction is not None else None)
         token = uuid4().hex
         try:
-            return await self._store.lease(step, transaction, token)
+            async with self._database.answering():
+                return await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost.
             self._to_release(Release(step, token))
@@ -275,7 +282,8 @@ class Pacing:
 
     async def _state(self, step: Step, transaction: Transaction | None) -> AdvancedState:
         try:
-            return await self._store.state(step, transaction)
+            async with self._database.answering():
+                return await self._store.state(step, transaction)
         except StorageUnavailable:
             return "unavailable"
 
@@ -299,5 +307,4 @@ def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:
         exc,
         extra={"event": "node.not_stored"},
     )
-    message = "The database did not answer, so nothing was queued or recorded."
-    return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=message)
+    return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=answer_to(exc))

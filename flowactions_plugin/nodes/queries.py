@@ -141,8 +141,8 @@ class DeferredQueries:
                 broken,
                 extra={"event": "deferred.dropped"},
             )
-            async with self._database.write() as connection:
-                await connection.execute(delete(deferred).where(deferred.c.id.in_(broken)))
+            removed = delete(deferred).where(deferred.c.id.in_(broken))
+            await self._database.in_transaction(lambda connection: connection.execute(removed))
         return [Step(*parts) for parts in steps.values() if None not in parts]  # type: ignore[arg-type]
 
     def is_leased(self, table: Any = deferred) -> ColumnElement[bool]:

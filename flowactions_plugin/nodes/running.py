@@ -24,6 +24,7 @@ from flowactions_hookspecs import (
 from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.nodes import plugin_failed
 from flowactions_hookspecs.tasks import is_being_cancelled
+from flowactions_plugin.egress.guard import RESOLVE_SECONDS
 from flowactions_plugin.errors import LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
@@ -32,6 +33,7 @@ from flowactions_plugin.nodes.records import Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.outbox.prepared import PreparedDelivery
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import is_outage
 
@@ -43,8 +45,9 @@ RENEW_SECONDS: Final = LEASE_SECONDS / 3
 RUN_SECONDS: Final = 300.0
 """How long a node may run. The lease of a deferred one is renewed meanwhile."""
 
-WRITE_SECONDS: Final = 8.0
-"""How long an `InTransaction.write` may take: SQLite has one writer, and the lease is not renewed meanwhile."""
+WRITE_SECONDS: Final = {"sqlite": 8.0, "postgresql": 3.0}
+"""How long an `InTransaction.write` may take: SQLite has one writer, and the lease is not renewed meanwhile. On PostgreSQL, a
+walk waits six seconds at the most."""
 
 CANCEL_SECONDS: Final = 5.0
 """How long a cancelled node may take to end."""
@@ -73,6 +76,7 @@ class NodeRunner:
             NodeFailed: the node type does not do what the contract says; nothing was written.
             StorageUnavailable: the database failed; nothing was written.
         """
+        began = time.monotonic()
         try:
             async with asyncio.timeout(RUN_SECONDS):
                 action = await _reach(node_type, walk, node)
@@ -83,9 +87,17 @@ class NodeRunner:
         if isinstance(action, NodeResult):
             return action
         prepared = _prepared(action)
-        if transaction is None and prepared is not None:
-            # By itself in its transaction: in fewer round trips than a transaction that others share.
-            return _named(await prepared.write(None), node)
+        # To resolve a name took some of the walk's time.
+        async with self._database.answering(-min(RESOLVE_SECONDS, time.monotonic() - began)):
+            if transaction is None and prepared is not None:
+                # By itself in its transaction: in fewer round trips than a transaction that others share.
+                return _named(await prepared.write(None), node)
+            return await self._run_write(node_type, node, action, transaction)
+
+    @repeated
+    async def _run_write(
+        self, node_type: NodeType, node: Node, action: InTransaction, transaction: Transaction | None
+    ) -> NodeResult:
         async with self._database.write(transaction) as connection:
             return await self._write(node_type, node, action, connection)
 
@@ -107,18 +119,23 @@ class NodeRunner:
         # A host's transaction keeps the lease by itself.
         running = self._reach_with_secrets(node_type, record)
         node, action = await _bounded(running, record, self._store if transaction is None else None)
-        if isinstance(action, InTransaction):
-            async with self._database.write(transaction) as connection:
+
+        @repeated
+        async def finish() -> NodeResult:
+            async with self._database.answering(), self._database.write(transaction) as connection:
                 await self._pop(record, connection)
-                result = await self._write(node_type, node, action, connection)
+                result = action
+                if isinstance(result, InTransaction):
+                    result = await self._write(node_type, node, result, connection)
                 await self._halt(record, result, connection)
-            results.append(result)
+            return result
+
+        if isinstance(action, InTransaction):
+            results.append(await finish())
             return
         results.append(action)
         try:
-            async with self._database.write(transaction) as connection:
-                await self._pop(record, connection)
-                await self._halt(record, action, connection)
+            await finish()
         except (StorageUnavailable, LeaseLost) as exc:
             log.warning(
                 "%s node %s has run, but its record stays: %s",
@@ -169,7 +186,8 @@ class NodeRunner:
             if _prepared(action) is not None:
                 result: object = await action.write(connection)
             else:
-                async with asyncio.timeout(WRITE_SECONDS), self._database.guarded(connection) as given:
+                seconds = WRITE_SECONDS[self._database.dialect]
+                async with asyncio.timeout(seconds), self._database.guarded(connection) as given:
                     result = await action.write(given)
             return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)
         except (NodeFailed, StorageUnavailable, TransactionInvalid):

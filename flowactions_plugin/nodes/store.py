@@ -31,6 +31,7 @@ from flowactions_plugin.nodes.records import (
     step_of,
     stored_text,
 )
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
 
@@ -81,6 +82,7 @@ class DeferredStore:
         self._database = database
         self.queries = DeferredQueries(database, types)
 
+    @repeated
     async def record(
         self, walk: Walk, node: Node, step_id: str | None, transaction: AsyncConnection | None
     ) -> Literal["recorded", "run_halted", "already_run"]:
@@ -104,6 +106,7 @@ class DeferredStore:
             halted, has = (await connection.execute(select(is_halted(step), ran))).one()
         return "run_halted" if halted else "already_run" if has else "recorded"
 
+    @repeated
     async def lease(
         self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
     ) -> Lease:
@@ -243,6 +246,7 @@ class DeferredStore:
         if unreadable:
             await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))
 
+    @repeated
     async def renew(self, record: Record) -> bool:
         """Renews the lease of a record and of those after it for another `LEASE_SECONDS`.
 
@@ -261,9 +265,10 @@ class DeferredStore:
             )
             .values(held_until=self._database.now() + int(LEASE_SECONDS * 1000))
         )
-        async with self._database.write() as connection:
+        async with self._database.answering(), self._database.write() as connection:
             return (await connection.execute(leased)).rowcount > 0
 
+    @repeated
     async def release(self, release: Release, transaction: AsyncConnection | None = None) -> None:
         """Lets others run what is left of a lease whose process lives and could not go on."""
         leases = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)

@@ -34,6 +34,7 @@ from flowactions_plugin.outbox.audit import Entry
 from flowactions_plugin.outbox.changes import change_one
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.outbox.rules import storable
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
@@ -259,6 +260,7 @@ class Actions:
         while await engine.carry_on(action_id) is not None and time.monotonic() < until:
             pass
 
+    @repeated
     async def _end(self, scope: Scope, action_id: str, actor: Actor, how: How) -> Action | None:
         """Undo or stop an action, as far as it is not finished."""
         if not is_id(action_id):

@@ -22,6 +22,7 @@ from flowactions_plugin.operate.sets import SENDING, Shown
 from flowactions_plugin.operate.store import ActionRow, ActionStore, Connection
 from flowactions_plugin.outbox.audit import Entry
 from flowactions_plugin.outbox.queries import Filter
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.rounds import FAILURE_SECONDS, keep_on
 
@@ -59,6 +60,7 @@ class Engine:
         self._store = ActionStore(database)
         self._holder = holder
 
+    @repeated
     async def carry_on(self, action_id: str) -> float | None:
         """Do the next batch of an action.
 

@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy import Insert, insert, update
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import workers
@@ -46,6 +47,7 @@ class Fleet:
         self._claimed = 0
         return self._id
 
+    @repeated
     async def beat(self, in_flight: int, claimed: int) -> None:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
@@ -73,6 +75,7 @@ class Fleet:
                 await transaction.execute(self._started(in_flight, has_claimed=has_claimed))
         self._claimed = claimed
 
+    @repeated
     async def stop(self) -> None:
         """Write that this process has stopped, in order.
 

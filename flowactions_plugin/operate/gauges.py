@@ -54,9 +54,16 @@ class Gauges:
 
     async def read(self) -> None:
         """Read the database; what was read before stays for a while when it does not answer, which others log."""
+        known = self._queries.writes.refusal
+        await self._read()
+        # The first values do not wait for a try to write.
+        if await self._queries.writes.refused() != known:
+            await self._read()
+
+    async def _read(self) -> None:
         try:
             due, oldest_ms = await self._queries.due()
-            verdict = await self._queries.verdict()
+            verdict = await self._queries.verdict(tries=False)
         except StorageUnavailable:
             return
         self._of_database = [

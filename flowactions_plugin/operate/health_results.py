@@ -96,13 +96,14 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Whether deliveries go on.
 
     Attributes:
-        state: ``ok``; ``idle``: nothing is due; ``stalled``: rows are due that nobody claims; ``failing``: most attempts
-            of the last minutes have failed.
+        state: ``ok``; ``idle``: nothing is due; ``unwritable``: the database takes no writes, so that nothing is queued
+            either; ``stalled``: rows are due that nobody claims; ``no_worker``: no worker has been alive for a minute;
+            ``failing``: most attempts of the last minutes have failed.
         reason: in one sentence.
         waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
     """
 
-    state: Literal["ok", "idle", "stalled", "failing"]
+    state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     waited_ms: int | None = None
 

@@ -28,6 +28,7 @@ from flowactions_plugin.outbox.audit import Entry, recording
 from flowactions_plugin.outbox.changes import raw
 from flowactions_plugin.outbox.due import free
 from flowactions_plugin.outbox.rules import HELD_MS, PARKED_MS, storable
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, outbox, pauses
@@ -63,6 +64,7 @@ class PauseStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @repeated
     async def pause(self, scope: Scope, destination: str, actor: Actor, reason: str) -> bool:
         """Pause a destination, with a line of the audit; return whether that changed anything.
 
@@ -115,6 +117,7 @@ class PauseStore:
                 f"{MOST_PAUSES} destinations are paused, which is the most: resume one that need not be paused."
             )
 
+    @repeated
     async def resume(self, scope: Scope, destination: str, actor: Actor, reason: str) -> bool:
         """End a pause, with a line of the audit; return whether it was paused.
 
@@ -178,6 +181,7 @@ class PauseStore:
         async with self._database.read() as connection:
             return [(row.organization_id, row.destination) for row in await connection.execute(query)]
 
+    @repeated
     async def park(self, places: Sequence[Place]) -> bool:
         """Park rows of paused destinations, the oldest first; return whether there may be more."""
         # While the pauses are locked, none is resumed: no row is parked behind it.
@@ -232,6 +236,7 @@ class PauseStore:
         async with self._database.write() as connection:
             return await connection.run_sync(work)
 
+    @repeated
     async def make_due(self, organization_id: str, destination: str) -> bool:
         """Make parked rows of a destination due that was resumed, the oldest first; return whether there may be more.
 

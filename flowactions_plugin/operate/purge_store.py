@@ -12,6 +12,7 @@ from sqlalchemy.types import NullType
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.outbox.audit import PURGE, Entry, recording
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -79,6 +80,7 @@ class PurgeStore:
         async with self._database.read() as connection:
             return {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
 
+    @repeated
     async def begin(self, who: tuple[str, str, str]) -> str:
         """Write the line of the audit that stays, and return its id; see `finish`.
 
@@ -94,13 +96,18 @@ class PurgeStore:
         """Remove everything but the chat connection; return how many rows of each kind that were."""
         removed = {name: await self._remove(table) for name, table in _FIRST.items()}
         removed["deliveries"], removed["attempts"] = await self._remove_deliveries()
-        # Until processes have ended their writes that have not seen that the purge began, and may have added statistics.
-        async with self._database.write() as connection:
-            await self._database.lock_table(connection, statistics, "SHARE")
+        await self._wait_for_statistics()
         for name, table in _REST.items():
             removed[name] = await self._remove(table)
         return removed
 
+    @repeated
+    async def _wait_for_statistics(self) -> None:
+        """Wait until the processes have written that have not seen that the purge began, and may have added statistics."""
+        async with self._database.write() as connection:
+            await self._database.lock_table(connection, statistics, "SHARE")
+
+    @repeated
     async def finish(self, line_id: str, removed: Mapping[str, int]) -> None:
         """Write what was removed to the line of `begin`."""
         numbers = {"number": sum(removed.values()), "before": msgspec.json.encode(removed).decode()}
@@ -119,8 +126,7 @@ class PurgeStore:
         gone = delete(table).where((key[0] if len(key) == 1 else tuple_(*key)).in_(chosen))
         total = 0
         while True:
-            async with self._database.write() as connection:
-                number = (await connection.execute(gone)).rowcount
+            number = await self._database.in_transaction(lambda connection: connection.execute(gone).rowcount)
             total += number
             if number < BATCH:
                 return total
@@ -142,10 +148,14 @@ class PurgeStore:
             logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
             return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
 
+        @repeated
+        async def batch() -> tuple[int, int]:
+            async with self._database.write() as connection:
+                return await connection.run_sync(remove)
+
         rows = logged = 0
         while True:
-            async with self._database.write() as connection:
-                number, attempted = await connection.run_sync(remove)
+            number, attempted = await batch()
             rows, logged = rows + number, logged + attempted
             if number < BATCH:
                 return rows, logged

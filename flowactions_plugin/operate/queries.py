@@ -11,13 +11,14 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operate.delivery_queries import DeliveryQueries
 from flowactions_plugin.operate.health_queries import HOUR_BUCKETS, Due, HealthQueries
 from flowactions_plugin.operate.health_results import Bucket, DestinationState, Overview, Verdict, Worker
 from flowactions_plugin.operate.results import AuditEntry, ChatConnection, Counted, Found, InboundEvent, Page
 from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.search_queries import DeliverySearch
-from flowactions_plugin.operate.verdict import FAILING_MINUTES, Signs, judge, patience_ms
+from flowactions_plugin.operate.verdict import ABSENT_MS, FAILING_MINUTES, Signs, judge, patience_ms
 from flowactions_plugin.operate.views import entry_of, struct_of
 from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.settings import Settings
@@ -50,6 +51,8 @@ class OperatorQueries:
             deliveries have stalled.
         tick_seconds: from one tick to the next, in scheduled mode.
         destination_limit: attempts to one destination at once, in each worker; ``None``: no limit.
+        writes: tries whether the database takes writes; ``None``: one of its own.
+        uptime_ms: returns for how long this process could have seen a worker, where none has ever been.
     """
 
     def __init__(
@@ -59,8 +62,12 @@ class OperatorQueries:
         mode: str = "scheduled",
         tick_seconds: float = 60.0,
         destination_limit: int | None = None,
+        writes: Writes | None = None,
+        uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
     ) -> None:
         self._database = database
+        self.writes = writes or Writes(database)
+        self._uptime_ms = uptime_ms
         self._mode = mode
         self._tick_seconds = tick_seconds
         self._search = DeliverySearch(database)
@@ -68,13 +75,21 @@ class OperatorQueries:
         self._delivery = DeliveryQueries(database, destination_limit)
 
     @classmethod
-    def of(cls, database: Database, settings: Settings) -> Self:
+    def of(
+        cls,
+        database: Database,
+        settings: Settings,
+        writes: Writes | None = None,
+        uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
+    ) -> Self:
         """Return the queries of a host with these settings."""
         return cls(
             database,
             mode=settings.delivery,
             tick_seconds=settings.tick_seconds,
             destination_limit=settings.per_destination,
+            writes=writes,
+            uptime_ms=uptime_ms,
         )
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
@@ -118,10 +133,11 @@ class OperatorQueries:
         Raises:
             StorageUnavailable: the database failed.
         """
+        refusal = await self.writes.refused()
 
         def read(connection: Connection) -> Overview:
             now = self._now(connection)
-            standing = self._standing(connection, scope, now)
+            standing = self._standing(connection, scope, now, refusal)
             worst, slowest = self._health.busiest(connection, scope, now, SHOWN)
             due = standing.due
             return Overview(
@@ -140,14 +156,19 @@ class OperatorQueries:
 
         return await self._read(read)
 
-    async def verdict(self, scope: Scope = Scope()) -> Verdict:  # noqa: B008  immutable
+    async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
         """Return whether deliveries go on.
+
+        Args:
+            scope: whose.
+            tries: whether it is tried first whether the database takes writes, unless that is known.
 
         Raises:
             StorageUnavailable: the database failed.
         """
+        refusal = await self.writes.refused() if tries else self.writes.refusal
         return await self._read(
-            lambda connection: self._standing(connection, scope, self._now(connection)).verdict
+            lambda connection: self._standing(connection, scope, self._now(connection), refusal).verdict
         )
 
     async def due(self, scope: Scope = Scope()) -> tuple[Counted, int]:  # noqa: B008  immutable
@@ -265,7 +286,7 @@ class OperatorQueries:
     def _now(self, connection: Connection) -> int:
         return int(connection.execute(select(self._database.now())).scalar_one())
 
-    def _standing(self, connection: Connection, scope: Scope, now: int) -> _Standing:
+    def _standing(self, connection: Connection, scope: Scope, now: int, refusal: str | None) -> _Standing:
         due = self._health.due(connection, scope, COUNT_LIMIT)
         if not due.number and not due.exact:
             # All of them are claimed, or wait to be parked: what may be claimed stands behind them.
@@ -276,6 +297,8 @@ class OperatorQueries:
         claims = [now - each.last_claim_at for each in workers if each.last_claim_at is not None]
         if due.claimed_ms_ago is not None:
             claims.append(due.claimed_ms_ago)
+        # A worker of an earlier release is not in the fleet.
+        seen = [now - each.last_seen_at for each in workers] + claims
         late = buckets[-FAILING_MINUTES // 5 :]
         signs = Signs(
             oldest_due_ms=due.oldest_ms,
@@ -283,6 +306,8 @@ class OperatorQueries:
             alive=len(alive),
             attempts=sum(each.delivered + each.failed for each in late),
             failed=sum(each.failed for each in late),
+            absent_ms=None if alive else min(seen, default=self._uptime_ms()),
+            refusal=refusal,
         )
         modes = {each.mode for each in alive}
         mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"

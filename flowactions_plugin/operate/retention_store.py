@@ -7,6 +7,7 @@ from typing import Final
 from sqlalchemy import Column, ColumnElement, delete, select
 
 from flowactions_plugin.clock import id_at
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import actions, audit
 
@@ -23,6 +24,7 @@ async def prune_actions(database: Database, limit: int) -> int:
     return await _prune(database, actions.c.id, limit, actions.c.finished_at.is_not(None))
 
 
+@repeated
 async def _prune(database: Database, key: Column[str], limit: int, *conditions: ColumnElement[bool]) -> int:
     # Ids are in the order of time, and indexed.
     before = id_at(int(database.clock() * 1000) - KEPT_MS)

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from flowactions_plugin.operate.statistics import BUCKET_MS, EVERY_DESTINATION, Counts, alert_of
 from flowactions_plugin.outbox.audit import purged_since
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.retention import DAY_MS
@@ -57,6 +58,7 @@ class StatisticsStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @repeated
     async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[Change]:
         """Add what was counted to the present interval, and to the health of its destinations.
 

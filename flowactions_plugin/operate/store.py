@@ -30,6 +30,7 @@ from flowactions_plugin.operate.statistics import BUCKET_MS
 from flowactions_plugin.outbox.audit import Entry, recording
 from flowactions_plugin.outbox.changes import changeable, deleting, ending, raw, requeueing
 from flowactions_plugin.outbox.rules import HELD_MS
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
@@ -128,6 +129,7 @@ class ActionStore:
             best = (await connection.execute(query)).scalar_one_or_none()
         return float(best) / (BUCKET_MS / 1000) if best else None
 
+    @repeated
     async def begin(self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged) -> ActionRow:
         """Write an action and its line of the audit, and return the action.
 

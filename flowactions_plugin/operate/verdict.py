@@ -20,6 +20,9 @@ FAILING_SHARE: Final = 0.5
 
 FAILING_MINUTES: Final = 15
 
+ABSENT_MS: Final = 60_000
+"""For so long no worker may be alive, as while the only one is restarted."""
+
 
 class Signs(NamedTuple):
     """What the verdict is made of.
@@ -31,6 +34,8 @@ class Signs(NamedTuple):
         alive: how many workers are alive.
         attempts: how many were made within the last minutes.
         failed: how many of these have failed.
+        absent_ms: for how long no worker has been alive, as far as is known; ``None``: one is.
+        refusal: why the database takes no writes; ``None``: it does.
     """
 
     oldest_due_ms: int | None
@@ -38,6 +43,8 @@ class Signs(NamedTuple):
     alive: int
     attempts: int = 0
     failed: int = 0
+    absent_ms: int | None = None
+    refusal: str | None = None
 
 
 def patience_ms(mode: str, tick_seconds: float) -> int:
@@ -61,8 +68,14 @@ def judge(signs: Signs, patience: int) -> Verdict:
         patience: see `patience_ms`.
 
     Returns:
-        ``stalled`` before ``failing``: what is not claimed cannot arrive, whatever became of the rest.
+        ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
+        claimed cannot arrive, whatever became of the rest.
     """
+    if signs.refusal is not None:
+        return Verdict(
+            state="unwritable",
+            reason=f"The database takes no writes: {signs.refusal}. Nothing is queued, claimed or completed.",
+        )
     due = signs.oldest_due_ms
     claimed = signs.claimed_ms_ago
     if due is not None and due > patience and (claimed is None or claimed > patience):
@@ -73,6 +86,8 @@ def judge(signs: Signs, patience: int) -> Verdict:
             reason=f"Rows have been due for {_seconds(due)} and {last}, {nobody}.",
             waited_ms=due if claimed is None else min(due, claimed),
         )
+    if signs.absent_ms is not None and signs.absent_ms >= ABSENT_MS:
+        return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
     if signs.attempts >= LEAST_ATTEMPTS and signs.failed > FAILING_SHARE * signs.attempts:
         return Verdict(
             state="failing",

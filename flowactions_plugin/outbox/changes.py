@@ -27,6 +27,7 @@ from flowactions_plugin.outbox.audit import Entry, Who, recording
 from flowactions_plugin.outbox.log_lines import log_dead
 from flowactions_plugin.outbox.outcomes import CLEARED, FREED
 from flowactions_plugin.outbox.rules import MAX_COUNT, storable
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
@@ -120,6 +121,7 @@ def deleting(rows: ColumnElement[bool]) -> tuple[Delete, Delete]:
     return logged, delete(outbox).where(*dead)
 
 
+@repeated
 async def change_one(
     database: Database,
     kind: Change,

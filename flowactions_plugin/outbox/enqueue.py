@@ -14,7 +14,7 @@ import msgspec
 from flowactions_hookspecs import Header, Origin, PluginOrigin, UnsignedTestOrigin
 from flowactions_plugin.clock import Clock, new_id
 from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.errors import BodyTooLarge, EgressRefused
+from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.outbox.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -27,6 +27,7 @@ from flowactions_plugin.outbox.rules import (
 from flowactions_plugin.outbox.store import OutboxStore
 from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.outages import reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -147,13 +148,17 @@ class Outbox:
             HeadersTooLarge: the custom headers are larger than receivers accept.
         """
         with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
-            request = self._request(webhook)
             try:
+                request = self._request(webhook)
                 destination = await self._guard.check(webhook.url)
+                delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+            except TooLarge:
+                self._telemetry.meters.count(names.REFUSED, reason="too_large")
+                raise
             except EgressRefused:
                 self._telemetry.meters.count(names.REFUSALS, at="enqueue")
+                self._telemetry.meters.count(names.REFUSED, reason="blocked_url")
                 raise
-            delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
             test = _test.get()
             if test is not None:
                 delivery = test.applied(delivery)
@@ -281,6 +286,14 @@ class Outbox:
             return await self._store.together(order, len(delivery.body or b""), run)
         async with self._store.transaction(connection) as joined:
             return await run(joined)
+
+    def count_refusal(self, exc: StorageUnavailable) -> None:
+        """Count a webhook that was not queued because of the database."""
+        self._telemetry.meters.count(names.REFUSED, reason=reason_of(exc))
+
+    def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block; see `Database.answering`."""
+        return self._store.answering(more)
 
     def reading(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
         """Open a connection for reading, or read in the caller's transaction."""

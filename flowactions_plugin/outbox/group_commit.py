@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.waiting import note_unconfirmed
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -139,8 +140,10 @@ class GroupCommit(Generic[T]):
         self._watch(entry)
         try:
             await entry.done
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as exc:
             entry.left = True
+            if entry.group is not None and entry.group.begun:
+                note_unconfirmed(exc)
             await self._leave(entry)
             raise
 

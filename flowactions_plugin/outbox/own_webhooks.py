@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +16,8 @@ from flowactions_plugin.outbox.prepared import KeyUse, PreparedDelivery
 from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions.outbox")
+
+NOT_QUEUED: Final = "The webhook was not queued"
 
 
 class OwnWebhooks:
@@ -69,10 +72,12 @@ class OwnWebhooks:
             try:
                 return await prepared.enqueue(transaction)
             except StorageUnavailable as exc:
+                self._outbox.count_refusal(exc)
                 log.error(  # noqa: TRY400
                     "a webhook of %s was not queued: %s", caller, exc, extra={"event": "webhook.not_queued"}
                 )
-                raise NotQueued(f"The webhook was not queued: {exc}") from exc
+                known = "It is not known whether the webhook was queued" if exc.may_be_written else NOT_QUEUED
+                raise NotQueued(f"{known}: {exc}") from exc
 
 
 def _webhook(webhook: OutboundWebhook, caller: str) -> Webhook:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flowactions_hookspecs import NodeResult, Receipt
 from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.outbox.keys import FirstUse, IdempotencyKeys, KeyOwner
+from flowactions_plugin.outbox.keys import KEY_SECONDS, FirstUse, IdempotencyKeys, KeyOwner
 from flowactions_plugin.outbox.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
 
@@ -77,13 +77,14 @@ class PreparedDelivery:
             StorageUnavailable: the database failed; nothing was written.
         """
         delivery = self._delivery
-        if delivery is None or self._refused is not None:
-            return await self._skip(transaction)
         first = None
-        if self._use is None:
-            await self._outbox.write(delivery, transaction)
-        else:
-            first = await self._write_once(delivery, self._use, transaction)
+        async with self._outbox.answering(0.0 if self._use is None else KEY_SECONDS):
+            if delivery is None or self._refused is not None:
+                return await self._skip(transaction)
+            if self._use is None:
+                await self._outbox.write(delivery, transaction)
+            else:
+                first = await self._write_once(delivery, self._use, transaction)
         if first is not None:
             return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)

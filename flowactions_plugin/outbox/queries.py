@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Row, TextClause, delete, exists, false, se
 
 from flowactions_plugin.outbox.audit import SOMEBODY, Entry, Who, recording
 from flowactions_plugin.outbox.changes import change_one, raw, requeueing
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -148,6 +149,7 @@ class OutboxQueries:
         """
         return await change_one(self._database, "retry", row_id, organization_id, by, "")
 
+    @repeated
     async def retry_many(
         self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int, by: Who = SOMEBODY
     ) -> int:
@@ -198,6 +200,7 @@ class OutboxQueries:
         """
         return await change_one(self._database, "cancel", row_id, organization_id, by, reason)
 
+    @repeated
     async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
         """Remove finished rows with their attempts, oldest first, but for those that an unfinished bulk action may be for.
 

@@ -110,9 +110,12 @@ class RecoveryStore:
                 if (await connection.execute(lost)).first() is None:
                     continue
             parameters = {"lease_ms": int(self._lease_seconds * 1000)}
-            async with self._database.write() as connection:
-                rescued += (await connection.execute(rescuing, parameters)).rowcount
+            rescued += await self._database.in_transaction(partial(_changed, rescuing, parameters))
         return rescued
+
+
+def _changed(statement: Update, parameters: dict[str, int], connection: Connection) -> int:
+    return connection.execute(statement, parameters).rowcount
 
 
 def _quarantined(database: Dialect, *, in_doubt: bool) -> Any:

@@ -20,6 +20,7 @@ from flowactions_plugin.outbox.group_commit import Group, GroupCommit
 from flowactions_plugin.outbox.outcome_store import OutcomeStore
 from flowactions_plugin.outbox.recovery_store import RecoveryStore
 from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.rounds import OutageLog
@@ -117,6 +118,7 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
         await self._works.write(work)
         return work.result
 
+    @repeated
     async def _run_group(self, group: Group[_Work[Any]]) -> None:
         async with self._database.write(deadline=group.deadline) as connection:
             works = sorted(group.begin(), key=lambda work: work.order)
@@ -145,6 +147,10 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
     def transaction(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
         """Open a transaction, or join the caller's."""
         return self._database.write(connection)
+
+    def answering(self, more: float) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block."""
+        return self._database.answering(more)
 
     def reading(self, connection: AsyncConnection | None) -> AbstractAsyncContextManager[AsyncConnection]:
         """Open a connection for reading, or read in the caller's transaction."""

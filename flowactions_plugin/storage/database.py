@@ -10,9 +10,17 @@ from sqlalchemy import Column, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.storage import postgresql
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage import postgresql, waiting
+from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.opening import OpenedDatabase
 from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.waiting import (
+    STATEMENT_SECONDS,
+    TRANSACTION_SECONDS,
+    answering,
+    committing,
+)
 
 T = TypeVar("T")
 
@@ -23,6 +31,7 @@ Transaction: TypeAlias = AsyncConnection
 class Database(OpenedDatabase):
     """One database, shared with the host or the plugin's own; an async context manager, made and opened as its base."""
 
+    @repeated
     async def prune(self, moment: Column[int], older_than_ms: int, limit: int) -> int:
         """Delete the rows whose time is longer ago than this, oldest first, by an index.
 
@@ -81,12 +90,16 @@ class Database(OpenedDatabase):
                     yield joined
                 return
             await self._prepare(Deadline())
-            async with self._engines.connect() as connection:
+            async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def write(
-        self, transaction: AsyncConnection | None = None, deadline: Deadline | None = None
+        self,
+        transaction: AsyncConnection | None = None,
+        deadline: Deadline | None = None,
+        *,
+        as_host: bool = False,
     ) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that commits when the block ends and rolls back when it raises.
 
@@ -95,19 +108,25 @@ class Database(OpenedDatabase):
                 whoever began it commits it.
             deadline: until when SQLite's lock is waited for by a transaction of its own; ``None``: `WAIT_SECONDS` from
                 now.
+            as_host: whether its isolation is the default of the host's engine, which matters to what the host writes in
+                it.
 
         Raises:
             StorageUnavailable: the database failed.
             TransactionInvalid: the host's transaction cannot be joined.
         """
-        with self._outages.translated():
-            if transaction is not None:
+        if transaction is not None:
+            with self._outages.translated():
                 async with self._joined(transaction) as joined:
                     yield joined
-                return
-            deadline = deadline or Deadline()
+            return
+        deadline = deadline or Deadline()
+        with _repeatable(), self._outages.translated():
             await self._prepare(deadline)
-            async with self._own.begin(deadline) as opened:
+            async with (
+                answering(self._limit(TRANSACTION_SECONDS)),
+                self._own.begin(deadline, as_host=as_host) as opened,
+            ):
                 yield opened
 
     @asynccontextmanager
@@ -128,6 +147,7 @@ class Database(OpenedDatabase):
         """Give a transaction of `write` to another plugin, which cannot end it; see `GuardedTransactions.guarded`."""
         return self._guards.guarded(transaction)
 
+    @repeated
     async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
@@ -141,18 +161,37 @@ class Database(OpenedDatabase):
         Raises:
             StorageUnavailable: the database failed.
         """
-        with self._outages.translated():
-            deadline = deadline or Deadline()
+        deadline = deadline or Deadline()
+        with _repeatable(self._engines.note_conflict), self._outages.translated():
             await self._prepare(deadline)
             thread = self._engines.thread
             if thread is not None:
                 async with self._own.writer.turn(deadline):
                     return await thread.run(work, deadline)
-            if self.dialect == "sqlite":
-                async with self._own.begin(deadline) as transaction:
-                    return await transaction.run_sync(work)
-            async with self._engines.autocommit() as connection:
-                return await connection.run_sync(work)
+            async with answering(self._limit(STATEMENT_SECONDS)):
+                if self.dialect == "sqlite" or not self._engines.reads_committed:
+                    async with self._own.begin(deadline) as transaction:
+                        return await transaction.run_sync(work)
+                async with self._engines.autocommit() as connection:
+                    with committing():
+                        return await connection.run_sync(work)
+
+    def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block on PostgreSQL; on SQLite each wait for the lock is limited.
+
+        Args:
+            more: seconds beside those of `ANSWER_SECONDS` in which its statements have to end, the wait for a connection
+                included. To cancel them and to roll back takes less than two seconds then.
+
+        Raises:
+            StorageUnavailable: the database did not answer in time. A transaction of the plugin's own was rolled back,
+                unless ``may_be_written`` says otherwise; a host's stays usable, or its commit fails.
+        """
+        return answering(waiting.ANSWER_SECONDS + more if self.dialect == "postgresql" else None)
+
+    def _limit(self, seconds: float) -> float | None:
+        """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
+        return seconds if self.dialect == "postgresql" and self._engines.is_shared else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
         """Have statements of a transaction of `write` fail that wait longer for a lock; SQLite has no such locks.
@@ -241,3 +280,15 @@ class Database(OpenedDatabase):
         own_calls = self._own.calls_after(transaction)
         async with self._host.joined(transaction, own_calls) as joined:
             yield joined
+
+
+@contextmanager
+def _repeatable(note_conflict: Callable[[], None] | None = None) -> Iterator[None]:
+    """Mark the error of a transaction of the plugin's own that conflicted with another one."""
+    try:
+        yield
+    except StorageUnavailable as exc:
+        exc.repeatable = exc.code in CONFLICTS
+        if exc.code == SERIALIZATION_FAILURE and note_conflict is not None:
+            note_conflict()
+        raise

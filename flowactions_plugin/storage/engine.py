@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL
@@ -17,6 +18,9 @@ from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.autocommit import AutocommitConnections
 from flowactions_plugin.storage.sqlite import WAIT_SECONDS, Deadline, prepare_connection, switch_to_wal
 from flowactions_plugin.storage.sqlite_thread import SQLiteThread
+
+READ_COMMITTED: Final = "READ COMMITTED"
+"""The isolation of the plugin's own transactions, for which its statements are written."""
 
 
 class Engines:
@@ -37,6 +41,22 @@ class Engines:
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self._autocommit: AutocommitConnections | None = None
+        self._conflicted = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is the host's engine."""
+        return self._shared is not None
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
+        known = None if self.current is None else getattr(self.current.dialect, "default_isolation_level", None)
+        return not self._conflicted and known in {None, READ_COMMITTED}
+
+    def note_conflict(self) -> None:
+        """Take that a statement in autocommit mode was not READ COMMITTED: the default was changed meanwhile."""
+        self._conflicted = True
 
     def open(self, statement_seconds: float | None) -> None:
         """Create the engines. No connection is opened yet.
@@ -98,8 +118,11 @@ class Engines:
             yield connection
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncConnection]:
+    async def connect(self, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
         """Check a connection out of the pool while the block runs.
+
+        Args:
+            as_host: whether its transactions have the default isolation of the host's engine.
 
         Raises:
             StorageUnavailable: the database is not open.
@@ -107,6 +130,9 @@ class Engines:
         if self.current is None:
             raise StorageUnavailable("The database is not open: the lifespan is not running.")
         async with self.current.connect() as connection:
+            if connection.dialect.name == "postgresql" and not as_host:
+                # No round trip: BEGIN says so. The pool puts back what the host has set.
+                await connection.execution_options(isolation_level=READ_COMMITTED)
             try:
                 yield connection
             except DBAPIError:

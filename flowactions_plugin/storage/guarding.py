@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, cast
@@ -13,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 from flowactions_plugin.errors import TransactionEnded
 from flowactions_plugin.storage.outages import is_outage
 from flowactions_plugin.storage.shielding import shielded
-from flowactions_plugin.storage.transactions import Joined
+from flowactions_plugin.storage.transactions import Joined, give_up
+from flowactions_plugin.storage.waiting import recovery_seconds
 
 REFUSED: Final = ("close", "commit", "rollback")
 """Methods of a connection that would end its transaction. ``invalidate`` is SQLAlchemy's own when a connection is lost."""
@@ -47,7 +49,7 @@ class GuardedTransactions:
         savepoint = connection.begin_nested()
         self._origins[id(connection)] = cast("AsyncConnection", transaction)
         try:
-            await shielded(savepoint.start())
+            await shielded(savepoint.start(), recovery_seconds(connection.dialect.name))
             with _refusing(opened):
                 yield connection
             await _release(savepoint, connection)
@@ -79,7 +81,7 @@ async def _release(savepoint: AsyncTransaction, connection: AsyncConnection) -> 
     if innermost is None or innermost.sync_transaction is not savepoint.sync_transaction:
         raise TransactionEnded
     try:
-        await shielded(savepoint.commit())
+        await shielded(savepoint.commit(), recovery_seconds(connection.dialect.name))
     except DBAPIError as exc:
         if connection.invalidated or is_outage(exc):
             raise
@@ -91,8 +93,12 @@ async def _roll_back(connection: AsyncConnection, outer: Any) -> None:
     """Roll back all SAVEPOINTs that were opened within the block."""
     # When this fails, so does the rollback of the transaction around it, which then deals with the connection.
     with suppress(Exception):
-        while not connection.closed and not connection.invalidated:
-            innermost = connection.get_nested_transaction()
-            if innermost is None or innermost.sync_transaction is outer:
-                return
-            await innermost.rollback()
+        try:
+            async with asyncio.timeout(recovery_seconds(connection.dialect.name)):
+                while not connection.closed and not connection.invalidated:
+                    innermost = connection.get_nested_transaction()
+                    if innermost is None or innermost.sync_transaction is outer:
+                        return
+                    await innermost.rollback()
+        except TimeoutError:
+            await give_up(connection)

@@ -24,11 +24,9 @@ from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.storage.tables import lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.transactions import HostTransactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
+from flowactions_plugin.storage.waiting import STATEMENT_SECONDS
 
 log = logging.getLogger("flowactions.storage")
-
-STATEMENT_SECONDS: Final = 30
-"""How long a statement may take on PostgreSQL. A server that no longer answers is detected by this."""
 
 FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""

@@ -7,7 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
@@ -21,7 +21,9 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.conflicts import CONFLICTS
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
+from flowactions_plugin.storage.waiting import is_unconfirmed
 
 MISTAKE_CLASSES: Final = ("22", "23")
 """SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
@@ -64,6 +66,8 @@ ADVICE: Final = {
     "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
     "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
     "3F": "run 'flowactions migrate'",
+    "40001": "a serialization conflict with another transaction: repeat your transaction",
+    "40P01": "a deadlock with another transaction: repeat your transaction",
     "42501": "give the database role the rights on the tables named flowactions_…, or run 'flowactions migrate' "
     "as a role that may make them",
     "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
@@ -81,6 +85,34 @@ ADVICE: Final = {
 
 LOST: Final = "the connection was lost while it was used"
 NO_ANSWER: Final = "it did not answer in time"
+
+
+class Refusal(NamedTuple):
+    """Why a database that answers takes no writes.
+
+    Attributes:
+        reason: for metrics.
+        words: what continues "the database takes no writes: ".
+    """
+
+    reason: str
+    words: str
+
+
+READ_ONLY: Final = Refusal("read_only", "it is read-only")
+FULL: Final = Refusal("full", "its disk is full")
+
+REFUSALS: Final = {
+    "25006": READ_ONLY,
+    "42501": Refusal("read_only", "this process's role may not write"),
+    "53100": FULL,
+    "58030": Refusal("full", "its files cannot be written"),
+    "SQLITE_CANTOPEN": READ_ONLY,
+    "SQLITE_FULL": FULL,
+    "SQLITE_IOERR": Refusal("full", "its file cannot be written"),
+    "SQLITE_READONLY": READ_ONLY,
+}
+"""Prefix of a code → what it says about writes."""
 
 
 class Outages:
@@ -123,7 +155,31 @@ class Outages:
             parts[0] += f" {self._path}"
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
-        return StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
+        unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
+        unavailable.may_be_written = is_unconfirmed(exc)
+        return unavailable
+
+
+def refusal_of(exc: StorageUnavailable) -> Refusal | None:
+    """Return why the database takes no writes; ``None``: the error says something else."""
+    return next((found for code, found in REFUSALS.items() if (exc.code or "").startswith(code)), None)
+
+
+def reason_of(exc: StorageUnavailable) -> str:
+    """Return why something was not queued, as metrics have it."""
+    refusal = refusal_of(exc)
+    if refusal is not None:
+        return refusal.reason
+    return "conflict" if exc.code in CONFLICTS else "unavailable"
+
+
+def answer_to(exc: StorageUnavailable) -> str:
+    """Return what a caller of the contract is told who reads no log: what is sure, and what to do."""
+    if exc.code in CONFLICTS:
+        return "Another transaction changed the same rows (a serialization conflict), so nothing was queued or recorded: repeat your transaction."
+    if exc.may_be_written:
+        return "The database did not say in time whether this was stored: it may be queued or recorded all the same."
+    return "The database did not answer, so nothing was queued or recorded."
 
 
 def code_of(exc: BaseException) -> str | None:

@@ -11,6 +11,7 @@ from flowactions_plugin.storage.engine import Engines
 from flowactions_plugin.storage.shielding import shielded
 from flowactions_plugin.storage.sqlite import Deadline, Writer, begin_immediate, waiting_until
 from flowactions_plugin.storage.transactions import Joined
+from flowactions_plugin.storage.waiting import committing
 
 
 class OwnTransactions:
@@ -29,24 +30,26 @@ class OwnTransactions:
         self.writer = Writer()
 
     @asynccontextmanager
-    async def begin(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
+    async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that commits when the block ends, and make the calls that follow the commit.
 
         Args:
             deadline: until when SQLite waits for its lock.
+            as_host: see `Engines.connect`.
         """
         calls: list[Callable[[], None]] = []
         async with AsyncExitStack() as stack:
             if self._is_sqlite:
                 await stack.enter_async_context(self.writer.turn(deadline))
-            opened = await stack.enter_async_context(self._engines.connect())
+            opened = await stack.enter_async_context(self._engines.connect(as_host=as_host))
             await self._begin(opened, deadline)
             self._after_commit[id(opened)] = calls
             try:
                 yield opened
             finally:
                 del self._after_commit[id(opened)]
-            await opened.commit()
+            with committing():
+                await opened.commit()
         for call in calls:
             call()
 

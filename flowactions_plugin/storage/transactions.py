@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from flowactions_hookspecs import TransactionInvalid
@@ -20,6 +19,7 @@ from flowactions_plugin.storage.outages import code_of
 from flowactions_plugin.storage.shielding import shielded
 from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
+from flowactions_plugin.storage.waiting import recovery_seconds
 
 log = logging.getLogger("flowactions.storage")
 
@@ -185,10 +185,11 @@ class _Savepoint:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self._is_set = False
+        self._patience = recovery_seconds(connection.dialect.name)
 
     async def __aenter__(self) -> None:
         try:
-            await shielded(self._set())
+            await shielded(self._set(), self._patience)
         except asyncio.CancelledError:
             await self._end(keep=False)
             raise
@@ -198,7 +199,7 @@ class _Savepoint:
 
     async def _end(self, *, keep: bool) -> None:
         if self._is_set:
-            await shielded(self._release() if keep else self._roll_back())
+            await shielded(self._release() if keep else self._roll_back(), self._patience)
 
     async def _set(self) -> None:
         connection = self._connection
@@ -208,10 +209,10 @@ class _Savepoint:
             raise TransactionInvalid(AUTOCOMMIT)
         try:
             await connection.exec_driver_sql(f"SAVEPOINT {SAVEPOINT}")
-        except DBAPIError as exc:
+        except BaseException as exc:
             # On PostgreSQL this error aborts the transaction, unless it was aborted already.
             if connection.dialect.name != "sqlite" and code_of(exc) != ABORTED:
-                await _invalidate(connection)
+                await give_up(connection)
             raise
         self._is_set = True
 
@@ -234,6 +235,9 @@ class _Savepoint:
     async def _release(self) -> None:
         try:
             await self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        except asyncio.CancelledError:
+            await give_up(self._connection)
+            raise
         except BaseException:
             await self._roll_back()
             raise
@@ -243,18 +247,24 @@ class _Savepoint:
         if connection.closed or connection.invalidated:
             return
         try:
-            await connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
-            await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            async with asyncio.timeout(self._patience):
+                await connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+                await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
         except Exception as exc:  # noqa: BLE001  after any error, the transaction cannot be used
             log.error(  # noqa: TRY400
                 "a host's transaction is lost, and its commit will fail: %s",
                 type(exc).__name__,
                 extra={"event": "transaction.lost"},
             )
-            await _invalidate(connection)
+            await give_up(connection)
 
 
-async def _invalidate(connection: AsyncConnection) -> None:
+async def give_up(connection: AsyncConnection) -> None:
+    """Invalidate a host's connection whose transaction cannot be repaired; the server may be gone, so nothing is waited for."""
+    with suppress(Exception):
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        if connection.dialect.name != "sqlite" and hasattr(driver, "terminate"):
+            driver.terminate()
     with suppress(Exception):
         await connection.invalidate()
 

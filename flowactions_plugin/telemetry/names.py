@@ -32,7 +32,7 @@ OUTCOMES: Final = (
     "refused",
 )
 PHASES: Final = ("resolve", "connect", "tls", "send", "wait")
-VERDICTS: Final = ("ok", "idle", "stalled", "failing")
+VERDICTS: Final = ("ok", "idle", "stalled", "failing", "no_worker", "unwritable")
 
 
 class Metric(NamedTuple):
@@ -69,6 +69,15 @@ ENQUEUED: Final = Metric(
     "{delivery}",
     "Deliveries that were written to the outbox. One in a transaction of the host counts although that may roll back.",
     {"origin": ("flow_node", "logic_action", "host", "plugin", "unsigned_test")},
+)
+REFUSED: Final = Metric(
+    "flowactions.outbox.refused",
+    "counter",
+    "{delivery}",
+    "Webhooks that were not queued, and deferred nodes that were not recorded, by reason. `read_only`, `full`: the database"
+    " takes no writes; `unavailable`: it did not answer; `conflict`: a serialization conflict or deadlock; `blocked_url`,"
+    " `too_large`: the webhook itself may not be sent.",
+    {"reason": ("read_only", "full", "unavailable", "conflict", "blocked_url", "too_large")},
 )
 ATTEMPTS: Final = Metric(
     "flowactions.delivery.attempts",
@@ -140,7 +149,8 @@ VERDICT: Final = Metric(
     "flowactions.delivery.verdict",
     "gauge",
     "",
-    "1 for the present verdict on delivery, 0 for the others. `stalled`: deliveries are due, and nothing is claimed.",
+    "1 for the present verdict on delivery, 0 for the others. `unwritable`: the database takes no writes; `stalled`:"
+    " deliveries are due, and nothing is claimed; `no_worker`: no worker has been alive for a minute.",
     {"verdict": VERDICTS},
 )
 CHAT_SENDS: Final = Metric(
@@ -167,6 +177,7 @@ INBOUND: Final = Metric(
 
 METRICS: Final = (
     ENQUEUED,
+    REFUSED,
     ATTEMPTS,
     ENDED,
     ATTEMPT_DURATION,

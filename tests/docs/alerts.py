@@ -10,6 +10,9 @@ from flowactions_plugin.telemetry.names import Metric
 
 GROUP: Final = "flowactions"
 
+FROM_DATABASE: Final = 'reason!="blocked_url", reason!="too_large"'
+"""Refusals that are no fault of the webhook."""
+
 
 class Rule(NamedTuple):
     """An alert of Prometheus.
@@ -60,6 +63,30 @@ def _rules() -> Iterator[Rule]:
         "critical",
         "Deliveries are due, and no worker claims them.",
         "Is a worker running? The page of the workers and the log of each say; then the database.",
+    )
+    yield Rule(
+        "FlowactionsUnwritable",
+        f"max({series(names.VERDICT, verdict='unwritable')}) == 1",
+        1,
+        "critical",
+        "The database takes no writes: nothing is queued, claimed or completed.",
+        "Is it read-only, or full? The check 'writing' of flowactions doctor says which.",
+    )
+    yield Rule(
+        "FlowactionsRefused",
+        f"{increase(f'{names.REFUSED.prometheus}{{{FROM_DATABASE}}}', 15)} > 0",
+        1,
+        "critical",
+        "Webhooks are not queued because of the database: walks go on without them.",
+        "The label reason says why: read_only, full, unavailable or conflict. Then the database.",
+    )
+    yield Rule(
+        "FlowactionsNoWorker",
+        f"max({series(names.VERDICT, verdict='no_worker')}) == 1",
+        5,
+        "warning",
+        "No worker is alive: what is queued will wait.",
+        "Does a host or a worker run that delivers? FLOWACTIONS_HOST_WORKER=off leaves it to flowactions worker.",
     )
     yield Rule(
         "FlowactionsUnwatched",

@@ -15,12 +15,14 @@ import pytest
 from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operate.gauges import Gauges
 from flowactions_plugin.operate.queries import OperatorQueries
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
 from tests.docs.alerts import RULES, render
 from tests.docs.promql import Labels, Series, evaluate
+from tests.outages import Outage
 from tests.recorder import Recorder, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
@@ -35,14 +37,23 @@ Scenario = Callable[["Running"], Awaitable[None]]
 class Running:
     """A host that is watched: its samples, one a minute."""
 
-    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder, recorded: Recorded) -> None:
+    def __init__(
+        self, host: SmallHost, outage: Outage, actions: FlowActions, receiver: Recorder, recorded: Recorded
+    ) -> None:
         self.host = host
+        self.outage = outage
         self.actions = actions
         self.receiver = receiver
         self.recorded = recorded
+        database = services_of(host)._database
         self.gauges = Gauges(
             services_of(host)._telemetry.meters,
-            OperatorQueries.of(services_of(host)._database, services_of(host)._settings),
+            OperatorQueries.of(
+                database,
+                services_of(host)._settings,
+                Writes(database, lambda: self._minute * 60.0),
+                lambda: self._minute * 60_000,
+            ),
             lambda: 0,
         )
         self._samples: dict[tuple[str, Labels], list[tuple[float, float]]] = {}
@@ -58,10 +69,10 @@ class Running:
 
     async def minutes(self, number: int = 1) -> None:
         """Let minutes pass in which nothing changes: a sample each."""
-        await self.gauges.read()
-        # The host reads its own every 15 seconds, which is longer than this takes.
-        services_of(self.host)._telemetry.meters.read_gauges(self.gauges.readings)
         for _ in range(number):
+            await self.gauges.read()
+            # The host reads its own every 15 seconds, which is longer than this takes.
+            services_of(self.host)._telemetry.meters.read_gauges(self.gauges.readings)
             for point in self.recorded.points():
                 if point.name in NAMES:
                     series = (NAMES[point.name], frozenset(point.labels.items()))
@@ -76,12 +87,16 @@ class Running:
 async def recording(tmp_path: Path, scenario: Scenario, **settings: str) -> Sequence[Series]:
     """Run a host through a scenario; give what it has recorded."""
     recorded = Recorded()
-    host = SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}", **settings))
+    outage = Outage(f"sqlite:///{tmp_path / 'f.db'}", "read-only file")
+    engine = outage.engine()
+    host = SmallHost(development(outage.url, **settings), database=engine)
     recorded.listen_to(host)
     actions = FlowActions.load(host)
     async with recorder() as receiver, actions.lifespan():
-        running = Running(host, actions, receiver, recorded)
+        running = Running(host, outage, actions, receiver, recorded)
         await scenario(running)
+    if engine is not None:
+        await engine.dispose()
     return running.series
 
 
@@ -116,6 +131,25 @@ async def stalled(running: Running) -> None:
     await running.minutes(MINUTES - 5)
 
 
+async def unwritable(running: Running) -> None:
+    """The database is read-only, and a webhook is refused a minute."""
+    await running.send()
+    await running.minutes(5)
+    running.outage.broken = True
+    for _ in range(10):
+        config = {"webhookUrl": running.receiver.url, "webhookBody": "{}"}
+        result = await running.actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
+        assert result.reason == "storage_unavailable"
+        await running.minutes()
+    await running.minutes(MINUTES - 15)
+    running.outage.broken = False
+
+
+async def alone(running: Running) -> None:
+    """Nothing is due, and there is no worker."""
+    await running.minutes(MINUTES)
+
+
 async def failing(running: Running) -> None:
     """The receiver answers with errors, and what is sent is dead."""
     await running.send()
@@ -130,6 +164,8 @@ async def failing(running: Running) -> None:
 SCENARIOS: Sequence[tuple[Scenario, dict[str, str], set[str]]] = [
     (quiet, {}, set()),
     (stalled, {"FLOWACTIONS_HOST_WORKER": "off"}, {"FlowactionsStalled", "FlowactionsOldestDue"}),
+    (alone, {"FLOWACTIONS_HOST_WORKER": "off"}, {"FlowactionsNoWorker"}),
+    (unwritable, {}, {"FlowactionsUnwritable", "FlowactionsRefused"}),
     (failing, {}, {"FlowactionsFailing", "FlowactionsDead"}),
 ]
 

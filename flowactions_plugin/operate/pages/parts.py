@@ -63,7 +63,9 @@ class Parts:
 
     def page(self, request: Request[Any, Any, Any], template: str, **values: Any) -> Response[bytes]:
         """Return a page; its template knows the time of now in Unix milliseconds."""
-        return self.renderer.render(request, template, now=int(self._clock() * 1000), **values)
+        return self.renderer.render(
+            request, template, now=int(self._clock() * 1000), refusal=self.queries.writes.refusal, **values
+        )
 
 
 def _viewer(request: Request[Any, Any, Any]) -> Viewer:

@@ -104,7 +104,7 @@ class Renderer:
             headers: further headers.
             values: of the template.
         """
-        frame = {"base": base_of(request), "viewer": viewer_of(request), **values}
+        frame = {"base": base_of(request), "viewer": viewer_of(request), "refusal": None, **values}
         text = self._environment.get_template(template).render(frame)
         return Response(
             text.encode("utf-8", "replace"),

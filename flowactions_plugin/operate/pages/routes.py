@@ -85,13 +85,19 @@ def pages_routers(
         show_operators: whether people of a dashboard are shown the names of operators.
     """
     viewers = Viewers(host, sessions, show_operators=show_operators)
+
+    async def provided() -> Parts:
+        # All pages say when the database takes no writes.
+        await parts.queries.writes.refused()
+        return parts
+
     return [
         Router(
             ROOT,
             route_handlers=of_one_host(*PAGES),
             dependencies={
                 "viewer": VIEWER,
-                "parts": Provide(lambda: parts, sync_to_thread=False),
+                "parts": Provide(provided),
                 "secure": Provide(lambda: secure, sync_to_thread=False),
             },
             guards=[PageGuard(viewers, origins, is_running).guard()],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -288,7 +289,7 @@ class TestFleet:
 class TestVerdict:
     async def test_rows_that_nobody_claims_have_stalled_unless_they_are_paused(self, queue: Queue) -> None:
         """A paused destination's rows are not due for anybody."""
-        queries = OperatorQueries(queue.database)
+        queries = OperatorQueries(queue.database, uptime_ms=lambda: 0)
         assert (await queries.verdict()).state == "idle"
         await queue.put(destination=DESTINATION)
         assert (await queries.verdict()).state == "ok"
@@ -311,7 +312,7 @@ class TestVerdict:
 
     async def test_a_claim_that_is_held_shows_that_deliveries_go_on(self, queue: Queue) -> None:
         """Also one of a worker of an earlier release, which is not in the fleet."""
-        queries = OperatorQueries(queue.database)
+        queries = OperatorQueries(queue.database, uptime_ms=lambda: 0)
         for _ in range(2):
             await queue.put()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 600000")
@@ -323,7 +324,7 @@ class TestVerdict:
 
     async def test_workers_that_claim_show_that_deliveries_go_on(self, queue: Queue) -> None:
         """A backlog is no stall."""
-        queries = OperatorQueries(queue.database, mode="continuous")
+        queries = OperatorQueries(queue.database, mode="continuous", uptime_ms=lambda: 0)
         await queue.put()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 16000")
         assert (await queries.verdict()).state == "stalled"
@@ -339,9 +340,26 @@ class TestVerdict:
         monitor = a_monitor(queue)
         monitor.record([completion() for _ in range(20)])
         await monitor.write()
-        queries = OperatorQueries(queue.database)
+        queries = OperatorQueries(queue.database, uptime_ms=lambda: 0)
         assert (await queries.verdict()).state == "failing"
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 1200000")
+        assert (await queries.verdict()).state == "idle"
+
+    async def test_without_a_live_worker_nothing_is_idle(self, queue: Queue) -> None:
+        """From a minute on: after the first start where none has ever been, otherwise after the last was seen."""
+        for uptime, state in ((59_000, "idle"), (60_000, "no_worker")):
+            queries = OperatorQueries(queue.database, uptime_ms=partial(int, uptime))
+            assert (await queries.verdict()).state == state
+        await Fleet(queue.database, "continuous", 1).beat(0, 0)
+        assert (await queries.verdict()).state == "idle"
+        await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 50000, stopped_at = 1")
+        assert (await queries.verdict()).state == "idle"
+        await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 10000")
+        assert (await queries.verdict()).state == "no_worker"
+        # A row that is due is claimed by nobody either, and no stall yet; a claim that is held is somebody's.
+        await queue.put()
+        assert (await queries.verdict()).state == "no_worker"
+        await queue.store.claim(1)
         assert (await queries.verdict()).state == "idle"
 
 

@@ -31,6 +31,13 @@ def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expe
         (Signs(1000, 0, 1, attempts=20, failed=10), "ok", "being claimed"),
         (Signs(1000, 0, 1, attempts=19, failed=19), "ok", "being claimed"),
         (Signs(10**7, None, 0, attempts=20, failed=20), "stalled", "no worker"),
+        (Signs(None, None, 0, absent_ms=59_999), "idle", "Nothing is due."),
+        (Signs(None, None, 0, absent_ms=60_000), "no_worker", "No worker is alive"),
+        (Signs(SCHEDULED, None, 0, absent_ms=60_000), "no_worker", "waits until one is"),
+        (Signs(SCHEDULED + 1, None, 0, absent_ms=60_000), "stalled", "no worker"),
+        (Signs(None, None, 0, attempts=20, failed=20, absent_ms=60_000), "no_worker", "No worker"),
+        (Signs(None, None, 1, refusal="it is read-only"), "unwritable", "takes no writes: it is read-only."),
+        (Signs(10**7, None, 0, refusal="its disk is full"), "unwritable", "its disk is full"),
     ],
 )
 def test_rows_that_nobody_claims_have_stalled(signs: Signs, state: str, says: str) -> None:

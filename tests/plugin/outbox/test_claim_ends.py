@@ -143,7 +143,8 @@ class TestLost:
             queue.store.token_prefix = "00000000"
         elif how == "purged":
             store = PurgeStore(queue.database, "acme")
-            await store.record(("ada", "Ada", "operator"), await store.remove())
+            await store.begin(("ada", "Ada", "operator"))
+            await store.remove()
         elif how == "deleted":
             await queue.run("DELETE FROM flowactions_outbox")
         else:
@@ -174,7 +175,7 @@ class TestLost:
         self, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The purge of an organization long ago is no reason for what happens now."""
-        await PurgeStore(queue.database, "acme").record(("ada", "Ada", "operator"), {})
+        await PurgeStore(queue.database, "acme").begin(("ada", "Ada", "operator"))
         await queue.run("UPDATE flowactions_audit SET at = 1")
         await self.lose(queue, "deleted")
         assert "its row was deleted" in caplog.text

@@ -8,6 +8,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.operate.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.operate.queries import OperatorQueries
 from flowactions_plugin.storage.schema import outbox, pauses
+from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
@@ -35,7 +36,9 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
     async with actions.lifespan():
         services = services_of(host)
         database = services._database
-        gauges = Gauges(Meters(), OperatorQueries.of(database, services._settings), lambda: 3, clock)
+        gauges = Gauges(
+            Meters(), OperatorQueries.of(database, services._settings, uptime_ms=lambda: 0), lambda: 3, clock
+        )
 
         async def shown() -> dict[str, float]:
             await gauges.read()
@@ -45,7 +48,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             }
 
         nothing = {"due": 0, "oldest_due_age": 0, "in_flight": 3}
-        assert await shown() == {**nothing, "ok": 0, "idle": 1, "stalled": 0, "failing": 0}
+        assert await shown() == {**nothing, **dict.fromkeys(names.VERDICTS, 0), "idle": 1}
 
         for url in (URL, URL, "http://127.0.0.1:10/"):
             await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": url}))

@@ -1,0 +1,84 @@
+"""How long callers wait for PostgreSQL, and what is known when they have waited in vain (§8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+from flowactions_plugin.errors import StorageUnavailable
+
+ANSWER_SECONDS: Final = 3.5
+"""How long the statements of one call may take that a walk waits for. With what `RECOVERY_SECONDS` and the driver take after
+that, the call answers within six seconds."""
+
+RECOVERY_SECONDS: Final = 1.5
+"""How long the server may take to cancel a statement and to roll back to a SAVEPOINT in a host's transaction. Then the
+connection is given up, so that the host's commit fails."""
+
+
+def recovery_seconds(dialect: str) -> float | None:
+    """Return the same for a dialect: a statement on SQLite runs in a thread, and no limit would end it."""
+    return None if dialect == "sqlite" else RECOVERY_SECONDS
+
+
+STATEMENT_SECONDS: Final = 30.0
+"""How long a statement may take on PostgreSQL. A server that no longer answers is detected by this."""
+
+TRANSACTION_SECONDS: Final = 60.0
+"""How long a transaction on a host's engine may take, whose statements have no limit of ours."""
+
+UNCONFIRMED: Final = "The database was asked to commit and did not answer."
+"""The note on an exception that says so."""
+
+
+@asynccontextmanager
+async def answering(seconds: float | None) -> AsyncIterator[None]:
+    """Cancel what a block waits for after some time; ``None``: never.
+
+    A client-side limit changes no setting of a session or a transaction, which may be the host's.
+
+    Raises:
+        StorageUnavailable: it took longer.
+    """
+    if seconds is None:
+        yield
+        return
+    interrupted: BaseException | None = None
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            try:
+                yield
+            except asyncio.CancelledError as exc:
+                interrupted = exc
+                raise
+    except TimeoutError as exc:
+        if interrupted is None or not limit.expired():
+            raise
+        unavailable = StorageUnavailable(f"the database did not answer within {seconds:g} s")
+        unavailable.may_be_written = is_unconfirmed(interrupted)
+        raise unavailable from exc
+
+
+@contextmanager
+def committing() -> Iterator[None]:
+    """Note on an error that ends a COMMIT, or a statement that commits by itself, that it may have been made."""
+    try:
+        yield
+    except BaseException as exc:
+        if not isinstance(exc, DBAPIError) or exc.connection_invalidated:
+            note_unconfirmed(exc)
+        raise
+
+
+def note_unconfirmed(exc: BaseException) -> None:
+    """Note on an error that what was to be written may be there."""
+    exc.add_note(UNCONFIRMED)
+
+
+def is_unconfirmed(exc: BaseException) -> bool:
+    """Return whether that is noted on an error."""
+    return UNCONFIRMED in getattr(exc, "__notes__", ())

@@ -1,0 +1,264 @@
+"""Transactions of the plugin's own that conflict with others are no outage, whatever a database's default isolation is."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+import flowactions_plugin
+from flowactions_hookspecs import FlowActions, NotQueued
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.outbox.claimed import Completion
+from flowactions_plugin.outbox.rules import Transition
+from flowactions_plugin.settings import read_settings
+from flowactions_plugin.storage.conflicts import CONFLICTS, REPETITIONS, pause_before, repeated
+from flowactions_plugin.storage.database import Database
+from tests.host_transactions import SharingHost, a_host_engine, before, order, webhook
+from tests.owning import OwningHost, engine_of, keys_and_rows, own_webhook
+from tests.queueing import Queue, a_delivery
+from tests.support import a_walk
+
+LEVELS = ("serializable", "repeatable read")
+ROWS = 120
+WORKERS = 4
+TWINS = 8
+
+
+@pytest.fixture(params=LEVELS)
+def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
+    """The URL of a database whose transactions have another isolation, unless they ask for one."""
+    name = make_url(postgres_url).database
+    asyncio.run(
+        _execute(
+            postgres_url, f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{request.param}'"
+        )
+    )
+    return postgres_url
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def databases(url: str, number: int, *, shared: bool) -> AsyncIterator[list[Database]]:
+    """Open several, as several processes do, with engines of the host's or of the plugin's own."""
+    parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(number):
+            engine = engine_of(url) if shared else None
+            if engine is not None:
+                stack.push_async_callback(engine.dispose)
+            opened.append(await stack.enter_async_context(Database(parsed, engine)))
+        yield opened
+
+
+async def drain(queue: Queue, taken: Counter[str]) -> None:
+    """Claim and complete until nothing is due."""
+    while claims := await queue.store.claim(5, per_destination=50):
+        taken.update(each.id for each in claims)
+        done = [Completion(each, Outcome(0, 1, 200), Transition("delivered")) for each in claims]
+        assert await queue.store.complete(done) == {each.id for each in claims}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_workers_beside_enqueues_conflict_with_nobody(
+    strict_url: str, shared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each row is claimed once and delivered, and no statement fails."""
+    async with databases(strict_url, WORKERS, shared=shared) as opened:
+        queues = [Queue(each) for each in opened]
+        taken: Counter[str] = Counter()
+        deliveries = [a_delivery(destination=f"d{number % 3}") for number in range(ROWS)]
+        await asyncio.gather(
+            *(
+                queues[number % WORKERS].store.enqueue(each, None)
+                for number, each in enumerate(deliveries[: ROWS // 2])
+            )
+        )
+        await asyncio.gather(
+            *(queues[0].store.enqueue(each, None) for each in deliveries[ROWS // 2 :]),
+            *(drain(each, taken) for each in queues),
+        )
+        await drain(queues[0], taken)
+    assert taken == Counter(each.id for each in deliveries)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_own_transactions_are_read_committed(strict_url: str, shared: bool) -> None:
+    """Also single statements, and what is only read; but what the host writes in has the default of its database."""
+    level = text("SHOW transaction_isolation")
+    async with databases(strict_url, 1, shared=shared) as (database,):
+        async with database.read() as connection:
+            found = [await connection.scalar(level)]
+        async with database.write() as connection:
+            found.append(await connection.scalar(level))
+        found.append(await database.in_transaction(lambda connection: connection.scalar(level)))
+        async with database.write(as_host=True) as connection:
+            hosts = await connection.scalar(level)
+    assert found == ["read committed"] * 3
+    assert hosts != "read committed"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_twins_of_a_key_are_one_delivery(strict_url: str, shared: bool) -> None:
+    """Of calls in several processes that race for one key, one is queued, and the others are its duplicates."""
+    async with AsyncExitStack() as stack:
+        hosts = []
+        for _ in range(3):
+            engine = engine_of(strict_url)
+            stack.push_async_callback(engine.dispose)
+            host = OwningHost(engine, FLOWACTIONS_DATABASE_URL=strict_url)
+            host.database = engine if shared else None
+            actions = FlowActions.load(host)
+            await stack.enter_async_context(actions.lifespan())
+            hosts.append((actions, host))
+        receipts = await asyncio.gather(
+            *(
+                hosts[number % 3][0].enqueue(own_webhook(idempotency_key=f"k{number // TWINS}"))
+                for number in range(4 * TWINS)
+            )
+        )
+        assert Counter(each.status for each in receipts) == {"queued": 4, "duplicate": 4 * (TWINS - 1)}
+        keys, rows = await keys_and_rows(hosts[0][1])
+        assert len(keys) == len(rows) == len({each.delivery_id for each in receipts}) == 4
+
+
+async def crossed(database: Database, first: str, second: str, met: asyncio.Barrier) -> int:
+    """Change two rows in this order, and count how often that was tried."""
+    tries = 0
+
+    @repeated
+    async def change() -> None:
+        nonlocal tries
+        tries += 1
+        async with database.write() as connection:
+            await rename(connection, first)
+            if tries == 1:
+                await met.wait()
+            await rename(connection, second)
+
+    await change()
+    return tries
+
+
+async def rename(connection: AsyncConnection, row_id: str) -> None:
+    await connection.execute(
+        text("UPDATE flowactions_outbox SET event_type = 'x' WHERE id = :id"), {"id": row_id}
+    )
+
+
+async def test_a_deadlock_of_own_transactions_is_repeated(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of the two is run again, nothing is raised, and nothing is logged."""
+    async with databases(postgres_url, 2, shared=False) as (one, other):
+        first, second = await Queue(one).put(), await Queue(one).put()
+        met = asyncio.Barrier(2)
+        tries = await asyncio.gather(crossed(one, first, second, met), crossed(other, second, first, met))
+    assert sorted(tries) == [1, 2]
+    assert not [each for each in caplog.records if each.name.startswith("flowactions")]
+
+
+@pytest.mark.parametrize("code", CONFLICTS)
+async def test_repetitions_end(database_url: str, code: str) -> None:
+    """Five come after the first try; what fails for another reason is not repeated, nor is a joined transaction."""
+    parsed = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    async with Database(parsed) as database:
+        tries = 0
+
+        @repeated
+        async def fails(kind: str) -> None:
+            nonlocal tries
+            tries += 1
+            async with database.write() as connection:
+                if kind == "joined":
+                    async with database.write(connection):
+                        pass
+                raise StorageUnavailable("it", code if kind != "other" else "57014")
+
+        @repeated
+        async def around() -> None:
+            await fails("own")
+
+        for call, wanted in ((around(), 1 + REPETITIONS), (fails("other"), 1)):
+            tries = 0
+            with pytest.raises(StorageUnavailable):
+                await call
+            assert tries == wanted
+    assert [pause_before(number, 1.0) > 0 for number in range(1, 4)] == [False, True, True]
+
+
+@pytest.mark.parametrize("call", ["reach", "enqueue"])
+async def test_a_conflict_in_a_hosts_transaction_is_the_hosts(postgres_url: str, call: str) -> None:
+    """Nothing is repeated; the answer names the conflict, and the transaction can still be committed."""
+    engine = a_host_engine("asyncpg, serializable", postgres_url)
+    try:
+        host = SharingHost(engine)
+        await host.make_table()
+        actions = FlowActions.load(host)
+        walk, own = before(a_walk(), "later"), own_webhook(idempotency_key="k")
+        async with actions.lifespan(), engine.connect() as connection:
+            await order(connection, "before")
+            # What the transaction sees is older than this.
+            await actions.reach(walk, webhook())
+            await actions.enqueue(own)
+            if call == "reach":
+                result = await actions.reach(walk, webhook(), connection)
+                assert result.reason == "storage_unavailable"
+                answer = str(result.message)
+            else:
+                with pytest.raises(NotQueued) as raised:
+                    await actions.enqueue(own, connection)
+                answer = str(raised.value)
+            await order(connection, "after")
+            await connection.commit()
+        assert "serialization conflict" in answer
+        assert "repeat your transaction" in answer
+        assert await host.ids() == {"before", "after"}
+    finally:
+        await engine.dispose()
+
+
+def test_every_own_transaction_is_repeated() -> None:
+    """A function of the plugin that may begin one with `Database.write` is `repeated`, or only joins the caller's."""
+    joining = {"OutboxStore.enqueue", "OutboxStore.transaction"}
+    found = {
+        f"{path.stem}.{name}": any("repeated" in ast.unparse(each) for each in function.decorator_list)
+        for path in Path(flowactions_plugin.__file__).parent.rglob("*.py")
+        for name, function in _writers(ast.parse(path.read_text()))
+        if name not in joining
+    }
+    assert len(found) > 30
+    assert [name for name, is_repeated in found.items() if not is_repeated] == []
+
+
+def _writers(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AsyncFunctionDef | ast.FunctionDef]]:
+    """Give the innermost functions that call ``write`` of a database."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _writers(node, f"{node.name}.")
+        elif isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+            inner = list(_writers(node, f"{within}{node.name}."))
+            yield from inner
+            if not inner and re.search(r"\b_?database\.write\(", ast.unparse(node)):
+                yield f"{within}{node.name}", node

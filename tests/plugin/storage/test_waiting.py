@@ -1,0 +1,266 @@
+"""No call waits for long for a PostgreSQL that does not go on: it answers, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowactions_hookspecs import FlowActions, NotQueued, Walk
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage import waiting
+from flowactions_plugin.storage.waiting import ANSWER_SECONDS, RECOVERY_SECONDS
+from tests.host_transactions import (
+    CALLS,
+    REF,
+    SharingHost,
+    a_host_engine,
+    before,
+    enqueuer_of,
+    order,
+    reach_in,
+    webhook,
+)
+from tests.owning import own_webhook
+from tests.support import a_walk
+from tests.waiting import SAFETY_SECONDS, until
+
+LOCKED: Final = (
+    "LOCK TABLE flowactions_outbox, flowactions_deferred, flowactions_enqueue_keys IN ACCESS EXCLUSIVE MODE"
+)
+
+
+async def _enqueue(actions: FlowActions, key: str | None, transaction: Any) -> Any:
+    try:
+        return await actions.enqueue(own_webhook(idempotency_key=key), transaction)
+    except NotQueued as exc:
+        return exc
+
+
+async def _advance(actions: FlowActions, walk: Walk, transaction: Any) -> Any:
+    return await actions.advance(walk, "now", transaction)
+
+
+async def _route(actions: FlowActions) -> Any:
+    try:
+        return await enqueuer_of(actions).call(REF, "k")
+    except StorageUnavailable as exc:
+        return exc
+
+
+Call = Callable[[FlowActions, Walk, Any], Awaitable[Any]]
+
+WAITING: Final[dict[str, Call]] = {
+    **CALLS,
+    "advance": _advance,
+    "enqueue": lambda actions, _, given: _enqueue(actions, None, given),
+    "enqueue, with a key": lambda actions, _, given: _enqueue(actions, "k", given),
+}
+"""Every call that has to be answered."""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the limits: that they add up is shown by `test_the_limits_add_up`."""
+    monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.3)
+    for module in ("outbox.prepared", "logic.enqueue"):
+        monkeypatch.setattr(f"flowactions_plugin.{module}.KEY_SECONDS", 0.0)
+
+
+class Session:
+    """A session of somebody else's."""
+
+    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+        self.connection = connection
+
+    async def waiting(self) -> list[int]:
+        """Give the server's processes that wait for a lock."""
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return [row["pid"] for row in await self.connection.fetch(query)]
+
+
+@asynccontextmanager
+async def a_session(url: str) -> AsyncIterator[Session]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield Session(connection)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(params=["host's engine", "own engine"])
+async def running(
+    request: pytest.FixtureRequest, postgres_url: str
+) -> AsyncIterator[tuple[FlowActions, SharingHost]]:
+    """A host, with either engine."""
+    engine = a_host_engine("asyncpg", postgres_url, pool_size=2, max_overflow=0)
+    try:
+        host = SharingHost(engine, FLOWACTIONS_DATABASE_URL=postgres_url)
+        if request.param == "own engine":
+            host.database = None
+        await host.make_table()
+        actions = FlowActions.load(host)
+        async with actions.lifespan():
+            yield actions, host
+    finally:
+        await engine.dispose()
+
+
+async def answered(call: Awaitable[Any]) -> Any:
+    """Await a call that only a hang keeps from ending."""
+    async with asyncio.timeout(SAFETY_SECONDS / 2):
+        return await call
+
+
+def fails(answer: Any) -> bool:
+    """Tell whether an answer says that the database did not answer."""
+    if isinstance(answer, Exception):
+        return "did not answer within" in str(answer)
+    if getattr(answer, "state", None) is not None:
+        return str(answer.state) == "unavailable"
+    return bool(answer.reason == "storage_unavailable")
+
+
+async def test_a_locked_table_is_answered(running: tuple[FlowActions, SharingHost], postgres_url: str) -> None:
+    """Each call without a transaction fails in time; nothing is written later, and no session waits on."""
+    actions, host = running
+    walk = a_walk()
+    await actions.reach(before(walk, "now"), webhook())
+    async with a_session(postgres_url) as other:
+        async with other.connection.transaction():
+            await other.connection.execute(LOCKED)
+            calls = [call(actions, walk, None) for call in WAITING.values()]
+            answers = await answered(asyncio.gather(*calls, _route(actions)))
+            assert [
+                name for name, answer in zip([*WAITING, "route"], answers, strict=True) if not fails(answer)
+            ] == []
+            await until(lambda: _nobody_waits(other))
+        assert await host.count("outbox") == 0
+        assert await host.count("deferred") == 1
+    assert (await actions.reach(walk, webhook())).status == "queued"
+
+
+async def _nobody_waits(session: Session) -> bool:
+    return not await session.waiting()
+
+
+@pytest.mark.parametrize("running", ["host's engine"], indirect=True)
+async def test_a_hosts_transaction_outlives_a_locked_table(
+    running: tuple[FlowActions, SharingHost], postgres_url: str
+) -> None:
+    """Each call in it fails in time, what the host writes before and after is stored, and no setting is changed."""
+    actions, host = running
+    walk = a_walk()
+    await actions.reach(before(walk, "now"), webhook())
+    async with a_session(postgres_url) as other, host.engine.connect() as connection:
+        await order(connection, "before")
+        settings = await _settings(connection)
+        async with other.connection.transaction():
+            await other.connection.execute(LOCKED)
+            for name, call in WAITING.items():
+                assert fails(await answered(call(actions, walk, connection))), name
+                await order(connection, name)
+        assert await _settings(connection) == settings
+        assert (await reach_in(actions, walk, webhook(), connection)).status == "queued"
+        await connection.commit()
+        assert await _settings(connection) == settings
+    assert await host.ids() == {"before", *WAITING}
+
+
+async def _settings(connection: AsyncConnection) -> list[tuple[Any, ...]]:
+    found = await connection.execute(text("SELECT name, setting, source FROM pg_settings ORDER BY name"))
+    return [tuple(each) for each in found.all()]
+
+
+@pytest.mark.parametrize("running", ["host's engine"], indirect=True)
+async def test_an_exhausted_pool_is_answered(running: tuple[FlowActions, SharingHost]) -> None:
+    """A call that gets no connection fails in time; when there is one again, it works."""
+    actions, host = running
+    walk = a_walk()
+    await actions.reach(before(walk, "now"), webhook())
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(host.engine.connect())
+        answers = await answered(
+            asyncio.gather(*(call(actions, walk, None) for call in WAITING.values()), _route(actions))
+        )
+        assert all(map(fails, answers))
+    assert (await actions.reach(walk, webhook())).status == "queued"
+    assert await host.count("outbox") == 1
+
+
+COMMITS: Final = """
+CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON flowactions_outbox
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()
+"""
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_commit_that_hangs_may_have_been_made(
+    running: tuple[FlowActions, SharingHost], postgres_url: str, key: str | None
+) -> None:
+    """The answer says so, whether the COMMIT was a statement of its own or not."""
+    actions, _ = running
+    async with a_session(postgres_url) as other:
+        await other.connection.execute(COMMITS)
+        await other.connection.execute("SELECT pg_advisory_lock(7)")
+        error = await answered(_enqueue(actions, key, None))
+        assert "It is not known whether the webhook was queued" in str(error)
+        if key is None:
+            result = await answered(actions.reach(a_walk(), webhook()))
+            assert "may be queued" in str(result.message)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("running", ["host's engine"], indirect=True)
+async def test_a_server_that_stops_is_answered(
+    running: tuple[FlowActions, SharingHost], postgres_url: str, joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops while a call waits, and does not cancel it either: a host's transaction cannot be committed then."""
+    monkeypatch.setattr(waiting, "RECOVERY_SECONDS", 0.2)
+    actions, host = running
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(a_session(postgres_url))
+        connection = await stack.enter_async_context(host.engine.connect()) if joins else None
+        if connection is not None:
+            await order(connection, "lost")
+        async with other.connection.transaction():
+            await other.connection.execute(LOCKED)
+            call = asyncio.create_task(actions.reach(a_walk(), webhook(), connection))
+            with _stopped(await until(other.waiting)):
+                assert fails(await answered(call))
+        if connection is not None:
+            with pytest.raises(SQLAlchemyError):
+                await connection.commit()
+    assert "lost" not in await host.ids()
+    assert (await actions.reach(a_walk(), webhook())).status == "queued"
+
+
+@contextmanager
+def _stopped(pids: list[int]) -> Iterator[None]:
+    """Stop processes of the server's."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_the_limits_add_up() -> None:
+    """A walk waits six seconds at the most: for statements, and then for what ends them, the driver's two seconds."""
+    assert ANSWER_SECONDS + max(RECOVERY_SECONDS, 2.0) <= 6.0
