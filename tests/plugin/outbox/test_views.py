@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
+from flowactions_plugin.operate.queries import OperatorQueries
+from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.views import row_of
+from flowactions_plugin.outbox.queries import Filter
 from flowactions_plugin.outbox.views import detail
+from flowactions_plugin.settings import read_settings
+from tests.queueing import Queue
 
 
 class TestMasking:
@@ -224,3 +229,17 @@ class TestCorruptRows:
         """They are numbers like others."""
         shown = row_of(a_row(attempts=2**31 - 1, max_attempts=2**31 - 1), for_operators=False)
         assert (shown.attempts, shown.max_attempts, shown.defect) == (2**31 - 1, 2**31 - 1, msgspec.UNSET)
+
+
+async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> None:
+    """In lists and of one delivery, also where an earlier release has stored them (§2.5)."""
+    row_id = await queue.put(url="http://name.example/")
+    stored = "Requests to 10.0.0.1 are not allowed (private)."
+    await queue.run(f"UPDATE flowactions_outbox SET last_error = '{stored}'")  # noqa: S608
+    shown = "Requests to (an address) are not allowed (private)."
+    queries = OperatorQueries.of(queue.database, read_settings({}))
+    for scope, reason in ((Scope("acme"), shown), (Scope(), stored)):
+        (listed,) = (await queries.deliveries(scope, Filter(), None, 5)).rows
+        found = await queries.delivery(scope, row_id)
+        assert found is not None
+        assert (listed.last_error, found.row.last_error) == (reason, reason)

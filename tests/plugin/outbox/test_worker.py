@@ -6,7 +6,7 @@ import logging
 import httpx
 import pytest
 
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import FlowActions, Node, OriginGone
 from flowactions_plugin.outbox.worker import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
@@ -97,13 +97,13 @@ def test_an_outage_is_tried_with_backoff() -> None:
 
 
 async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> None:
-    """An error that quotes NUL bytes and half a character is recorded all the same."""
+    """A host's reason that has NUL bytes and half a character is recorded all the same."""
     row_id = await queue.put(max_attempts=1)
 
-    def fail(request: httpx.Request) -> httpx.Response:
-        raise httpx.ReadError("bad \x00 header \ud800" + "x" * 10_000)
+    async def gone(origin: object) -> None:
+        raise OriginGone("bad \x00 header \ud800" + "x" * 10_000)
 
-    await a_schedule(queue, fail).tick()
+    await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=gone).tick()
     row = await queue.row(row_id)
     assert row.status == "dead"
     assert row.last_error.startswith("bad   header ?xxx")
