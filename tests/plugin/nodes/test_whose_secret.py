@@ -32,7 +32,9 @@ from flowactions_plugin.cli.showing import show_delivery
 from flowactions_plugin.egress.signature import sign
 from flowactions_plugin.operate.queries import OperatorQueries
 from flowactions_plugin.operate.scope import Scope
+from flowactions_plugin.outbox.enqueue import unsigned_test
 from flowactions_plugin.storage.schema import enqueue_rates
+from tests.queueing import a_delivery
 from tests.recorder import Recorder, Request, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
@@ -319,3 +321,11 @@ class TestAgents:
         async with actions.lifespan(tasks=False):
             assert (await actions.test(draft, a_walk())).reason == "missing_url"
             assert [each.code for each in await actions.check(draft)] == ["missing_url"]
+
+
+def test_what_a_test_has_started_is_not_marked_after_it() -> None:
+    """A task that a node starts in its test keeps the test's context, and its later webhooks are signed as ever."""
+    delivery = a_delivery()
+    with unsigned_test(MARKED) as test:
+        assert test.applied(delivery).origin == MARKED
+    assert test.applied(delivery) is delivery
