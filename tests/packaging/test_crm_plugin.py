@@ -37,7 +37,7 @@ async def main():
     settings = {"CRM_URL": "http://127.0.0.1:9/", "FLOWACTIONS_ENVIRONMENT": "development"}
     made = create_app(settings, pathlib.Path(sys.argv[1]) / "host.db", sample=sample)
     node = Node(id="n", type="crm_upsert", config={"list": "none", "crmToken": "hush"})
-    draft = NodeDraft(organization_id="acme", agent_id="a", node=node)
+    draft = NodeDraft(organization_id="acme", agent_id="acme-support", node=node)
     walk = Walk(organization_id="acme", agent_id="a", flow_id="f", run_id="r")
     async with serve(made.app) as url:
         async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer t"}) as client:

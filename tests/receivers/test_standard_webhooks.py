@@ -227,7 +227,9 @@ async def test_the_editor_knows(sqlite_url: str) -> None:
         "webhookSecret": ENCODED,
         "webhookHeaders": [{"key": "webhook-id", "value": "mine"}],
     }
-    draft = NodeDraft(organization_id="acme", agent_id="a", node=Node(id="n", type="webhook", config=config))
+    draft = NodeDraft(
+        organization_id="acme", agent_id="agent-1", node=Node(id="n", type="webhook", config=config)
+    )
     async with running(sqlite_url) as (actions, _, _):
         (problem,) = await actions.check(draft)
         preview = await actions.preview(draft, a_walk())

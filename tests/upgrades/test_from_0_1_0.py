@@ -384,7 +384,7 @@ class TestDeferred:
 
             async def none_is_held() -> bool:
                 rows = await rows_of(old, "flowactions_deferred")
-                return not [row for row in rows if row["run_id"] == "run-held"]
+                return not [row for row in rows if row["run_id"] == "run-held" and row["flow_id"]]
 
             await until(none_is_held)
             assert [message.text.partition(":")[0] for message in provider.messages] == ["held"]

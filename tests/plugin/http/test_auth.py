@@ -114,7 +114,6 @@ class TestOrder:
             DashboardPrincipal(organization_id="a\x00b", user_id="u", user_name="U", may_change=True),
             DashboardPrincipal(organization_id=7, user_id="u", user_name="U", may_change=True),  # type: ignore[arg-type]
             DashboardPrincipal(organization_id="acme", user_id="\ud800", user_name="U", may_change=True),
-            DashboardPrincipal(organization_id="acme", user_id="u", user_name="A\x00da", may_change=True),
         ],
     )
     async def test_a_principal_of_a_wrong_type_names_the_hosts_method(

@@ -111,7 +111,7 @@ async def running(
             host.database = None
         await host.make_table()
         actions = FlowActions.load(host)
-        async with actions.lifespan():
+        async with actions.lifespan(tasks=False):  # the tasks wait for the locks, too
             yield actions, host
     finally:
         await engine.dispose()

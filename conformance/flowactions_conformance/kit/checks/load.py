@@ -70,7 +70,10 @@ async def shows_the_node_types_of_all_plugins(trial: Trial) -> None:
     ),
 )
 async def keeps_hosts_apart(trial: Trial) -> None:
-    """Two hosts that run side by side, each in a thread of its own, share nothing: each walks its own flows with its own plugins."""
+    """Two hosts that run side by side share nothing: each walks its own flows with its own plugins.
+
+    Each runs in a thread of its own, and both walk at the same time, too.
+    """
     first, second = trial.host, await trial.start()
     flows = {
         host.name: trial.flow(trial.probe("node", of=host.name), trial.webhook(host.name))
