@@ -186,7 +186,7 @@ def _wait_for_threads(pid: int) -> None:
     while time.monotonic() < deadline:
         sockets = [
             each
-            for each in Path(f"/proc/{pid}/fd").glob("*")
+            for each in Path(f"/proc/{pid}/fd").iterdir()
             if os.path.realpath(each).rpartition("/")[2].startswith("socket:")
         ]
         if len(sockets) >= 5:
