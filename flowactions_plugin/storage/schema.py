@@ -91,8 +91,8 @@ outbox: Final = Table(
     Column("trace", String(55)),
     # The bulk action of an operator that changed the row last. NULL: none did.
     Column("action_id", String(36)),
-    # How long each phase of the attempt took that has delivered the row, when it was slow, and the mark of an
-    # answer through the egress proxy: as in the attempts log.
+    # How long each phase of the attempt took that has delivered the row, when it was slow, and what was noted of it: as in
+    # the attempts log.
     Column("delivered_phases", Text),
     CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
 )
@@ -200,8 +200,8 @@ attempts: Final = Table(
     Column("status_code", Integer),
     Column("error", Text),
     Column("response", LargeBinary),
-    # How long each phase took: a JSON object, milliseconds. `proxy` marks an answer that came through the egress proxy
-    # in clear. NULL: not known.
+    # How long each phase took: a JSON object, milliseconds. The names of notes (`egress.attempt.NOTES`) are among them,
+    # with 0. NULL: not known.
     Column("phases", Text),
 )
 
