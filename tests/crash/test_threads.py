@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import uvloop
 from sqlalchemy import text
 
 from flowactions_hookspecs import Delivery, FlowActions, Node
@@ -21,12 +20,11 @@ from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES
 from flowactions_plugin.egress.signature import sign
 from tests.conftest import _a_postgresql_database
 from tests.loopback import listening
+from tests.loops import FASTEST, Loop
 from tests.plugin.egress import test_proxy
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
 from tests.waiting import until
-
-Loop = Callable[[], asyncio.AbstractEventLoop]
 
 STATUSES = (200, 500, 204, 404)
 """What the receivers of the hosts answer, by turns."""
@@ -248,17 +246,17 @@ SOAK = pytest.mark.soak
     ("kind", "threads", "loop", "secured", "rows"),
     [
         ("sqlite", 2, asyncio.new_event_loop, False, 60),
-        ("postgresql shared", 2, uvloop.new_event_loop, True, 60),
+        ("postgresql shared", 2, FASTEST, True, 60),
         *(
             pytest.param(kind, threads, loop, secured, 12_500 // threads, marks=SOAK)
             for kind, threads, loop, secured in (
-                ("sqlite", 2, uvloop.new_event_loop, True),
+                ("sqlite", 2, FASTEST, True),
                 ("sqlite", 8, asyncio.new_event_loop, False),
                 ("sqlite shared", 2, asyncio.new_event_loop, True),
-                ("sqlite shared", 8, uvloop.new_event_loop, False),
+                ("sqlite shared", 8, FASTEST, False),
                 ("postgresql", 2, asyncio.new_event_loop, False),
-                ("postgresql", 8, uvloop.new_event_loop, True),
-                ("postgresql shared", 2, uvloop.new_event_loop, False),
+                ("postgresql", 8, FASTEST, True),
+                ("postgresql shared", 2, FASTEST, False),
                 ("postgresql shared", 8, asyncio.new_event_loop, True),
             )
         ),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -24,6 +23,7 @@ from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import SendFailed
 from tests.closing import UNREAD, closing
 from tests.loopback import listening
+from tests.loops import LOOPS, Loop
 from tests.plugin.egress.test_connections import Counting, Kept
 from tests.plugin.egress.test_proxy import TestAuthorities
 from tests.proxying import pumped
@@ -31,21 +31,7 @@ from tests.recorder import OK
 from tests.sending import Message, validate
 from tests.waiting import until
 
-try:
-    from uvloop import new_event_loop as new_uvloop
-except ImportError:  # an extra
-    new_uvloop = None
-
 AGAIN = (CLOSED_KEPT, SENT_AGAIN)
-
-Loop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
-
-LOOPS = [
-    pytest.param(asyncio.new_event_loop, id="asyncio"),
-    pytest.param(
-        new_uvloop, id="uvloop", marks=pytest.mark.skipif(new_uvloop is None, reason="uvloop is an extra")
-    ),
-]
 
 
 class Sending:

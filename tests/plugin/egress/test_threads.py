@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Progress, Request
 from flowactions_plugin.egress.connection import Connection
@@ -20,10 +18,9 @@ from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
 from tests.loopback import listening
+from tests.loops import LOOPS, Loop
 from tests.plugin.egress import test_proxy
 from tests.recorder import OK, status
-
-Loop = Callable[[], asyncio.AbstractEventLoop]
 
 THREADS = 4
 EXCHANGES = 400
@@ -66,7 +63,7 @@ async def answering(
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["clear", "tls"])
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_responses_stay_in_their_thread(tmp_path: Path, loop: Loop, secured: bool) -> None:
     """Each request gets the status and the body of its own receiver, whatever another thread reads meanwhile."""
     authority, context = test_proxy.TestAuthorities.inner_authority(tmp_path)
