@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from contextvars import ContextVar
+from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -31,6 +32,9 @@ STATEMENT_SECONDS: Final = 30.0
 TRANSACTION_SECONDS: Final = 60.0
 """How long a transaction on a host's engine may take, whose statements have no limit of ours."""
 
+_limited: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("flowactions_limited", default=None)
+"""The task that waits within `answering`: tasks that it starts have limits of their own."""
+
 UNCONFIRMED: Final = "The database was asked to commit and did not answer."
 """The note on an exception that says so."""
 
@@ -39,14 +43,18 @@ UNCONFIRMED: Final = "The database was asked to commit and did not answer."
 async def answering(seconds: float | None) -> AsyncIterator[None]:
     """Cancel what a block waits for after some time; ``None``: never.
 
-    A client-side limit changes no setting of a session or a transaction, which may be the host's.
+    A client-side limit changes no setting of a session or a transaction, which may be the host's. Of blocks within each other, the
+    outermost one limits: a second cancellation would interrupt the driver while it asks the server to cancel the statement,
+    and the statement would go on.
 
     Raises:
         StorageUnavailable: it took longer.
     """
-    if seconds is None:
+    task = asyncio.current_task()
+    if seconds is None or _limited.get() is task:
         yield
         return
+    limiting = _limited.set(task)
     interrupted: BaseException | None = None
     try:
         async with asyncio.timeout(seconds) as limit:
@@ -61,6 +69,8 @@ async def answering(seconds: float | None) -> AsyncIterator[None]:
         unavailable = StorageUnavailable(f"the database did not answer within {seconds:g} s")
         unavailable.may_be_written = is_unconfirmed(interrupted)
         raise unavailable from exc
+    finally:
+        _limited.reset(limiting)
 
 
 @contextmanager

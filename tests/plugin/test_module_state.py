@@ -76,6 +76,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.outbox.claimed:_HEADERS": "a decoder keeps nothing between calls",
     "flowactions_plugin.outbox.claimed:_ORIGIN": "a decoder keeps nothing between calls",
     "flowactions_plugin.outbox.rules:_is_name": "caches a pure function of header names",
+    "flowactions_plugin.storage.waiting:_limited": "a context variable: each task has its own value",
     "flowactions_plugin.storage.migrations:revisions": "caches the names of this release's files",
     "flowactions_plugin.storage.tables:_ALEMBIC": "a lock",
     "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",

@@ -264,3 +264,24 @@ def _stopped(pids: list[int]) -> Iterator[None]:
 def test_the_limits_add_up() -> None:
     """A walk waits six seconds at the most: for statements, and then for what ends them, the driver's two seconds."""
     assert ANSWER_SECONDS + max(RECOVERY_SECONDS, 2.0) <= 6.0
+
+
+async def test_of_limits_within_each_other_one_cancels() -> None:
+    """The driver is not interrupted while it asks the server to cancel the statement."""
+    interrupted = False
+
+    async def run() -> None:
+        nonlocal interrupted
+        async with waiting.answering(0.01), waiting.answering(0.011):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                try:
+                    await asyncio.sleep(0.1)
+                except asyncio.CancelledError:
+                    interrupted = True
+                raise
+
+    with pytest.raises(StorageUnavailable):
+        await run()
+    assert not interrupted
