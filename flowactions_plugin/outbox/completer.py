@@ -232,23 +232,20 @@ class Completer:
         await self._host.notify(ended)
 
     async def _returned(self, returns: Sequence[Return], states: Mapping[str, str], purged: set[str]) -> None:
-        ended = [
-            Completion(each.delivery, Outcome(0, 0, error=PURGED), DEAD, attempted=False)
-            for each in returns
-            if each.delivery.id in purged
-        ]
-        await self._host.notify(ended)
-        ended = []
+        removed, ended = [], []
         for each in returns:
             self._settle(each.delivery)
-            if states.get(each.delivery.id) == "dead" and each.waits_for is not None:
+            if each.delivery.id in purged:
+                outcome = Outcome(0, 0, error=PURGED)
+                removed.append(Completion(each.delivery, outcome, DEAD, attempted=False))
+            elif states.get(each.delivery.id) == "dead" and each.waits_for is not None:
                 reason = f"it has waited too long: {each.waits_for}"
                 log_dead(each.delivery.id, each.delivery.destination, reason)
                 outcome = Outcome(0, 0, error=reason)
                 ended.append(Completion(each.delivery, outcome, DEAD, attempted=False))
         for observe in self._observers:
             observe(ended)
-        await self._host.notify(ended)
+        await self._host.notify([*removed, *ended])
 
     def _settle(self, delivery: ClaimedDelivery) -> None:
         self.suspects.settle(delivery)

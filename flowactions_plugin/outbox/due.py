@@ -35,6 +35,9 @@ from flowactions_plugin.storage.schema import (
 
 DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
 
+WORKER_PREFIX: Final = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
+"""What the tokens of a worker's claims begin with: `tokens.token_prefix` in SQL."""
+
 
 def due_rows(database: Dialect, now: ColumnElement[int], limit: int, *, in_doubt: bool = False) -> Select[Any]:
     """Select and lock the oldest rows that are due.
@@ -76,8 +79,7 @@ def undoubted(
     stopped in order. The parameter ``doubt_ms`` is the age of the doubt; ``own`` is what this worker's tokens begin with.
     """
     owner = func.substr(by, 1, PREFIX_DIGITS)
-    digits = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
-    stopped = select(digits).where(workers.c.stopped_at.is_not(None))
+    stopped = select(WORKER_PREFIX).where(workers.c.stopped_at.is_not(None))
     known = (until <= now - bindparam("doubt_ms", type_=BigInteger)) | (owner == bindparam("own", type_=String))
     return until.is_(None) | ((until <= now) & (known | owner.in_(stopped)))
 

@@ -14,9 +14,10 @@ from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.outbox import outcomes
 from flowactions_plugin.outbox.audit import PURGE, SKEW_MS
 from flowactions_plugin.outbox.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
+from flowactions_plugin.outbox.due import WORKER_PREFIX
 from flowactions_plugin.outbox.tokens import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import WORKER_ID_LENGTH, attempts, audit, outbox, workers
+from flowactions_plugin.storage.schema import attempts, audit, outbox, workers
 from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 ROW_ERRORS: Final = ("22", "23")
@@ -25,9 +26,8 @@ ROW_ERRORS: Final = ("22", "23")
 _ROWS: Final = select(outbox.c.id, outbox.c.status, outbox.c.claimed_by, outbox.c.settled_token).where(
     outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
 )
-_DIGITS: Final = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
 _NAMES: Final = select(workers.c.id, workers.c.name).where(
-    _DIGITS.in_(bindparam("prefixes", type_=String, expanding=True))
+    WORKER_PREFIX.in_(bindparam("prefixes", type_=String, expanding=True))
 )
 _PURGES: Final = (
     select(audit.c.organization_id, func.max(audit.c.at).label("at"))
