@@ -67,14 +67,14 @@ class Outage:
         self.broken = False
 
     async def _administer(self, statement: str) -> None:
-        """Change something about the database, and cut everybody's connections to it."""
+        """Change something about the database, and cut everybody's connections to it, until all of them are gone."""
         url = make_url(self.url)
         other = url.set(drivername="postgresql", database="postgres")
         connection = await asyncpg.connect(other.render_as_string(hide_password=False))
         try:
             await connection.execute(statement)
             await connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", url.database
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = $1", url.database
             )
         finally:
             await connection.close()

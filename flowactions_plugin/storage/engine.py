@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.autocommit import AutocommitConnections
+from flowactions_plugin.storage.shielding import shielded
 from flowactions_plugin.storage.sqlite import WAIT_SECONDS, Deadline, prepare_connection, switch_to_wal
 from flowactions_plugin.storage.sqlite_thread import SQLiteThread
 
@@ -139,7 +140,8 @@ class Engines:
                 # A failed statement of SQLite's leaves a cursor behind. The thread that collects it waits until the
                 # connection is idle, which does not happen while it waits for a lock.
                 if self._own_sqlite:
-                    await connection.invalidate()
+                    # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
+                    await shielded(connection.invalidate())
                 raise
 
 

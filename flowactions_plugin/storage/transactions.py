@@ -266,7 +266,7 @@ async def give_up(connection: AsyncConnection) -> None:
         if connection.dialect.name != "sqlite" and hasattr(driver, "terminate"):
             driver.terminate()
     with suppress(Exception):
-        await connection.invalidate()
+        await shielded(connection.invalidate())
 
 
 def _is_autocommit(connection: AsyncConnection) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, ref
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -76,6 +76,25 @@ class Meters:
         return () if read is None else read()
 
 
+class _Sources:
+    """The hosts that record with one provider, for an exporter's thread, which reads them without a lock.
+
+    The SDK holds a lock of its own while it reads gauges, and takes it to make one. If reading waited for the lock under which
+    instruments are made, a host that joins and an exporter would wait for each other for ever.
+    """
+
+    def __init__(self) -> None:
+        self._refs: tuple[ref[Meters], ...] = ()  # replaced as a whole
+
+    def add(self, source: Meters) -> None:
+        """Add a host, once, and drop those that are gone; one call at a time."""
+        self._refs = (*(each for each in self._refs if each() not in {None, source}), ref(source))
+
+    def __call__(self) -> Sequence[Meters]:
+        """Return those that are there."""
+        return [source for each in self._refs if (source := each()) is not None]
+
+
 class _Providers:
     """The instruments of each provider.
 
@@ -86,20 +105,16 @@ class _Providers:
     def __init__(self) -> None:
         self._lock = Lock()
         self._instruments: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
-        self._sources: WeakKeyDictionary[MeterProvider, WeakSet[Meters]] = WeakKeyDictionary()
+        self._sources: WeakKeyDictionary[MeterProvider, _Sources] = WeakKeyDictionary()
 
     def join(self, provider: MeterProvider, source: Meters) -> Instruments:
         """Return the instruments by their names, made at the first call; read the gauges of ``source`` from now on."""
         with self._lock:
-            sources = self._sources.setdefault(provider, WeakSet())
+            sources = self._sources.setdefault(provider, _Sources())
             sources.add(source)
             if provider not in self._instruments:
-                self._instruments[provider] = _made(provider.get_meter(SCOPE), partial(self._listed, sources))
+                self._instruments[provider] = _made(provider.get_meter(SCOPE), sources)
             return self._instruments[provider]
-
-    def _listed(self, sources: WeakSet[Meters]) -> Sequence[Meters]:
-        with self._lock:  # an exporter's thread reads them while a host in another one joins
-            return list(sources)
 
 
 _PROVIDERS: Final = _Providers()

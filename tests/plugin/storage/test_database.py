@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import httpx
 import pytest
 from sqlalchemy import Connection, select, text
@@ -270,6 +271,36 @@ async def test_in_transaction_rolls_back_on_error_and_releases_the_lock_on_cance
     await asyncio.wait({task})
     await database.in_transaction(lambda connection: connection.execute(text(ROW.format("c"))))
     assert await count(database) in {1, 2}
+
+
+async def test_a_cancelled_caller_waits_until_the_connection_is_closed(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLAlchemy would close a connection that is being closed, and the first closing would wait for ever.
+
+    Whoever ends the event loop cancels all tasks and waits for them: that one, too.
+    """
+    begun = asyncio.Event()
+    close = aiosqlite.Connection.close
+
+    async def closes(connection: aiosqlite.Connection) -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+        await close(connection)
+
+    async def fail() -> None:
+        async with database.read() as connection:
+            await connection.execute(text("SELECT * FROM no_such_table"))
+
+    async with a_database(sqlite_url) as database:
+        monkeypatch.setattr(aiosqlite.Connection, "close", closes)
+        before = asyncio.all_tasks()
+        failing = asyncio.create_task(fail())
+        await begun.wait()
+        failing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await failing
+        assert asyncio.all_tasks() == before
 
 
 async def test_a_driver_that_cannot_listen_raises_an_outage(database: Database) -> None:

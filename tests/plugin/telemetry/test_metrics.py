@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -19,7 +20,7 @@ from flowactions_plugin.telemetry.meters import Meters, Reading
 from tests.recorder import recorder, status
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
-from tests.waiting import until
+from tests.waiting import SAFETY_SECONDS, until
 
 
 def webhook(url: str, retries: bool = False) -> Node:
@@ -173,6 +174,29 @@ def test_hosts_join_while_an_exporter_reads(caplog: pytest.LogCaptureFixture) ->
     finally:
         sys.setswitchinterval(interval)
     assert "Callback failed" not in caplog.text
+
+
+def test_an_exporter_reads_while_a_host_makes_the_instruments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the SDK's lock and waits for none of ours, under which a host waits for the SDK's."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    meter = provider.get_meter("it")
+    make = meter.create_observable_gauge
+    read = 0
+
+    def made(*args: Any, **told: Any) -> None:
+        nonlocal read
+        make(*args, **told)
+        reading = threading.Thread(target=reader.get_metrics_data)
+        reading.start()
+        reading.join(SAFETY_SECONDS)
+        assert not reading.is_alive()
+        read += 1
+
+    monkeypatch.setattr(provider, "get_meter", lambda _: meter)
+    monkeypatch.setattr(meter, "create_observable_gauge", made)
+    Meters(provider).open()
+    assert read == sum(each.kind == "gauge" for each in names.METRICS)
 
 
 def gauges(reader: InMemoryMetricReader) -> list[tuple[str, float]]:
