@@ -13,6 +13,10 @@ from typing import Any, Final
 
 from flowactions_plugin.clock import lease_clock
 
+LATE_MS: Final = 1000
+"""How much later than it is asked how old the doubt is, the statement with the answer may read the time: leases that ended so
+shortly before the doubt are in doubt, too."""
+
 LONGEST_DOUBT_MS: Final = 1 << 50
 """The age of a doubt that has always been there."""
 
@@ -91,4 +95,4 @@ def doubt_of(contact: Contact, token_prefix: str) -> dict[str, Any]:
     seconds = contact.doubt_seconds() if token_prefix else None
     if seconds is None:
         return {}
-    return {"doubt_ms": int(min(seconds * 1000, LONGEST_DOUBT_MS)), "own": token_prefix}
+    return {"doubt_ms": int(min(seconds * 1000 + LATE_MS, LONGEST_DOUBT_MS)), "own": token_prefix}

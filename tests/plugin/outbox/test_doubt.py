@@ -14,7 +14,7 @@ import pytest
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operate.fleet import Fleet
-from flowactions_plugin.outbox.contact import Contact
+from flowactions_plugin.outbox.contact import Contact, doubt_of
 from flowactions_plugin.outbox.continuous import ContinuousClaims
 from flowactions_plugin.outbox.rules import Timing
 from flowactions_plugin.outbox.scheduled import ScheduledClaims
@@ -107,6 +107,13 @@ class TestContact:
         times.contact.failed()
         times.now += LEASE + 1
         assert times.doubt() == 1000
+
+
+def test_leases_that_ended_just_before_are_in_doubt(times: Times) -> None:
+    """The statement reads the time later than it is asked how old the doubt is."""
+    times.succeed()
+    times.now += 60
+    assert doubt_of(times.contact, "aaaaaaaa")["doubt_ms"] == 61_000
 
 
 WAYS: dict[str, Callable[[OutboxStore], Awaitable[Sequence[Any]]]] = {
@@ -270,7 +277,8 @@ async def test_after_an_outage_no_worker_sends_what_another_keeps(database_url: 
         for away in aways:
             away.take()
         release.set()
-        await until(lambda: all(queue.store.contact.doubt_seconds() for queue in (late, early)))
+        # So long that no machine makes a claim's statement read the time as much later than the doubt's age.
+        await until(lambda: all((queue.store.contact.doubt_seconds() or 0) > 3 for queue in (late, early)))
         ended = int(await outside.database.time() * 1000)
         await outside.run(
             f"UPDATE flowactions_outbox SET claimed_until = {ended} WHERE status = 'pending'"  # noqa: S608
