@@ -40,7 +40,7 @@ FlowActionsError (of the contract)
 │   └── TooManyPauses      the organization has paused as many destinations as it may
 ├── JSONInvalid            a request's body is not JSON that all parsers read alike
 ├── Problem                an answer other than success; of http.problems
-├── SignInNeeded           nobody is signed in who may see an operator page; of operate.pages.guard
+├── SignInNeeded           nobody is signed in who may see an operator page; of pages.guard
 └── CannotRun              the command line cannot be used
 
 A class that needs more than a message is defined in the module named here; all others are defined below.

@@ -1,11 +1,16 @@
-"""Escapes external text for a line of the log, a terminal or a page."""
+"""Makes external text fit for a line of the log, a terminal, a page or a column."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MOST_CHARACTERS: Final = 200
 MOST_OF_A_MESSAGE: Final = 1000
+REASON_LENGTH: Final = 1000
+"""Characters of a stored reason at the most."""
+
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def printable(text: object, *, message: bool = False) -> str:
@@ -43,3 +48,10 @@ def escaped(text: str, keep: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def storable(text: str | None) -> str | None:
+    """Return a reason in a form that every database can store: it may quote what a receiver sent."""
+    if text is None:
+        return None
+    return CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()

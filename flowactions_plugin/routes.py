@@ -9,8 +9,14 @@ from typing import NamedTuple
 from litestar import Router
 
 from flowactions_hookspecs import FlowActions, Host
+from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.routes import outbox_router
+from flowactions_plugin.deliveries.views import DeliverySummary
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.health.readiness import Health
 from flowactions_plugin.health.routes import health_router
@@ -21,19 +27,13 @@ from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router
-from flowactions_plugin.operate.actions import Actions
-from flowactions_plugin.operate.pages.parts import Parts
-from flowactions_plugin.operate.pages.rendering import Renderer
-from flowactions_plugin.operate.pages.routes import pages_routers
-from flowactions_plugin.operate.pages.sessions import Sessions
-from flowactions_plugin.operate.pauses import Pauses
-from flowactions_plugin.operate.queries import OperatorQueries
-from flowactions_plugin.operate.scope import Scope
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.origins import origin_of
-from flowactions_plugin.outbox.queries import Filter, OutboxQueries
-from flowactions_plugin.outbox.routes import outbox_router
-from flowactions_plugin.outbox.views import DeliverySummary
-from flowactions_plugin.settings import Settings
+from flowactions_plugin.pages.parts import Parts
+from flowactions_plugin.pages.rendering import Renderer
+from flowactions_plugin.pages.routes import pages_routers
+from flowactions_plugin.pages.sessions import Sessions
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
 

@@ -20,7 +20,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.testing import NodeTests
-from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
+from flowactions_plugin.queue.own_webhooks import OwnWebhooks
 from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions")

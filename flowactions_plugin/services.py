@@ -17,13 +17,22 @@ from flowactions_hookspecs import (
     Runtime,
     provides,
 )
+from flowactions_plugin.bulk.engine import keep_acting
+from flowactions_plugin.bulk.pauses import keep_parking
+from flowactions_plugin.bulk.retention_store import prune_actions, prune_audit
 from flowactions_plugin.chat.paths import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.errors import NotConfigured
+from flowactions_plugin.health import fleet
+from flowactions_plugin.health.gauges import Gauges
+from flowactions_plugin.health.monitor import Monitor
 from flowactions_plugin.health.readiness import Health
+from flowactions_plugin.health.statistics_store import StatisticsStore
+from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.health.writes import Writes
-from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.logic.dispatch import Dispatcher
@@ -34,20 +43,13 @@ from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
-from flowactions_plugin.operate import fleet
-from flowactions_plugin.operate.engine import keep_acting
-from flowactions_plugin.operate.gauges import Gauges
-from flowactions_plugin.operate.monitor import Monitor
-from flowactions_plugin.operate.pauses import keep_parking
-from flowactions_plugin.operate.queries import OperatorQueries
-from flowactions_plugin.operate.retention_store import prune_actions, prune_audit
-from flowactions_plugin.operate.statistics_store import StatisticsStore
-from flowactions_plugin.outbox.host_calls import SecretSource
-from flowactions_plugin.outbox.keys import IdempotencyKeys
-from flowactions_plugin.outbox.own_webhooks import OwnWebhooks
-from flowactions_plugin.outbox.rules import Timing
-from flowactions_plugin.outbox.service import OutboxService
+from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.keys import IdempotencyKeys
+from flowactions_plugin.queue.own_webhooks import OwnWebhooks
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
+from flowactions_plugin.settings.of_host import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -92,6 +94,7 @@ class Services:
         )
         self._outbox = self._delivery.outbox
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
+        self._queries = OutboxQueries(self._database)
         self._statistics = StatisticsStore(self._database)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         chat_drafts = ChatDrafts(self._chat)
@@ -112,7 +115,7 @@ class Services:
         self._calls = CallStore(self._database, self._keys)
         tests = NodeTests(
             self._pacing.reach,
-            self._delivery.queries,
+            self._queries,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
         )
@@ -121,7 +124,8 @@ class Services:
         self._opened_at = time.monotonic()
         writes = Writes(self._database)
         self._health = Health(self._database, lambda: self._is_running, writes=writes)
-        self._operators = OperatorQueries.of(self._database, self._settings, writes, self._uptime_ms)
+        status = QueueStatus.of(self._database, self._settings, writes, self._uptime_ms)
+        self._operators = OperatorQueries.of(self._database, self._settings, status)
         self._open = AsyncExitStack()
         self._is_running = False
 
@@ -159,7 +163,7 @@ class Services:
                 settings=self._settings,
                 is_running=lambda: self._is_running,
                 chat=self._chat,
-                queries=self._delivery.queries,
+                queries=self._queries,
                 operators=self._operators,
                 enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
@@ -187,7 +191,7 @@ class Services:
         return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
 
     def _gauges_task(self) -> BackgroundTask:
-        gauges = Gauges(self._telemetry.meters, self._operators, self._delivery.recorded.in_flight)
+        gauges = Gauges(self._telemetry.meters, self._operators.status, self._delivery.recorded.in_flight)
         return BackgroundTask(name="flowactions gauges", run=gauges.keep_reading)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
@@ -212,8 +216,8 @@ class Services:
         kept = self._settings.retention_days * DAY_MS
         dead = max(kept, DEAD_DAYS * DAY_MS)
         return [
-            partial(self._delivery.queries.prune, "delivered", kept),
-            partial(self._delivery.queries.prune, "dead", dead),
+            partial(self._queries.prune, "delivered", kept),
+            partial(self._queries.prune, "dead", dead),
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
             partial(inbound_store.prune, self._database, kept),

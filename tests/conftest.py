@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.outages import Outage
 from tests.queueing import Queue

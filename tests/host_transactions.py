@@ -25,7 +25,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.logic.enqueue import Enqueuer
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.support import SmallHost, a_walk, services_of
 
 REF: Final = ExperienceTriggerRef(

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostOrigin, OutboundWebhook, PluginOrigin, hookimpl
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.support import SmallHost
 
 SINK = "http://127.0.0.1:9/"

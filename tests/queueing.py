@@ -9,18 +9,18 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.sender import Sender, Validate
-from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.outbox.completer import Completer
-from flowactions_plugin.outbox.executor import Executor
-from flowactions_plugin.outbox.host_calls import SecretSource
-from flowactions_plugin.outbox.queries import OutboxQueries
-from flowactions_plugin.outbox.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
-from flowactions_plugin.outbox.scheduled import ScheduledClaims
-from flowactions_plugin.outbox.store import OutboxStore
-from flowactions_plugin.outbox.worker import Worker
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
+from flowactions_plugin.queue.scheduled import ScheduledClaims
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
 from tests.sending import as_transport, validate
 

@@ -15,7 +15,7 @@ from flowactions_plugin.chat.paths import routes_url
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.settings import Settings
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sealing import KeyRing, key_ring
 

@@ -11,7 +11,7 @@ from flowactions_plugin.chat.events import REASONS
 from flowactions_plugin.chat.paths import CALLBACK_PATH, EVENTS_PATH, routes_url
 from flowactions_plugin.chat.scopes import SCOPES
 from flowactions_plugin.errors import CannotRun
-from flowactions_plugin.settings_urls import parse_url
+from flowactions_plugin.settings.urls import parse_url
 
 MOST_NAME_CHARACTERS: Final = 35
 """The provider's limit of an app's name."""

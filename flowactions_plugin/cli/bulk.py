@@ -13,7 +13,7 @@ from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, ru
 from flowactions_plugin.cli.options import host_option, organization_option, reason_option, yes_option
 
 if TYPE_CHECKING:
-    from flowactions_plugin.operate.sets import Kind
+    from flowactions_plugin.bulk.sets import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

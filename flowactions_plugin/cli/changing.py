@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.results import Action, Preview
 from flowactions_plugin.cli.filtering import filter_of, is_given
 from flowactions_plugin.cli.following import follow
 from flowactions_plugin.cli.frame import DONE, FAILED
@@ -14,11 +16,10 @@ from flowactions_plugin.cli.people import actor
 from flowactions_plugin.cli.places import Place, opened
 from flowactions_plugin.cli.results import ActionList, Changed, Outcome
 from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.errors import CannotRun
-from flowactions_plugin.operate.action_results import Action, Preview
-from flowactions_plugin.operate.actions import Actions
-from flowactions_plugin.operate.queries import OperatorQueries
-from flowactions_plugin.operate.scope import Scope
+from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.operators.scope import Scope
 
 if TYPE_CHECKING:
     from flowactions_plugin.cli.bulk import ChangeRequest
@@ -155,7 +156,7 @@ def _show(preview: Preview) -> None:
 
 
 async def _warn_without_workers(place: Place) -> None:
-    workers = await OperatorQueries.of(place.database, place.settings).workers()
+    workers = await QueueStatus.of(place.database, place.settings).workers()
     if not any(worker.state == "alive" for worker in workers):
         status("no worker is alive: the action waits until one runs")
 

@@ -24,7 +24,7 @@ from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed
 from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.settings import Settings
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.retention import DAY_MS
 
 CHAT_TOKENS: Final = 20

@@ -27,19 +27,17 @@ def list_destinations(host: str | None, organization: str | None, limit: int, as
 
 
 async def _list(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+    from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.moments import duration, moment
     from flowactions_plugin.cli.output import line, status, table, write_json
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Destinations
-    from flowactions_plugin.operate.pauses import Pauses
-    from flowactions_plugin.operate.queries import OperatorQueries
-    from flowactions_plugin.operate.scope import Scope
+    from flowactions_plugin.health.status import QueueStatus
+    from flowactions_plugin.operators.scope import Scope
 
     scope = Scope(organization)
     async with opened(host) as place:
-        found = list(
-            await OperatorQueries.of(place.database, place.settings).destinations(scope, limit + 1, None)
-        )
+        found = list(await QueueStatus.of(place.database, place.settings).destinations(scope, limit + 1, None))
         paused = list(await Pauses(place.database).list(scope, limit=limit + 1))
     rows, more = found[:limit], len(found) > limit
     pauses, more_pauses = paused[:limit], len(paused) > limit
@@ -125,14 +123,14 @@ def resume(destination: str, host: str | None, organization: str | None, reason:
 async def _change(
     what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
 ) -> int:
+    from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.output import line, write_json
     from flowactions_plugin.cli.people import actor
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused
-    from flowactions_plugin.operate.pauses import Pauses
-    from flowactions_plugin.operate.scope import Scope
+    from flowactions_plugin.operators.scope import Scope
 
     try:
         key = parse_destination(destination).key

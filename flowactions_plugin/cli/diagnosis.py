@@ -18,10 +18,10 @@ from flowactions_plugin.cli.moments import moment
 from flowactions_plugin.cli.output import quoted
 from flowactions_plugin.cli.places import Place
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
-from flowactions_plugin.host_settings import settings_of
+from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.operate.health_results import Worker
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.settings.of_host import settings_of
 from flowactions_plugin.storage.database import Database
 
 SLOW_MS: Final = 200.0
@@ -168,11 +168,11 @@ async def _clock(checks: Checks, place: Place) -> None:
 
 async def _deliveries(checks: Checks, place: Place) -> str | None:
     """Check whether deliveries go on; return the verdict."""
-    from flowactions_plugin.operate.queries import OperatorQueries
-    from flowactions_plugin.operate.scope import Scope
-    from flowactions_plugin.operate.statistics import fails
-    from flowactions_plugin.outbox.queries import Filter
-    from flowactions_plugin.outbox.rules import FINISHED
+    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.deliveries.queries import Filter
+    from flowactions_plugin.health.statistics import fails
+    from flowactions_plugin.operators.scope import Scope
+    from flowactions_plugin.queue.rules import FINISHED
 
     queries = OperatorQueries.of(place.database, place.settings)
     try:

@@ -1,4 +1,4 @@
-"""The options by which commands select deliveries: the names of `flowactions_plugin.operate.filters`."""
+"""The options by which commands select deliveries: the names of `flowactions_plugin.deliveries.filters`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from flowactions_plugin.outbox.queries import Filter
+    from flowactions_plugin.deliveries.queries import Filter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -54,7 +54,7 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
     Raises:
         FilterInvalid: a value is wrong.
     """
-    from flowactions_plugin.operate.filters import parse
+    from flowactions_plugin.deliveries.filters import parse
 
     values = {name: given.get(_variable(name)) for name in FILTERS}
     return parse({name: value for name, value in values.items() if value is not None})

@@ -9,12 +9,12 @@ from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
+from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.results import Action
 from flowactions_plugin.cli.moments import duration
 from flowactions_plugin.cli.output import console, status
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.operate.action_results import Action
-from flowactions_plugin.operate.actions import Actions
-from flowactions_plugin.operate.scope import Scope
+from flowactions_plugin.operators.scope import Scope
 
 POLL_SECONDS: Final = 0.5
 LINE_SECONDS: Final = 10.0

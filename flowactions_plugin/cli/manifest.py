@@ -47,7 +47,7 @@ async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: s
     from flowactions_plugin.cli.app_manifest import MOST_NAME_CHARACTERS, app_manifest, is_on_loopback
     from flowactions_plugin.cli.output import status, write_json
     from flowactions_plugin.cli.places import place_of
-    from flowactions_plugin.settings_readers import base_url
+    from flowactions_plugin.settings.readers import base_url
 
     try:
         check_prefix(prefix)

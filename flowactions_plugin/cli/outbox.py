@@ -15,8 +15,8 @@ from flowactions_plugin.cli.options import WORDS, host_option, organization_opti
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flowactions_plugin.operate.health_results import Bucket, DestinationState
-    from flowactions_plugin.operate.results import Found
+    from flowactions_plugin.deliveries.results import Found
+    from flowactions_plugin.health.results import Bucket, DestinationState
 
 MOST_ROWS = 1000
 
@@ -51,8 +51,8 @@ async def _list(
     from flowactions_plugin.cli.moments import moment, short
     from flowactions_plugin.cli.output import status, table, write_json
     from flowactions_plugin.cli.places import opened
-    from flowactions_plugin.operate.queries import OperatorQueries
-    from flowactions_plugin.operate.scope import Scope
+    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.operators.scope import Scope
 
     wanted = filter_of(given)
     async with opened(host) as place:
@@ -105,8 +105,8 @@ async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.showing import curl_command, show_delivery
     from flowactions_plugin.clock import is_id
-    from flowactions_plugin.operate.queries import OperatorQueries
-    from flowactions_plugin.operate.scope import Scope
+    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.operators.scope import Scope
 
     found: Found | None = None
     if is_id(delivery_id.lower()):
@@ -138,8 +138,8 @@ async def _stats(host: str | None, organization: str | None, as_json: bool) -> i
     from flowactions_plugin.cli.moments import duration
     from flowactions_plugin.cli.output import line, write_json
     from flowactions_plugin.cli.places import opened
-    from flowactions_plugin.operate.queries import OperatorQueries
-    from flowactions_plugin.operate.scope import Scope
+    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as place:
         overview = await OperatorQueries.of(place.database, place.settings).overview(Scope(organization))

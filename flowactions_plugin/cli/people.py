@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
-from flowactions_plugin.operate.scope import Actor
+from flowactions_plugin.operators.scope import Actor
 
 
 def actor() -> Actor:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flowactions_hookspecs import Host
 from flowactions_plugin.cli.hosts import opened_host
 from flowactions_plugin.errors import CannotRun, SchemaOutdated
-from flowactions_plugin.settings import Settings, read_settings
+from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
 
 

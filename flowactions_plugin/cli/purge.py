@@ -12,7 +12,7 @@ from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, ru
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 
 if TYPE_CHECKING:
-    from flowactions_plugin.operate.purge import Purged
+    from flowactions_plugin.bulk.purge import Purged
 
 
 @command(
@@ -34,13 +34,13 @@ def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json
 
 
 async def _purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
+    from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
     from flowactions_plugin.cli.output import confirmed, line, status, write_json
     from flowactions_plugin.cli.people import actor
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Purge
     from flowactions_plugin.errors import CannotRun, NotConfigured
-    from flowactions_plugin.operate import purge as purging
 
     if not organization.strip():
         raise CannotRun("--organization must be an id")

@@ -1,4 +1,4 @@
-"""What the commands on deliveries write with ``--json``, beside what `operate` returns; the reference page lists these fields.
+"""What the commands on deliveries write with ``--json``, beside what `deliveries`, `bulk` and `health` return; the reference page lists these fields.
 
 Times that are integers are Unix milliseconds.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
+from flowactions_plugin.bulk.purge import Purged
+from flowactions_plugin.bulk.results import Action, Preview
 from flowactions_plugin.cli.documents import Document
-from flowactions_plugin.operate.action_results import Action, Preview
-from flowactions_plugin.operate.health_results import DestinationState, Overview, Worker
-from flowactions_plugin.operate.purge import Purged
-from flowactions_plugin.operate.results import Counted, Found, Page, Pause
+from flowactions_plugin.deliveries.results import Found, Page, Pause
+from flowactions_plugin.health.results import Counted, DestinationState, Overview, Worker
 
 __all__ = [
     "Action",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowactions_plugin.cli.moments import moment, short
 from flowactions_plugin.cli.output import block, line, quoted, table
-from flowactions_plugin.operate.results import DeliveryFacts, Found
+from flowactions_plugin.deliveries.results import DeliveryFacts, Found
 
 
 def show_delivery(found: Found) -> None:

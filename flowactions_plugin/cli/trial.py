@@ -18,8 +18,8 @@ from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import BodyTooLarge, CannotRun
 from flowactions_plugin.http.masking import masked_url
-from flowactions_plugin.outbox.rules import BODYLESS_METHODS, delivery_headers, event_id, method_name
-from flowactions_plugin.settings import Settings
+from flowactions_plugin.queue.rules import BODYLESS_METHODS, delivery_headers, event_id, method_name
+from flowactions_plugin.settings.model import Settings
 
 if TYPE_CHECKING:
     import httpx

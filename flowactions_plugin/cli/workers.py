@@ -22,10 +22,10 @@ async def _workers(host: str | None, as_json: bool) -> int:
     from flowactions_plugin.cli.output import status, table, write_json
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Workers
-    from flowactions_plugin.operate.queries import OperatorQueries
+    from flowactions_plugin.health.status import QueueStatus
 
     async with opened(host) as place:
-        found = list(await OperatorQueries.of(place.database, place.settings).workers())
+        found = list(await QueueStatus.of(place.database, place.settings).workers())
     alive = any(worker.state == "alive" for worker in found)
     if as_json:
         write_json(Workers(data=found))

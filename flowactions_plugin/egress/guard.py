@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.transport_errors import no_address
 from flowactions_plugin.errors import EgressRefused, SendFailed
-from flowactions_plugin.settings_readers import Network
+from flowactions_plugin.settings.readers import Network
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]

@@ -8,7 +8,7 @@ from flowactions_plugin.egress.attempt import Transport
 from flowactions_plugin.egress.guard import EgressGuard, Resolve
 from flowactions_plugin.egress.sender import Validate
 from flowactions_plugin.egress.transport import OutboundTransport
-from flowactions_plugin.settings import Settings
+from flowactions_plugin.settings.model import Settings
 
 if TYPE_CHECKING:
     import httpx

@@ -27,7 +27,7 @@ from flowactions_plugin.egress.transport_errors import (
 from flowactions_plugin.egress.tunnel import ProxyFailed, TunnelRequest
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.origins import DEFAULT_PORTS
-from flowactions_plugin.settings_urls import parse_url
+from flowactions_plugin.settings.urls import parse_url
 
 
 class OutboundTransport:

@@ -1,1 +1,1 @@
-"""Health of this process, for whoever starts, stops and balances processes."""
+"""How deliveries, workers and this process stand: the fleet, statistics, the verdict, readiness."""

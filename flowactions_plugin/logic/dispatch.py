@@ -20,8 +20,8 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import EgressRefused, HostAnswerInvalid, HostFailed, StorageUnavailable, TooLarge
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
-from flowactions_plugin.outbox.enqueue import Outbox, Webhook
-from flowactions_plugin.outbox.rules import NewDelivery
+from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.outages import answer_to
 

@@ -12,9 +12,9 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.envelope import Occasion
 from flowactions_plugin.logic.store import CallStore
-from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.outbox.keys import KEY_SECONDS, api_owner
-from flowactions_plugin.outbox.rules import NewDelivery
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.keys import KEY_SECONDS, api_owner
+from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Database, Transaction
 
 

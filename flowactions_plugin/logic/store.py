@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import Executable, bindparam, select, update
 
 from flowactions_plugin.logic.rate import LIMIT, admit
-from flowactions_plugin.outbox.keys import IdempotencyKeys, api_owner
-from flowactions_plugin.outbox.rules import NewDelivery
+from flowactions_plugin.queue.keys import IdempotencyKeys, api_owner
+from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect

@@ -42,7 +42,7 @@ from flowactions_plugin.nodes.webhook import (
     has_body,
     render_body,
 )
-from flowactions_plugin.outbox.rules import method_name
+from flowactions_plugin.queue.rules import method_name
 
 SAMPLE: Final = Variables("x", "x")
 """Values for a check without a walk: short, and not empty."""

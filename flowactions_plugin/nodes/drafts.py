@@ -26,8 +26,8 @@ from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.header_checks import Severity
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
 from flowactions_plugin.nodes.webhook import WebhookConfig, render, url_refusal
-from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.outbox.rules import method_name
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.rules import method_name
 
 log = logging.getLogger("flowactions")
 

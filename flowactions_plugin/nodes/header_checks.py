@@ -13,7 +13,7 @@ from flowactions_plugin.nodes.config import read_item
 from flowactions_plugin.nodes.template import Variables, without_surrogates
 from flowactions_plugin.nodes.template_check import Fault, malformed_tokens, unknown_tokens
 from flowactions_plugin.nodes.webhook import HeaderField, WebhookConfig, render_header, render_headers
-from flowactions_plugin.outbox.rules import MAX_HEADER_NAME_BYTES, delivery_headers, sendable_headers
+from flowactions_plugin.queue.rules import MAX_HEADER_NAME_BYTES, delivery_headers, sendable_headers
 
 Severity = Literal["error", "warning"]
 

@@ -32,7 +32,7 @@ from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.records import Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
-from flowactions_plugin.outbox.prepared import PreparedDelivery
+from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import is_outage

@@ -16,7 +16,7 @@ import msgspec
 
 from flowactions_hookspecs import Walk
 from flowactions_plugin.errors import BodyInvalid, BodyTooLarge, HeadersTooLarge
-from flowactions_plugin.settings import DEFAULT_MAX_BODY_BYTES
+from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
 
 VARIABLES: Final = {"userId": "The end user's id", "content": "The message that triggered the flow"}
 CHAT_MESSAGE_LENGTH: Final = 4000

@@ -24,17 +24,17 @@ from flowactions_hookspecs import (
     Walk,
     provides,
 )
+from flowactions_plugin.deliveries.queries import OutboxQueries
+from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HostFailed, StorageUnavailable
 from flowactions_plugin.host_answers import checked, saved_node
 from flowactions_plugin.http.masking import without_addresses
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.nodes.webhook import RETRY_FIELD, origin, place_of
-from flowactions_plugin.outbox.enqueue import unsigned_test
-from flowactions_plugin.outbox.host_calls import call_host
-from flowactions_plugin.outbox.queries import OutboxQueries
-from flowactions_plugin.outbox.rules import FINISHED
-from flowactions_plugin.outbox.views import detail
+from flowactions_plugin.queue.enqueue import unsigned_test
+from flowactions_plugin.queue.host_calls import call_host
+from flowactions_plugin.queue.rules import FINISHED
 
 log = logging.getLogger("flowactions")
 

@@ -32,9 +32,9 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.outbox.enqueue import Outbox, Webhook
-from flowactions_plugin.outbox.prepared import PreparedDelivery
-from flowactions_plugin.outbox.rules import (
+from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.prepared import PreparedDelivery
+from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     MAX_HEADER_VALUE_BYTES,
     check_headers_size,

@@ -19,9 +19,9 @@ import sys
 import time
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.outbox.claimed import Completion
-from flowactions_plugin.outbox.rules import Transition
-from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.queue.store import OutboxStore
 from tests.benchmarks.field import a_database, opened
 from tests.bulk import fill
 

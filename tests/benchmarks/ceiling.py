@@ -21,7 +21,7 @@ from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_H
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.signature import sign
 from flowactions_plugin.egress.transport import OutboundTransport
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.schema import outbox
 from tests.benchmarks.bare import SECRET
 from tests.benchmarks.field import opened

@@ -25,8 +25,8 @@ from sqlalchemy import text
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.outbox.store import OutboxStore
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
 

@@ -28,9 +28,9 @@ from flowactions_hookspecs import FlowNodeOrigin, Header
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.outbox.enqueue import Outbox, Webhook
-from flowactions_plugin.outbox.store import OutboxStore
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.benchmarks.processor import memory_mib

@@ -22,9 +22,10 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from flowactions_plugin.operate.queries import OperatorQueries
-from flowactions_plugin.operate.scope import Scope
-from flowactions_plugin.outbox.queries import Filter
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, outbox
 from tests.benchmarks.field import (
@@ -95,7 +96,7 @@ async def history(url: str, rows: int) -> None:
 
 def queries(database: Database, rows: int) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Give what the pages and commands ask, by name."""
-    operator = OperatorQueries(database, mode="continuous", destination_limit=10)
+    operator = OperatorQueries(database, QueueStatus(database, mode="continuous"), destination_limit=10)
     every, one = Scope(None), Scope("o-7")
 
     def search(scope: Scope, wanted: Filter) -> Callable[[], Awaitable[Any]]:
@@ -121,9 +122,9 @@ def queries(database: Database, rows: int) -> dict[str, Callable[[], Awaitable[A
     found: dict[str, Callable[[], Awaitable[Any]]] = {
         "overview, all": lambda: operator.overview(every),
         "overview, one": lambda: operator.overview(one),
-        "verdict": operator.verdict,
-        "destinations": lambda: operator.destinations(every, 50),
-        "workers": operator.workers,
+        "verdict": operator.status.verdict,
+        "destinations": lambda: operator.status.destinations(every, 50),
+        "workers": operator.status.workers,
         "delivery": lambda: operator.delivery(every, an_id(rows // 2)),
         "audit": lambda: operator.audit(every, None, 50),
     }

@@ -15,8 +15,8 @@ import statistics
 import sys
 import time
 
-from flowactions_plugin.operate.pause_store import PauseStore
-from flowactions_plugin.operate.scope import Actor, Scope
+from flowactions_plugin.bulk.pause_store import PauseStore
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import on_each_database, opened
 from tests.bulk import fill

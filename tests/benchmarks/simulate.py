@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
-from flowactions_plugin.outbox.rules import transition
+from flowactions_plugin.queue.rules import transition
 from tests.benchmarks.field import show
 
 BEFORE = 600

@@ -25,9 +25,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome, Progress
-from flowactions_plugin.outbox.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.outbox.delivery_telemetry import DeliveryTelemetry
-from flowactions_plugin.outbox.rules import Transition
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
+from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 BATCH = 50

@@ -15,7 +15,7 @@ from alembic import command
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import migrations
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import on_each_database

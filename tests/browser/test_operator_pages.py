@@ -18,7 +18,7 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.outbox.rules import transition
+from flowactions_plugin.queue.rules import transition
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowactions_plugin.operate.action_results import Action
-from flowactions_plugin.operate.actions import Actions
-from flowactions_plugin.operate.scope import Actor, Scope
-from flowactions_plugin.outbox.queries import Filter
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.results import Action
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import SERIES
 from tests.crash.workers import Field, field_on

@@ -20,7 +20,7 @@ from flowactions_hookspecs import FlowActions, Operator, Request
 from flowactions_plugin.cli.checks import Checks
 from flowactions_plugin.cli.diagnosis import _clock, _writing
 from flowactions_plugin.cli.places import Place
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import chat_host
 from tests.commanding import command

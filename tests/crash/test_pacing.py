@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Deferred, FlowActions, Node
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.chatting import adopt, adopting_settings
 from tests.crash.actors import AT_ONCE, actors, advance_and_die
 from tests.support import SmallHost, a_walk

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import Deferred, FlowActions, Node
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.crash.actors import AT_ONCE, actors, advance_and_die
 from tests.packaging.wheels import install_crm
 from tests.recorder import Recorder, recorder

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping
 
 from flowactions_hookspecs import Origin
-from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.queue.rules import Timing
 from tests.support import SmallHost
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from flowactions_conformance.__main__ import main as conformance
 from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.settings import READERS
+from flowactions_plugin.settings.model import READERS
 from tests.docs.fences import ROOT, Block
 
 

@@ -15,8 +15,8 @@ from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS
+from flowactions_plugin.deliveries.filters import ERRORS
 from flowactions_plugin.http.problems import MEDIA_TYPE, TITLES
-from flowactions_plugin.operate.filters import ERRORS
 from tests.docs import generated
 from tests.docs.commands import commands
 
@@ -33,7 +33,7 @@ FAILURES: Final = {
     "cancelled": "an operator cancelled it",
     "other": "any other",
 }
-"""Kinds of failure (`outbox.outcomes.error_class`), and what they mean."""
+"""Kinds of failure (`queue.outcomes.error_class`), and what they mean."""
 
 TREE: Final = re.compile(r"^(?P<marks>[│├└─ ]*)(?P<name>\w+)(?:, a (?P<also>\w+),| {2,})(?P<text>.+)$")
 

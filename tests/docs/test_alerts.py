@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.health.gauges import Gauges
+from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.health.writes import Writes
-from flowactions_plugin.operate.gauges import Gauges
-from flowactions_plugin.operate.queries import OperatorQueries
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
 from tests.docs.alerts import RULES, render
@@ -48,7 +48,7 @@ class Running:
         database = services_of(host)._database
         self.gauges = Gauges(
             services_of(host)._telemetry.meters,
-            OperatorQueries.of(
+            QueueStatus.of(
                 database,
                 services_of(host)._settings,
                 Writes(database, lambda: self._minute * 60.0),

@@ -5,7 +5,7 @@ import pytest
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.filtering import FILTERS
-from flowactions_plugin.operate.filters import NAMES
+from flowactions_plugin.deliveries.filters import NAMES
 from tests.docs.commands import COMMAND, PAGE, commands, document_of, render
 
 NAMED = dict(commands())

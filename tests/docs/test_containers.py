@@ -12,8 +12,8 @@ import yaml
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
-from flowactions_plugin.outbox.rules import CLAIM_SECONDS
-from flowactions_plugin.settings import READERS
+from flowactions_plugin.queue.rules import CLAIM_SECONDS
+from flowactions_plugin.settings.model import READERS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to" / "containers"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()

@@ -21,7 +21,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 from flowactions_conformance.kit.registry import PROFILES, select
 from flowactions_hookspecs import Deferred, FlowActions, HostOrigin, Node, OutboundWebhook
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.benchmarks.simulate import CASES, plot, row_of, simulate
 from tests.contract.wrap.django_host import django_host
 from tests.support import SmallHost, a_walk, development

@@ -6,7 +6,7 @@ from sqlalchemy import Column, Integer, MetaData, Table
 from flowactions_hookspecs import FlowActionsError
 from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
-from flowactions_plugin.outbox import rules
+from flowactions_plugin.queue import rules
 from flowactions_plugin.storage import schema
 from tests.docs import error_pages, tables
 

@@ -10,7 +10,7 @@ import flowactions_hookspecs
 from flowactions_hookspecs import FlowActions, Host, OutboundWebhook, spec
 from flowactions_plugin.chat.failures import ADVICE, TRANSIENT
 from flowactions_plugin.http.problems import TITLES
-from flowactions_plugin.settings import READERS
+from flowactions_plugin.settings.model import READERS
 from tests.support import SmallHost, app_with_routes
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -34,9 +34,9 @@ METADATA = {
 
 NEEDED = (
     *(f"{Path(package).name}/py.typed" for package in PACKAGES),
-    "flowactions_plugin/operate/pages/templates/*.html",
-    "flowactions_plugin/operate/pages/static/*.css",
-    "flowactions_plugin/operate/pages/static/*.js",
+    "flowactions_plugin/pages/templates/*.html",
+    "flowactions_plugin/pages/static/*.css",
+    "flowactions_plugin/pages/static/*.js",
     "flowactions_plugin/storage/migrations/versions/*.py",
     "flowactions_conformance/reference_host/pages/*.html",
     "flowactions_conformance/kit/requirements.json",

@@ -60,7 +60,7 @@ def test_a_file_that_does_not_belong_into_a_wheel_is_found(added: str) -> None:
 
 def test_a_test_does_not_belong_into_a_wheel_even_when_the_repository_has_it() -> None:
     """Tests are beside the packages."""
-    name = "flowactions_plugin/outbox/test_rules.py"
+    name = "flowactions_plugin/queue/test_rules.py"
     assert wrong_in_wheel({*WHEEL, name}, {*REPOSITORY, name}) == [f"does not belong there: {name}"]
 
 
@@ -68,7 +68,7 @@ def test_templates_that_the_repository_lost_are_missed() -> None:
     """What the packages cannot do without is named apart from the repository's files."""
     (template,) = [name for name in WHEEL if "/templates/" in name]
     assert wrong_in_wheel(WHEEL - {template}, REPOSITORY - {template}) == [
-        "has no file flowactions_plugin/operate/pages/templates/*.html"
+        "has no file flowactions_plugin/pages/templates/*.html"
     ]
 
 

@@ -58,7 +58,7 @@ SHOP = """
 import os
 from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import Host, Node
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 
 
 class Shop(Host):

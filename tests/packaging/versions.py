@@ -31,9 +31,9 @@ SMOKE = (
     "tests/plugin/cli/test_output.py",
     "tests/plugin/egress/test_attempt.py",
     "tests/plugin/egress/test_sender.py",
-    "tests/plugin/operate/pages/test_sessions.py",
-    "tests/plugin/outbox/test_scheduled.py",
-    "tests/plugin/outbox/test_store.py",
+    "tests/plugin/pages/test_sessions.py",
+    "tests/plugin/queue/test_scheduled.py",
+    "tests/plugin/queue/test_store.py",
     "tests/plugin/storage/test_sealing.py",
     "tests/plugin/test_settings.py",
 )

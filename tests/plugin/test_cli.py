@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_conformance.demo import main as demo
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.cli import main
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import migrations
 from tests.commanding import running
 from tests.crash.forking import fork

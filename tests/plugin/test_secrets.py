@@ -19,7 +19,7 @@ from flowactions_plugin.egress.attempt import Aborted
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
-from flowactions_plugin.settings import READERS, Settings, read_settings
+from flowactions_plugin.settings.model import READERS, Settings, read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import recorder, status
 from tests.sending import Message

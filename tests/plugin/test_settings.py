@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from flowactions_hookspecs import SettingsInvalid
-from flowactions_plugin.settings import READERS, Settings, read_settings
+from flowactions_plugin.settings.model import READERS, Settings, read_settings
 
 KEY = base64.b64encode(b"k" * 32).decode()
 

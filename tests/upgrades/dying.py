@@ -12,7 +12,7 @@ import sys
 
 from sqlalchemy import Connection
 
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import migrations
 from flowactions_plugin.storage.database import Database
 from tests.crash.actor import Fuse

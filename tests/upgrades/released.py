@@ -14,7 +14,7 @@ import asyncpg
 from sqlalchemy import LargeBinary, MetaData, Table, cast, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 
 FOLDER = Path(__file__).parent / "0.1.0"
 RECEIVER = "127.0.0.1:18099"

@@ -12,7 +12,7 @@ from sqlalchemy import Float, Integer, LargeBinary, MetaData, insert, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeDraft
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.migrations import head, revisions
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, services_of

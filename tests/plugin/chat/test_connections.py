@@ -21,7 +21,7 @@ from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
 from tests.support import SmallHost, a_walk, development, services_of

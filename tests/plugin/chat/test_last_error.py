@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Node
 from flowactions_plugin.chat.store import ConnectionStore
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import Adopted, ChatHost, adopted, chat_host
 from tests.support import a_walk, services_of

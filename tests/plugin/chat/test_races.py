@@ -19,7 +19,7 @@ from sqlalchemy import text
 from flowactions_conformance.chat_provider import Fault, Gate, Token, Workspace, sample_workspace
 from flowactions_hookspecs import AuthEvent
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import ChatHost, chat_host
 from tests.support import services_of

@@ -11,8 +11,8 @@ from flowactions_plugin.cli.checks import Checks
 from flowactions_plugin.cli.diagnosis import _clock, _writing
 from flowactions_plugin.cli.places import Place
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.operate.statistics import BUCKET_MS
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.health.statistics import BUCKET_MS
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from tests.chatting import ChatHost, chat_host

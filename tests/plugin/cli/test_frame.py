@@ -12,7 +12,7 @@ import pytest
 from flowactions_plugin.cli import main
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import call, command, run
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.commanding import ROOT
 
 

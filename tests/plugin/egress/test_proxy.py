@@ -30,8 +30,8 @@ from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.outbox.enqueue import Webhook
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.queue.enqueue import Webhook
+from flowactions_plugin.settings.model import read_settings
 from tests.loopback import listening
 from tests.proxying import pumped
 from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule

@@ -13,12 +13,12 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node, NodeDraft
 from flowactions_plugin.cli.checks import Checks, check_proxy
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.transport import OutboundTransport
-from flowactions_plugin.operate.queries import OperatorQueries
-from flowactions_plugin.operate.scope import Scope
-from flowactions_plugin.outbox.rules import Timing
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.settings.model import read_settings
 from tests.loopback import black_hole, listening
 from tests.proxying import proxying
 from tests.queueing import Queue, a_schedule

@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
-from flowactions_plugin.outbox.rules import Timing
+from flowactions_plugin.queue.rules import Timing
 from tests.loopback import Serve, black_hole, listening
 from tests.queueing import Queue, a_schedule
 from tests.recorder import OK, recorder, status

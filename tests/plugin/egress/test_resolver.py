@@ -14,7 +14,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress import resolver as resolver_module
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
-from flowactions_plugin.outbox import service
+from flowactions_plugin.queue import service
 from tests.queueing import a_delivery
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of

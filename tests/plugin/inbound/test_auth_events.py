@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.auth_provider import NEW, Running
 from tests.chatting import chat_host
 from tests.support import SmallHost, services_of

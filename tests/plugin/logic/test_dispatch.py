@@ -20,7 +20,7 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests import triggers
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, development

@@ -28,8 +28,8 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, admit
 from flowactions_plugin.logic.store import CallStore
-from flowactions_plugin.outbox.keys import IdempotencyKeys
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.queue.keys import IdempotencyKeys
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, development, services_of, transport_of

@@ -18,8 +18,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
-from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, services_of

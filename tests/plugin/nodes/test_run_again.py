@@ -15,7 +15,7 @@ from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType
 from flowactions_plugin.nodes.queries import Found
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, Release
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.pacing import Paced, Telling, paced, ran
 from tests.support import a_walk

@@ -30,7 +30,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from tests.support import SmallHost, a_walk, services_of
 
 Act = Callable[[Walk, Node], Awaitable[Any]]

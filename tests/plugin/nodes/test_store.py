@@ -19,8 +19,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.queries import DeferredQueries
 from flowactions_plugin.nodes.records import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
-from flowactions_plugin.outbox.enqueue import Outbox
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.pacing import Paced, Telling, paced, ran
 from tests.support import a_walk, development

@@ -29,10 +29,10 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.cli.showing import show_delivery
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.operate.queries import OperatorQueries
-from flowactions_plugin.operate.scope import Scope
-from flowactions_plugin.outbox.enqueue import unsigned_test
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.enqueue import unsigned_test
 from flowactions_plugin.storage.schema import enqueue_rates
 from tests.queueing import a_delivery
 from tests.recorder import Recorder, Request, recorder, status

@@ -21,9 +21,9 @@ import flowactions_plugin
 from flowactions_hookspecs import FlowActions, NotQueued
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.outbox.claimed import Completion
-from flowactions_plugin.outbox.rules import Transition
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.conflicts import CONFLICTS, REPETITIONS, pause_before, repeated
 from flowactions_plugin.storage.database import Database
 from tests.host_transactions import SharingHost, a_host_engine, before, order, webhook

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.recorder import recorder
@@ -288,14 +288,14 @@ async def test_a_cancelled_caller_waits_until_the_connection_is_closed(
         await asyncio.sleep(0.01)
         await close(connection)
 
-    async def fail() -> None:
+    async def fail(database: Database) -> None:
         async with database.read() as connection:
             await connection.execute(text("SELECT * FROM no_such_table"))
 
-    async with a_database(sqlite_url) as database:
+    async with a_database(sqlite_url) as opened:
         monkeypatch.setattr(aiosqlite.Connection, "close", closes)
         before = asyncio.all_tasks()
-        failing = asyncio.create_task(fail())
+        failing = asyncio.create_task(fail(opened))
         await begun.wait()
         failing.cancel()
         with pytest.raises(asyncio.CancelledError):

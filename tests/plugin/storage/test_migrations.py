@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import migrations, tables
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import metadata

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from flowactions_hookspecs import FlowActions, HostInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
 from flowactions_plugin.nodes.pacing import keep_recovering
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.retention import keep_pruning

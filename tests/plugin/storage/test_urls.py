@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.urls import (
     asyncpg_arguments,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import insert, update
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.operate.gauges import STALE_SECONDS, Gauges
-from flowactions_plugin.operate.queries import OperatorQueries
+from flowactions_plugin.health.gauges import STALE_SECONDS, Gauges
+from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.storage.schema import outbox, pauses
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
@@ -37,7 +37,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         services = services_of(host)
         database = services._database
         gauges = Gauges(
-            Meters(), OperatorQueries.of(database, services._settings, uptime_ms=lambda: 0), lambda: 3, clock
+            Meters(), QueueStatus.of(database, services._settings, uptime_ms=lambda: 0), lambda: 3, clock
         )
 
         async def shown() -> dict[str, float]:

@@ -50,7 +50,7 @@ from flowactions_hookspecs import (
     OriginGone,
     Walk,
 )
-from flowactions_plugin.settings import read_settings
+from flowactions_plugin.settings.model import read_settings
 
 RECEIVER_PORT = 18099
 RECEIVER = f"http://127.0.0.1:{RECEIVER_PORT}"

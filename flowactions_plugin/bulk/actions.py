@@ -1,0 +1,287 @@
+"""Bulk actions: what an operator does to all rows of a filter, carried out by workers (decision 38).
+
+An action is bound to the set that was shown. `Actions.preview` counts it and gives a token; `Actions.begin` takes the token
+and refuses when the set is another by then. Rows that come to meet the filter later are not in it. Nothing leaves before
+the time for undoing has passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from flowactions_plugin.bulk.ending import How, end
+from flowactions_plugin.bulk.engine import Engine
+from flowactions_plugin.bulk.results import Action, Preview, Share
+from flowactions_plugin.bulk.sets import (
+    SENDING,
+    Kind,
+    Shown,
+    check_filter,
+    check_options,
+    check_rate,
+    read_token,
+    write_token,
+)
+from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged
+from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.changes import change_one
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import ActionInvalid, SetChanged
+from flowactions_plugin.log_text import storable
+from flowactions_plugin.operators.audit import Entry
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+
+UNDO_SECONDS: Final = 10.0
+"""The time for undoing by default."""
+
+HOLD_SECONDS: Final = 2.0
+"""For how long `Actions.begin` itself holds the rows of a cancellation; workers hold what is left then."""
+
+
+class Actions:
+    """The bulk actions of one database.
+
+    Args:
+        database: where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._store = ActionStore(database)
+
+    async def preview(self, scope: Scope, kind: Kind, wanted: Filter, *, rate: float | None = None) -> Preview:
+        """Count the rows that an action would be done to.
+
+        Args:
+            scope: whose rows.
+            kind: what would be done.
+            wanted: which of the rows that are dead, or for ``cancel`` wait.
+            rate: rows per second, for the time to drain.
+
+        Raises:
+            ActionInvalid: the filter or the rate cannot be used; the message says why.
+            StorageUnavailable: the database failed.
+        """
+        check_rate(rate)
+        check_filter(wanted)
+        as_of = await self._store.now()
+        shown = Shown(kind=kind, organization_id=scope.organization_id, filter=wanted, as_of=as_of)
+        count, mark = await self._store.count(shown)
+        shown = msgspec.structs.replace(shown, count=count, mark=mark)
+        return Preview(
+            kind=kind,
+            filter=wanted,
+            count=count,
+            as_of=as_of,
+            token=write_token(shown),
+            destinations=[Share(*each) for each in await self._store.shares(shown, "destination")],
+            organizations=[Share(*each) for each in await self._store.shares(shown, "organization_id")],
+            seconds_to_drain=await self._seconds_to_drain(shown, rate),
+        )
+
+    async def begin(
+        self,
+        scope: Scope,
+        kind: Kind,
+        token: str,
+        actor: Actor,
+        reason: str,
+        *,
+        reset_attempts: bool = False,
+        rate: float | None = None,
+        canary: int = 0,
+        undo_seconds: float = UNDO_SECONDS,
+    ) -> Action:
+        """Begin an action on the set that a preview has shown.
+
+        Nothing leaves for ``undo_seconds``. A ``cancel`` stops the rows at once: they are held, and end when that time has
+        passed.
+
+        Args:
+            scope: whose rows; not more than the preview was for.
+            kind: what is done; that of the preview.
+            token: of the preview.
+            actor: who does it.
+            reason: why, for the audit; may be empty.
+            reset_attempts: whether each row has all of its attempts again; if not, each gets one.
+            rate: rows per second at the most; ``None``: without limit.
+            canary: how many rows go first. Then ten times as many go, and so on; each stage waits for the first attempts
+                of the one before, and a stage of which more than a tenth fails stops the action. 0: no canary.
+            undo_seconds: the time for undoing.
+
+        Raises:
+            ActionInvalid: the token or an option cannot be used; the message says why.
+            SetChanged: the set is another than the one that was shown; for ``cancel``, rows may have left it.
+            StorageUnavailable: the database failed; nothing was begun.
+        """
+        check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary, undo_seconds=undo_seconds)
+        shown = read_token(scope, kind, token)
+        aged = await self._check_set(shown)
+        filter_text = msgspec.json.encode(shown.filter).decode()
+        of_one = scope.organization_id or shown.filter.organization_id
+        entry = Entry(
+            who=actor,
+            action=kind,
+            organization_id=of_one,
+            filter=filter_text,
+            reason=reason,
+            number=shown.count,
+        )
+        values = {
+            "kind": kind,
+            "organization_id": of_one or EVERY_ORGANIZATION,
+            "filter": filter_text,
+            "as_of": shown.as_of,
+            "counted": shown.count,
+            "actor_id": storable(actor.id),
+            "actor_name": storable(actor.name),
+            "actor_role": actor.role,
+            "reason": storable(reason),
+            "reset_attempts": int(reset_attempts),
+            "rate": rate,
+            "canary": canary,
+        }
+        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry, aged), scope)
+        if kind == "cancel":
+            await self._carry_on(begun.id)
+        return begun
+
+    async def undo(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
+        """Take an action back that has not started; every row is as it was.
+
+        Returns:
+            The action, ``undone``; in another state when it was too late; ``None``: there is none in this scope.
+
+        Raises:
+            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
+            StorageUnavailable: the database failed.
+        """
+        return await self._end(scope, action_id, actor, "undo")
+
+    async def stop(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
+        """Stop an action; what was done stays, and one that has not started is undone.
+
+        Returns:
+            The action; ``None``: there is none in this scope.
+
+        Raises:
+            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
+            StorageUnavailable: the database failed.
+        """
+        return await self._end(scope, action_id, actor, "stop")
+
+    async def get(self, scope: Scope, action_id: str) -> Action | None:
+        """Return an action; ``None``: there is none in this scope."""
+        row = await self._store.get(scope, action_id) if is_id(action_id) else None
+        return None if row is None else _action(row, scope)
+
+    async def list(self, scope: Scope, *, before: str | None = None, limit: int = 50) -> Sequence[Action]:
+        """Return actions, the latest first.
+
+        Args:
+            scope: whose.
+            before: only those older than the one with this id.
+            limit: how many at the most.
+        """
+        return [_action(row, scope) for row in await self._store.page(scope, before, limit)]
+
+    async def one(
+        self,
+        scope: Scope,
+        kind: Kind,
+        delivery_id: str,
+        actor: Actor,
+        reason: str = "",
+        *,
+        reset_attempts: bool = False,
+    ) -> bool:
+        """Retry, cancel or delete one delivery now, and write it to the audit in the same transaction.
+
+        Returns:
+            Whether there was one in this scope that this can be done to.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was changed.
+        """
+        if not is_id(delivery_id):
+            return False
+        if kind == "cancel":
+            reason = reason or f"cancelled by {actor.public_name}"
+        return await change_one(
+            self._database,
+            "retry" if kind == "replay" else kind,
+            delivery_id,
+            scope.organization_id,
+            actor,
+            reason,
+            reset_attempts=reset_attempts,
+        )
+
+    async def _check_set(self, shown: Shown) -> Aged:
+        """Check that a set is the one that was shown, and return what retention may remove of it.
+
+        Raises:
+            ActionInvalid: it has no rows, or was shown in the future.
+            SetChanged: it is another.
+        """
+        now = await self._store.now()
+        if shown.as_of > now:
+            raise ActionInvalid("The preview is of a time to come: look at the rows again.")
+        if not shown.count:
+            raise ActionInvalid("There is nothing to do: no row meets the filter.")
+        aged = await self._store.aged(shown, now)
+        count, mark = await self._store.count(shown)
+        # What was delivered since does not wait any more; nothing else may have come in its place.
+        is_fewer = shown.kind == "cancel" and count <= shown.count
+        same = is_fewer or (count, mark) == (shown.count, shown.mark)
+        if not same:
+            raise SetChanged(
+                f"The rows have changed since they were shown: {shown.count:,} then, {count:,} now. Look at them again."
+            )
+        return aged
+
+    async def _seconds_to_drain(self, shown: Shown, rate: float | None) -> float | None:
+        if shown.kind not in SENDING:
+            return None
+        rates = [each for each in (rate, await self._store.best_rate()) if each]
+        return shown.count / min(rates) if rates else None
+
+    async def _carry_on(self, action_id: str) -> None:
+        """Do what is due of an action now, as long as that is soon done."""
+        engine = Engine(self._database)
+        until = time.monotonic() + HOLD_SECONDS
+        while await engine.carry_on(action_id) is not None and time.monotonic() < until:
+            pass
+
+    @repeated
+    async def _end(self, scope: Scope, action_id: str, actor: Actor, how: How) -> Action | None:
+        """Undo or stop an action, as far as it is not finished."""
+        if not is_id(action_id):
+            return None
+        async with self._database.write() as connection:
+            row = await connection.run_sync(end, self._store, scope, action_id, actor, how)
+        if row is None:
+            return None
+        if row.kind == "cancel" and row.finished_at is None and row.state in {"undone", "stopped"}:
+            await self._carry_on(action_id)
+            return await self.get(scope, action_id)
+        return _action(row, scope)
+
+
+def _action(row: ActionRow, scope: Scope) -> Action:
+    values: dict[str, Any] = {name: getattr(row, name) for name in Action.__struct_fields__}
+    who = scope.shown(Actor(row.actor_id, row.actor_name, row.actor_role))
+    values |= {"actor_id": who.id, "actor_name": who.name}
+    values["reset_attempts"] = bool(row.reset_attempts)
+    try:
+        values["filter"] = msgspec.json.decode(row.filter, type=Filter)
+    except msgspec.MsgspecError:
+        values["filter"] = Filter()
+    return Action(**values)

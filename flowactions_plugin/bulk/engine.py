@@ -1,0 +1,309 @@
+"""Carries out bulk actions, in batches, each in one transaction with its progress (decision 38).
+
+Every worker runs it. One process at a time carries an action on, under a short lease; when it is killed, its transaction is
+rolled back, and another goes on behind the last batch that was committed. So each row is changed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from flowactions_plugin.bulk.ramp import Pace, Stage, allowed, judge, wait_seconds
+from flowactions_plugin.bulk.sets import SENDING, Shown
+from flowactions_plugin.bulk.store import ActionRow, ActionStore, Connection
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.operators.audit import Entry
+from flowactions_plugin.operators.scope import NOBODY, Actor
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.rounds import FAILURE_SECONDS, keep_on
+
+log = logging.getLogger("flowactions.actions")
+
+BATCH: Final = 500
+"""How many rows a transaction changes at the most."""
+
+LEASE_MS: Final = 3000
+"""For how long a process that has not carried its action on keeps it from the others."""
+
+POLL_SECONDS: Final = 0.5
+"""Seconds between looks for actions, and for outcomes that one waits for."""
+
+LEAST_STEP_SECONDS: Final = 0.1
+"""Seconds between two batches of an action with a rate."""
+
+LEAST_PAUSE_SECONDS: Final = 0.01
+"""Seconds from the begin of a batch to that of the next, at the least."""
+
+HELD: Final = "held"
+"""The stage of a cancellation that holds all of its rows."""
+
+
+class Engine:
+    """Carries out the bulk actions of one database.
+
+    Args:
+        database: where they are.
+        holder: names this process to the others; ``None``: it does a few steps only, and keeps nothing from them.
+    """
+
+    def __init__(self, database: Database, holder: str | None = None) -> None:
+        self._database = database
+        self._store = ActionStore(database)
+        self._holder = holder
+
+    @repeated
+    async def carry_on(self, action_id: str) -> float | None:
+        """Do the next batch of an action.
+
+        Returns:
+            The seconds until the next one may be done; ``None``: there is nothing to do for this process.
+
+        Raises:
+            StorageUnavailable: the database failed; the batch was not done.
+        """
+
+        def step(connection: Connection) -> float | None:
+            row = self._store.lock(connection, action_id, self._holder)
+            return None if row is None else _Step(self._store, connection, row, self._holder).run()
+
+        async with self._database.write() as connection:
+            return await connection.run_sync(step)
+
+    async def open(self) -> list[str]:
+        """Return the actions that this process may carry on now.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return list(await self._store.open(self._holder or ""))
+
+
+async def keep_acting(database: Database) -> None:
+    """Carry out bulk actions until cancelled; the task of a worker.
+
+    Args:
+        database: where they are.
+    """
+    engine = Engine(database, uuid4().hex)
+    clock = asyncio.get_running_loop().time
+    due: dict[str, float] = {}
+
+    async def act() -> float:
+        nonlocal due
+        found = await engine.open()
+        due = {action_id: due.get(action_id, 0.0) for action_id in found}
+        for action_id in [each for each, at in due.items() if at <= clock()]:
+            begun = clock()
+            due[action_id] = begun + await _wait_after(engine, action_id, clock)
+        next_at = min(due.values(), default=clock() + POLL_SECONDS)
+        return min(POLL_SECONDS, max(LEAST_PAUSE_SECONDS, next_at - clock()))
+
+    await keep_on(act, "bulk actions", database.outage_log)
+
+
+async def _wait_after(engine: Engine, action_id: str, clock: Callable[[], float]) -> float:
+    """Do the next batch of an action; return the seconds from its begin to the next."""
+    begun = clock()
+    try:
+        wait = await engine.carry_on(action_id)
+    except StorageUnavailable:
+        raise
+    except Exception:
+        log.exception(
+            "bulk action %s failed unexpectedly; it is tried again", action_id, extra={"event": "action.failed"}
+        )
+        return FAILURE_SECONDS
+    if wait is None:
+        return POLL_SECONDS
+    # Without a rate, it pauses as long as the batch took: deliveries go on beside it. A rate says itself what is wanted.
+    return wait or 2 * (clock() - begun)
+
+
+class _Step:
+    """One batch of an action that is locked."""
+
+    def __init__(self, store: ActionStore, connection: Connection, row: ActionRow, holder: str | None) -> None:
+        self._store = store
+        self._connection = connection
+        self._row = row
+        self._position: str | None = row.position
+        self._holder = holder
+
+    def run(self) -> float | None:
+        """Do it; return the seconds until the next, ``None`` when nothing is left to do."""
+        row = self._row
+        if row.state in {"undone", "stopped"}:
+            return self._release()
+        try:
+            shown = self._shown()
+        except msgspec.MsgspecError as exc:
+            self._stop(printable(f"its filter cannot be read: {exc}", message=True))
+            return None
+        if row.state == "waiting" and row.now < row.starts_at:
+            return self._hold(shown) if row.kind == "cancel" else None
+        if row.kind == "cancel":
+            return self._end(shown)
+        return self._send(shown) if row.kind in SENDING else self._delete(shown)
+
+    def _shown(self) -> Shown:
+        row = self._row
+        return Shown(
+            kind=row.kind,
+            organization_id=row.organization_id or None,
+            filter=msgspec.json.decode(row.filter, type=Filter),
+            as_of=row.as_of,
+        )
+
+    def _send(self, shown: Shown) -> float | None:
+        """Make the next dead rows due, as many as pace and canary allow."""
+        row = self._row
+        stage = self._stage()
+        if stage is not None:
+            results = self._store.results(self._connection, stage.watched, row.id) if stage.watched else {}
+            judged = judge(stage, results)
+            if judged.verdict == "stop":
+                self._stop(judged.reason)
+                return None
+            if judged.verdict == "wait":
+                # The rate counts anew when it goes on.
+                paused = {
+                    "state": "running",
+                    "state_reason": judged.reason,
+                    "paced_from": None,
+                    "paced_done": 0,
+                }
+                return self._save(POLL_SECONDS, **paused)
+            if not stage.room:
+                stage = stage.next()
+        # Another process has begun it, and may have been gone for long: what it has missed is not made up for.
+        is_new = row.paced_from is None or row.held_by != self._holder
+        pace = None if is_new else Pace(row.paced_from, row.paced_done)
+        number, pace = allowed(row.rate, pace, row.now, BATCH)
+        limit = number if stage is None else min(number, stage.room)
+        ids, more = self._next_rows(shown, limit)
+        done = self._store.requeue(self._connection, ids, row.id, reset_attempts=bool(row.reset_attempts))
+        pace = pace._replace(done=pace.done + len(ids))
+        progress = {
+            "state": "running",
+            "state_reason": None,
+            "position": self._after(ids),
+            "done": row.done + done,
+            "paced_from": pace.since,
+            "paced_done": pace.done,
+            "stage": None if stage is None else msgspec.json.encode(stage.with_done(ids)).decode(),
+        }
+        if limit and not more:
+            self._finish(**progress)
+            return None
+        wait = 0.0
+        if row.rate is not None:
+            is_late = number == BATCH
+            due_in = wait_seconds(row.rate, pace, row.now)
+            wait = LEAST_PAUSE_SECONDS if is_late else max(LEAST_STEP_SECONDS, due_in)
+        return self._save(wait, **progress)
+
+    def _stage(self) -> Stage | None:
+        row = self._row
+        if not row.canary:
+            return None
+        return Stage(row.canary) if row.stage is None else msgspec.json.decode(row.stage, type=Stage)
+
+    def _next_rows(self, shown: Shown, limit: int) -> tuple[list[str], bool]:
+        if not limit:
+            return [], True
+        return self._store.next_rows(self._connection, shown, self._position, limit)
+
+    def _after(self, ids: list[str]) -> str | None:
+        """Return the position behind rows that were done."""
+        return ids[-1] if ids else self._position
+
+    def _delete(self, shown: Shown) -> float | None:
+        ids, more = self._next_rows(shown, BATCH)
+        done = self._row.done + self._store.delete(self._connection, ids)
+        return self._go_on(ids, more, done)
+
+    def _end(self, shown: Shown) -> float | None:
+        """End the next rows of a cancellation: those that it holds, and those that have come back to wait since."""
+        row = self._row
+        if row.state == "waiting":
+            self._position = None  # which was that of the rows that are held
+        ids, more = self._next_rows(msgspec.structs.replace(shown, action_id=row.id), BATCH)
+        by = Actor(row.actor_id, row.actor_name, row.actor_role)
+        reason = row.reason or f"cancelled by {by.public_name}"
+        done = row.done + self._store.end(self._connection, ids, row.id, reason)
+        return self._go_on(ids, more, done)
+
+    def _go_on(self, ids: list[str], more: bool, done: int) -> float | None:
+        progress = {"state": "running", "state_reason": None, "position": self._after(ids), "done": done}
+        if more:
+            return self._save(0.0, **progress)
+        self._finish(**progress)
+        return None
+
+    def _hold(self, shown: Shown) -> float | None:
+        """Hold the next rows of a cancellation that can still be undone."""
+        row = self._row
+        if row.stage == HELD:
+            return None
+        ids, more = self._next_rows(shown, BATCH)
+        self._store.hold(self._connection, ids, row.id)
+        return self._save(0.0, position=self._after(ids), stage=None if more else HELD)
+
+    def _release(self) -> float | None:
+        """Have the next rows wait again that a cancellation holds which was undone or stopped."""
+        if self._store.release(self._connection, self._row.id, BATCH):
+            return self._save(0.0)
+        self._store.save(self._connection, self._row.id, {"finished_at": self._row.now, **_FREE})
+        return None
+
+    def _save(self, wait: float, **values: Any) -> float:
+        held: dict[str, Any] = dict(_FREE)
+        if self._holder is not None:
+            held = {"held_by": self._holder, "held_until": self._row.now + LEASE_MS}
+        self._store.save(self._connection, self._row.id, {**values, **held})
+        return wait
+
+    def _finish(self, **values: Any) -> None:
+        row = self._row
+        ended = {**values, "state": "done", "finished_at": row.now, **_FREE}
+        self._store.save(self._connection, row.id, ended)
+        log.info(
+            "bulk action %s (%s) is done: %s of %s rows",
+            row.id,
+            row.kind,
+            values["done"],
+            row.counted,
+            extra={"event": "action.done"},
+        )
+
+    def _stop(self, reason: str) -> None:
+        """Stop an action that went wrong; what it has done stays."""
+        row = self._row
+        # Rows that a cancellation holds are released first.
+        finished_at = None if row.kind == "cancel" else row.now
+        stopped = {"state": "stopped", "state_reason": reason, "finished_at": finished_at, **_FREE}
+        self._store.save(self._connection, row.id, stopped)
+        entry = Entry(
+            who=NOBODY,
+            action="stop",
+            organization_id=row.organization_id,
+            action_id=row.id,
+            reason=reason,
+            number=row.done,
+        )
+        self._store.record(self._connection, entry)
+        log.warning(
+            "bulk action %s (%s) has stopped: %s", row.id, row.kind, reason, extra={"event": "action.stopped"}
+        )
+
+
+_FREE: Final = {"held_by": None, "held_until": None}

@@ -1,0 +1,93 @@
+"""What is shown of bulk actions: plain structs, which msgspec encodes as JSON. Times are Unix milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from flowactions_plugin.bulk.sets import Kind
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.operators.scope import Role
+
+State: TypeAlias = Literal["waiting", "running", "done", "undone", "stopped"]
+
+
+class Share(msgspec.Struct, rename="camel", frozen=True):
+    """How many rows of a set belong to a destination or to an organization."""
+
+    name: str
+    number: int
+
+
+class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """The set of rows that an action would be done to.
+
+    Attributes:
+        kind: what would be done.
+        filter: the filter.
+        count: how many rows there are, exactly.
+        as_of: the time at which they were counted, Unix milliseconds.
+        token: names kind, filter and set to `Actions.begin`; text of URL-safe characters.
+        destinations: the destinations with the most rows.
+        organizations: the organizations with the most rows.
+        seconds_to_drain: about how long workers take to send them, by the rate that is asked for and what they delivered
+            within the last day; ``None``: neither is known, or nothing is sent.
+    """
+
+    kind: Kind
+    filter: Filter
+    count: int
+    as_of: int
+    token: str
+    destinations: Sequence[Share]
+    organizations: Sequence[Share]
+    seconds_to_drain: float | None
+
+
+class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A bulk action as it stands. Times are Unix milliseconds.
+
+    Attributes:
+        id: the action's; later ones are greater.
+        kind: what is done.
+        organization_id: whose rows; empty: those of all organizations.
+        filter: which rows.
+        as_of: when the set was counted.
+        counted: how many rows it had.
+        actor_id: who began it.
+        actor_name: the same, for people.
+        actor_role: how they acted.
+        reason: why, as they said.
+        reset_attempts: whether each row has all of its attempts again; if not, each gets one.
+        rate: rows per second at the most; ``None``: without limit.
+        canary: how many rows go first; 0: no canary.
+        state: ``waiting``: it can be undone; ``running``; ``done``; ``undone``: nothing was changed; ``stopped``: by a
+            person or by its canary, and what was done stays.
+        state_reason: what it waits for, or why it has stopped.
+        created_at: when it was begun.
+        starts_at: until when it can be undone.
+        finished_at: when it ended; ``None``: workers still have to do something.
+        done: how many rows were changed.
+    """
+
+    id: str
+    kind: Kind
+    organization_id: str
+    filter: Filter
+    as_of: int
+    counted: int
+    actor_id: str
+    actor_name: str
+    actor_role: Role
+    reason: str
+    reset_attempts: bool
+    rate: float | None
+    canary: int
+    state: State
+    state_reason: str | None
+    created_at: int
+    starts_at: int
+    finished_at: int | None
+    done: int

@@ -1,0 +1,132 @@
+"""The sets of bulk actions: which rows belong to one, as it was shown, and the token that names it. Pure, no I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import ActionInvalid
+from flowactions_plugin.operators.scope import Scope
+
+Kind: TypeAlias = Literal["retry", "replay", "cancel", "delete"]
+"""What is done: ``retry`` and ``replay`` make dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows."""
+
+KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
+
+SENDING: Final[frozenset[str]] = frozenset({"retry", "replay"})
+"""The kinds after which rows are sent."""
+
+MOST_RATE: Final = 100_000.0
+MOST_CANARY: Final = 10_000
+MOST_UNDO_SECONDS: Final = 3600.0
+
+TOKEN_CHARACTERS: Final = 100_000
+"""A token holds the filter, and that up to a thousand ids."""
+
+_LONGEST: Final = 4096
+
+_UNUSABLE: Final = "The token of the preview is not valid: look at the rows again."
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A set of rows, as it was shown to somebody.
+
+    Attributes:
+        kind: what it is for.
+        organization_id: whose rows; ``None``: those of all organizations.
+        filter: which rows.
+        as_of: when it was counted, Unix milliseconds.
+        count: how many rows it had.
+        mark: differs from that of any other set of as many rows.
+        action_id: of the action that is done to it, whose rows belong to it even while it holds them; ``None``: none yet.
+    """
+
+    kind: Kind
+    organization_id: str | None
+    filter: Filter
+    as_of: int
+    count: int = 0
+    mark: str = ""
+    action_id: str | None = None
+
+
+def write_token(shown: Shown) -> str:
+    """Return the token of a set. It proves nothing: whoever holds one may do to the set only what they may do anyway."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(shown)).decode().rstrip("=")
+
+
+def read_token(scope: Scope, kind: str, token: str) -> Shown:
+    """Return the set that a token names.
+
+    Raises:
+        ActionInvalid: it is none, or one of another kind, or of rows outside the scope.
+    """
+    if len(token) > TOKEN_CHARACTERS:
+        raise ActionInvalid(_UNUSABLE)
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        shown = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=Shown)
+        check_filter(shown.filter)
+    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
+        raise ActionInvalid(_UNUSABLE) from None
+    if shown.kind != kind or shown.organization_id != scope.organization_id:
+        raise ActionInvalid("The token is of another preview: look at the rows again.")
+    if not (0 <= shown.count < 1 << 53 and 0 <= shown.as_of < 1 << 53):
+        raise ActionInvalid(_UNUSABLE)
+    return shown
+
+
+def check_filter(wanted: Filter) -> None:
+    """Check that every value of a filter can be a parameter of a query.
+
+    Raises:
+        ActionInvalid: one of them cannot.
+    """
+    for value in msgspec.structs.astuple(wanted):
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not _is_unicode(each)):
+                raise ActionInvalid(
+                    "A value of the filter is too long, or holds characters that no row can hold."
+                )
+            if isinstance(each, int) and not -(1 << 53) < each < 1 << 53:
+                raise ActionInvalid("A time of the filter is not one.")
+
+
+def check_options(
+    kind: str, *, reset_attempts: bool, rate: float | None, canary: int, undo_seconds: float
+) -> None:
+    """Check the options of an action.
+
+    Raises:
+        ActionInvalid: one of them cannot be used; the message says which, and what is allowed.
+    """
+    check_rate(rate)
+    if not 0 <= canary <= MOST_CANARY:
+        raise ActionInvalid(f"The canary must be between 0 and {MOST_CANARY} rows.")
+    if not 0 <= undo_seconds <= MOST_UNDO_SECONDS:
+        raise ActionInvalid(f"The time for undoing must be between 0 and {MOST_UNDO_SECONDS:g} seconds.")
+    if kind not in SENDING and (rate is not None or canary or reset_attempts):
+        raise ActionInvalid(f"Rate, canary and attempts are for retry and replay, not for {kind}.")
+
+
+def check_rate(rate: float | None) -> None:
+    """Check a rate.
+
+    Raises:
+        ActionInvalid: it cannot be used.
+    """
+    if rate is not None and not (math.isfinite(rate) and 0.01 <= rate <= MOST_RATE):
+        raise ActionInvalid(f"The rate must be between 0.01 and {MOST_RATE:g} rows per second.")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

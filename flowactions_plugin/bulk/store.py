@@ -1,0 +1,329 @@
+"""The SQL of bulk actions: their sets, their rows, and how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    String,
+    TextClause,
+    and_,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
+
+from flowactions_plugin.bulk.ramp import Result
+from flowactions_plugin.bulk.sets import KINDS, Shown
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
+from flowactions_plugin.errors import SetChanged
+from flowactions_plugin.health.statistics import BUCKET_MS
+from flowactions_plugin.operators.audit import Entry, recording
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.rules import HELD_MS
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
+from flowactions_plugin.storage.schema import LIVE, OPEN_ACTION, actions, outbox, statistics
+from flowactions_plugin.storage.text import as_text, is_text, read_all
+
+ActionRow: TypeAlias = Row[Any]
+"""An action as it is stored."""
+
+MOST_SHARES: Final = 10
+"""How many destinations and organizations of a set are named."""
+
+MARGIN_MS: Final = 60_000
+"""How much older rows may get from their count to the begin of their action."""
+
+
+class Aged(NamedTuple):
+    """The rows of a set that retention may remove: dead ones that have been kept long enough.
+
+    Attributes:
+        query: counts them; ``None``: there can be none.
+        number: how many there were.
+    """
+
+    query: Select[Any] | None
+    number: int
+
+
+_HELD: Final = outbox.c.next_attempt_at >= inline(HELD_MS)
+
+
+class ActionStore:
+    """The bulk actions of one database, and the rows that they change.
+
+    Methods that take a connection are called within a transaction, so that what they do is done together or not at all.
+
+    Args:
+        database: where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def now(self) -> int:
+        """Return the time of the database, Unix milliseconds."""
+        async with self._database.read() as connection:
+            return int((await connection.execute(select(self._database.now()))).scalar_one())
+
+    async def count(self, shown: Shown) -> tuple[int, str]:
+        """Return how many rows a set has now, and its mark."""
+        ages = outbox.c.created_at if shown.kind == "cancel" else outbox.c.finished_at
+        query = select(
+            func.count().label("number"),
+            func.sum(inline(shown.as_of) - ages).label("ages"),
+            func.min(outbox.c.id).label("first"),
+            func.max(outbox.c.id).label("last"),
+        ).where(*_of_set(shown))
+        async with self._database.read() as connection:
+            (row,) = await connection.run_sync(read_all, query)
+        first, last = as_text(row.first or ""), as_text(row.last or "")
+        return row.number, f"{row.ages or 0}-{first}-{last}"
+
+    async def aged(self, shown: Shown, now: int) -> Aged:
+        """Return what retention may remove of a set within the next minute."""
+        old = outbox.c.finished_at < inline(now + MARGIN_MS - DEAD_DAYS * DAY_MS)
+        query = select(func.count()).select_from(outbox).where(*_of_set(shown), old)
+        if shown.kind == "cancel":
+            return Aged(None, 0)
+        async with self._database.read() as connection:
+            return Aged(query, (await connection.execute(query)).scalar_one())
+
+    async def shares(self, shown: Shown, name: str) -> list[tuple[str, int]]:
+        """Return the destinations or organizations with the most rows of a set, and how many those are."""
+        number = func.count().label("number")
+        query = (
+            select(*raw([outbox.c[name]]), number)
+            .where(*_of_set(shown))
+            .group_by(outbox.c[name])
+            .order_by(number.desc(), outbox.c[name])
+            .limit(MOST_SHARES)
+        )
+        async with self._database.read() as connection:
+            return [(as_text(row[0]), row.number) for row in await connection.run_sync(read_all, query)]
+
+    async def best_rate(self) -> float | None:
+        """Return how many attempts a second workers have made in the best five minutes of the last day."""
+        made = func.sum(statistics.c.delivered + statistics.c.failed)
+        query = (
+            select(made)
+            .where(statistics.c.bucket >= self._database.now() - DAY_MS)
+            .group_by(statistics.c.bucket)
+            .order_by(made.desc())
+            .limit(1)
+        )
+        async with self._database.read() as connection:
+            best = (await connection.execute(query)).scalar_one_or_none()
+        return float(best) / (BUCKET_MS / 1000) if best else None
+
+    @repeated
+    async def begin(self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged) -> ActionRow:
+        """Write an action and its line of the audit, and return the action.
+
+        Args:
+            values: the columns that say what to do.
+            undo_ms: the time for undoing, in milliseconds.
+            entry: of the audit; it gets the action's id.
+            aged: what `aged` has returned. Once the action is written, retention passes these rows over.
+
+        Raises:
+            SetChanged: retention has removed some of its rows, and it has not begun.
+        """
+        now = self._database.now()
+        action_id = new_id(self._database.clock())
+        begun = (
+            insert(actions)
+            .values(
+                **values,
+                id=action_id,
+                state="waiting",
+                created_at=now,
+                starts_at=now + undo_ms,
+                done=0,
+                paced_done=0,
+            )
+            .returning(*actions.c)
+        )
+        named = msgspec.structs.replace(entry, action_id=action_id)
+        async with self._database.write() as connection:
+            row = (await connection.execute(begun)).one()
+            await connection.execute(recording(self._database, named))
+            if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
+                raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")
+        return row
+
+    async def get(self, scope: Scope, action_id: str) -> ActionRow | None:
+        """Return an action of a scope."""
+        async with self._database.read() as connection:
+            found: ActionRow | None = (await connection.execute(_one(scope, action_id))).one_or_none()
+        return found
+
+    async def page(self, scope: Scope, before: str | None, limit: int) -> Sequence[ActionRow]:
+        """Return the actions of a scope, the latest first."""
+        query = select(actions).order_by(actions.c.id.desc()).limit(limit)
+        if scope.organization_id is not None:
+            query = query.where(actions.c.organization_id == scope.organization_id)
+        if before is not None:
+            query = query.where(actions.c.id < before)
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).all()
+
+    async def open(self, holder: str) -> Sequence[str]:
+        """Return the ids of the actions that a process may carry on now."""
+        now = self._database.now()
+        begins = or_(
+            actions.c.state != "waiting",
+            actions.c.starts_at <= now,
+            and_(actions.c.kind == "cancel", actions.c.stage.is_(None)),
+        )
+        query = select(actions.c.id).where(
+            OPEN_ACTION, begins, _free(now, holder), actions.c.kind.in_(sorted(KINDS))
+        )
+        async with self._database.read() as connection:
+            return (await connection.execute(query.order_by(actions.c.id))).scalars().all()
+
+    def lock(self, connection: Connection, action_id: str, holder: str | None) -> ActionRow | None:
+        """Lock an action that is not finished, unless another process carries it on, and return it with the time."""
+        now = self._database.now()
+        query = (
+            select(actions, now.label("now"))
+            .where(actions.c.id == action_id, OPEN_ACTION, _free(now, holder))
+            .with_for_update(skip_locked=True)
+        )
+        return connection.execute(query).one_or_none()
+
+    def lock_for_person(self, connection: Connection, scope: Scope, action_id: str) -> ActionRow | None:
+        """Lock an action of a scope when no process changes it any more, and return it with the time."""
+        now = self._database.now().label("now")
+        query: Select[Any] = _one(scope, action_id).add_columns(now).with_for_update()
+        found: ActionRow | None = connection.execute(query).one_or_none()
+        return found
+
+    def save(self, connection: Connection, action_id: str, values: Mapping[str, Any]) -> None:
+        """Write how far an action has come."""
+        connection.execute(update(actions).where(actions.c.id == action_id).values(values))
+
+    def record(self, connection: Connection, entry: Entry) -> None:
+        """Write a line of the audit."""
+        connection.execute(recording(self._database, entry))
+
+    def next_rows(
+        self, connection: Connection, shown: Shown, after: str | None, limit: int
+    ) -> tuple[list[str], bool]:
+        """Lock the next rows of a set, in the order of ids.
+
+        Returns:
+            Their ids, and whether there may be more.
+        """
+        query: Select[Any] = select(*raw([outbox.c.id])).where(*_of_set(shown))
+        if after is not None:
+            query = query.where(outbox.c.id > after)
+        return _ids(connection, query.order_by(outbox.c.id), limit, skip_locked=shown.kind == "cancel")
+
+    def requeue(
+        self, connection: Connection, ids: Sequence[str], action_id: str, *, reset_attempts: bool
+    ) -> int:
+        """Make dead rows due now; return how many."""
+        changed = requeueing(self._database, self._among(), reset_attempts=reset_attempts, action_id=action_id)
+        return connection.execute(changed, self._given(ids)).rowcount
+
+    def delete(self, connection: Connection, ids: Sequence[str]) -> int:
+        """Delete dead rows with their attempts; return how many."""
+        logged, rows = deleting(self._among())
+        connection.execute(logged, self._given(ids))
+        return connection.execute(rows, self._given(ids)).rowcount
+
+    def hold(self, connection: Connection, ids: Sequence[str], action_id: str) -> None:
+        """Hold rows that wait: no worker claims them."""
+        held = (
+            update(outbox)
+            .where(self._among())
+            .values(next_attempt_at=outbox.c.next_attempt_at + inline(HELD_MS), action_id=action_id)
+        )
+        connection.execute(held, self._given(ids))
+
+    def release(self, connection: Connection, action_id: str, limit: int) -> bool:
+        """Have rows that an action holds wait as they did; return whether there may be more."""
+        query = select(*raw([outbox.c.id])).where(LIVE, _HELD, outbox.c.action_id == action_id)
+        ids, more = _ids(connection, query, limit, skip_locked=False)
+        released = (
+            update(outbox)
+            .where(self._among())
+            .values(next_attempt_at=outbox.c.next_attempt_at - inline(HELD_MS))
+        )
+        connection.execute(released, self._given(ids))
+        return more
+
+    def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> int:
+        """End rows that wait; return how many."""
+        ended = ending(self._database, self._among(), reason, action_id)
+        return len(read_all(connection, ended, self._given(ids)))
+
+    def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
+        """Return what came of rows that an action has made due."""
+        query = select(outbox.c.id, outbox.c.status, outbox.c.error_class).where(
+            self._among(), outbox.c.action_id == action_id
+        )
+        rows = connection.execute(query, self._given(ids)).all()
+        return {row.id: _result(row.status, row.error_class) for row in rows}
+
+    def _among(self) -> ColumnElement[bool]:
+        """Return the condition that a row's id is one of those in the parameter ``given``."""
+        return outbox.c.id.in_(select(self._database.values_table("given", id=String).c.id))
+
+    def _given(self, ids: Sequence[str]) -> dict[str, str]:
+        return {"given": self._database.json_rows([{"id": each} for each in ids])}
+
+
+def _of_set(shown: Shown) -> list[ColumnElement[bool] | TextClause]:
+    """Return the conditions on the rows of a set, as long as they are in it."""
+    conditions: list[ColumnElement[bool] | TextClause] = [*shown.filter.conditions()]
+    if shown.organization_id is not None:
+        conditions.append(outbox.c.organization_id == shown.organization_id)
+    if shown.kind != "cancel":
+        return [*changeable("delete"), outbox.c.finished_at <= inline(shown.as_of), *conditions]
+    held = _HELD if shown.action_id is None else and_(_HELD, outbox.c.action_id != shown.action_id)
+    return [*changeable("cancel"), outbox.c.created_at <= inline(shown.as_of), ~held, *conditions]
+
+
+def _one(scope: Scope, action_id: str) -> Select[Any]:
+    query = select(actions).where(actions.c.id == action_id)
+    if scope.organization_id is not None:
+        query = query.where(actions.c.organization_id == scope.organization_id)
+    return query
+
+
+def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:
+    """Return the condition that no other process carries an action on."""
+    free = or_(actions.c.held_until.is_(None), actions.c.held_until <= now)
+    return free if holder is None else or_(free, actions.c.held_by == holder)
+
+
+def _ids(
+    connection: Connection, query: Select[Any], limit: int, *, skip_locked: bool
+) -> tuple[list[str], bool]:
+    rows = read_all(connection, query.limit(limit).with_for_update(skip_locked=skip_locked))
+    # An id of SQLite that is not text cannot be a parameter; such a row is left as it is.
+    ids = [row.id for row in rows if is_text(row.id)]
+    return ids, len(rows) == limit and bool(ids)
+
+
+def _result(status: str, error_class: str | None) -> Result:
+    if status == "pending":
+        return "open"
+    if status == "delivered":
+        return "delivered"
+    return "gone" if error_class == "cancelled" else "failed"

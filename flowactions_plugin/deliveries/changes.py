@@ -1,0 +1,195 @@
+"""The SQL of what people do to deliveries: make dead ones due again, end those that wait, delete dead ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Row,
+    Select,
+    TextClause,
+    Update,
+    case,
+    delete,
+    null,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.types import NullType
+
+from flowactions_plugin.log_text import storable
+from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.queue.log_lines import log_dead
+from flowactions_plugin.queue.outcomes import CLEARED, FREED
+from flowactions_plugin.queue.rules import MAX_COUNT
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.text import as_text, read_all
+
+Change: TypeAlias = Literal["retry", "cancel", "delete"]
+
+_BEFORE: Final = (
+    "organization_id",
+    "destination",
+    "event_id",
+    "event_type",
+    "status",
+    "attempts",
+    "earlier_attempts",
+    "error_class",
+    "created_at",
+    "finished_at",
+)
+"""What the audit keeps of a row that was changed by itself."""
+
+
+def changeable(kind: Change) -> tuple[ColumnElement[bool] | TextClause, ...]:
+    """Return the conditions on rows that something can be done to, so that an index serves them.
+
+    A row that a worker has claimed does not wait: it can be on its way.
+    """
+    if kind == "cancel":
+        return LIVE, outbox.c.claimed_by.is_(None)
+    return outbox.c.status == inline("dead"), UNDELIVERED
+
+
+def requeueing(
+    database: Dialect, rows: ColumnElement[bool], *, reset_attempts: bool, action_id: Any = None
+) -> Update:
+    """Write the statement that makes dead rows due now (§4.3).
+
+    Args:
+        database: where.
+        rows: which rows.
+        reset_attempts: whether each has all of its attempts again; if not, each gets one.
+        action_id: the bulk action that does it.
+    """
+    now = database.now()
+    requeued = (
+        update(outbox)
+        .where(rows, outbox.c.status == inline("dead"))
+        .values(
+            **CLEARED,
+            status="pending",
+            next_attempt_at=now,
+            updated_at=now,
+            finished_at=null(),
+            action_id=action_id,
+        )
+    )
+    if reset_attempts:
+        counts = outbox.c.attempts.between(0, MAX_COUNT) & outbox.c.earlier_attempts.between(0, MAX_COUNT)
+        # A count out of bounds would overflow, and end the replay of the other rows.
+        total = case((counts, outbox.c.earlier_attempts + outbox.c.attempts), else_=0)
+        requeued = requeued.values(attempts=0, earlier_attempts=total)
+    return requeued
+
+
+def ending(
+    database: Dialect, rows: ColumnElement[bool], reason: str, action_id: Any = None
+) -> ReturningUpdate[Any]:
+    """Write the statement that ends rows that wait, and returns their ids and destinations."""
+    now = database.now()
+    return (
+        update(outbox)
+        .where(rows, *changeable("cancel"))
+        .values(
+            **CLEARED,
+            **FREED,
+            status="dead",
+            last_error=storable(reason),
+            error_class="cancelled",
+            updated_at=now,
+            finished_at=now,
+            action_id=action_id,
+        )
+        .returning(*raw([outbox.c.id, outbox.c.destination]))
+    )
+
+
+def deleting(rows: ColumnElement[bool]) -> tuple[Delete, Delete]:
+    """Write the statements that delete dead rows: first their attempts, then themselves."""
+    dead = (rows, *changeable("delete"))
+    logged = delete(attempts).where(attempts.c.delivery_id.in_(select(outbox.c.id).where(*dead)))
+    return logged, delete(outbox).where(*dead)
+
+
+@repeated
+async def change_one(
+    database: Database,
+    kind: Change,
+    row_id: str,
+    organization_id: str | None,
+    who: Who,
+    reason: str,
+    *,
+    reset_attempts: bool = False,
+) -> bool:
+    """Do something to one delivery, and write it to the audit in the same transaction.
+
+    Args:
+        database: where it is.
+        kind: what.
+        row_id: the delivery.
+        organization_id: the tenant; ``None``: of any organization.
+        who: who does it.
+        reason: why; of a row that is cancelled, what it shows as its error.
+        reset_attempts: whether a retry gives it all of its attempts again; if not, it gets one.
+
+    Returns:
+        Whether there was one that this can be done to.
+
+    Raises:
+        StorageUnavailable: the database failed; nothing was changed.
+    """
+    this = outbox.c.id == row_id
+    found: Select[Any] = select(*raw([outbox.c[name] for name in _BEFORE])).where(this, *changeable(kind))
+    if organization_id is not None:
+        found = found.where(outbox.c.organization_id == organization_id)
+
+    def change(connection: Connection) -> Row[Any] | None:
+        rows: Sequence[Row[Any]] = read_all(connection, found.with_for_update())
+        if not rows:
+            return None
+        if kind == "retry":
+            connection.execute(requeueing(database, this, reset_attempts=reset_attempts))
+        elif kind == "cancel":
+            read_all(connection, ending(database, this, reason))
+        else:
+            for statement in deleting(this):
+                connection.execute(statement)
+        before = {name: _plain(getattr(rows[0], name)) for name in _BEFORE}
+        entry = Entry(
+            who=who,
+            action=kind,
+            organization_id=str(before["organization_id"]),
+            delivery_id=row_id,
+            reason=reason,
+            number=1,
+            before=before,
+        )
+        connection.execute(recording(database, entry))
+        return rows[0]
+
+    async with database.write() as connection:
+        row = await connection.run_sync(change)
+    if row is not None and kind == "cancel":
+        log_dead(row_id, row.destination, reason)
+    return row is not None
+
+
+def raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    """Return columns as the driver returns them: on SQLite there may be any type in any column."""
+    return [type_coerce(column, NullType()).label(column.name) for column in columns]
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, (int, float)) else as_text(value)

@@ -1,0 +1,178 @@
+"""Why a delivery is not sent yet, and whether a receiver can have had an attempt: pure, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.deliveries.results import ActionState, Certainty, DeliveryFacts, Pause
+from flowactions_plugin.deliveries.views import Attempt
+from flowactions_plugin.egress.attempt import CLOSED_KEPT
+from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
+from flowactions_plugin.health.results import Counted, Worker
+from flowactions_plugin.queue.rules import FINISHED, Timing
+from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+
+_NEVER_CONNECTED: Final = re.compile(
+    r"timed out after \S+ s while (resolving the name|connecting|making the TLS handshake)"
+    r"|cannot connect to |the TLS certificate of |.{1,300} has no address now: "
+    rf"|{re.escape(PROXY_FAILED)}"
+    # Refused by a rule, before anything was dialled.
+    r"|Requests to .{1,300} are not allowed|The URL "
+)
+_ANSWERED: Final = re.compile(
+    r"timed out after \S+ s while reading the body|.{1,300} broke its answer off|what .{1,300} answered is not HTTP"
+)
+
+
+def certainty(attempt: Attempt) -> Certainty:
+    """Return whether the receiver can have had an attempt, from how it failed.
+
+    A timeout is not a failure of the receiver's: it may have done what the webhook asked for. Where the reason says
+    nothing of how far the request has got, it may have left.
+    """
+    if THROUGH_PROXY in (attempt.note or ""):
+        return "answered through the proxy"
+    error = attempt.error or ""
+    if attempt.status_code is not None or _ANSWERED.match(error):
+        return "answered"
+    # If the request was to be sent again, only the second connection can have failed.
+    sent = CLOSED_KEPT in (attempt.note or "") or not _NEVER_CONNECTED.match(error)
+    return "sent, no answer" if sent else "never connected"
+
+
+def why_not_sent(
+    row: DeliveryFacts,
+    pause: Pause | None,
+    now: int,
+    *,
+    workers: Sequence[Worker] = (),
+    holder: Worker | None = None,
+    ahead: Counted | None = None,
+    in_flight: int = 0,
+    limit: int | None = None,
+    ended_by: ActionState | None = None,
+) -> str:
+    """Return why a delivery is not sent yet, or how it ended, in one sentence.
+
+    Args:
+        row: the delivery.
+        pause: of its destination; ``None``: it is not paused.
+        now: Unix milliseconds.
+        workers: the processes that deliver, whatever their state.
+        holder: the one whose claim holds it; ``None``: none does, or nothing is known of it.
+        ahead: rows that are due and older, and so are claimed before it; ``None``: not counted.
+        in_flight: rows to its destination that workers hold.
+        limit: attempts to one destination at once, in each worker; ``None``: no limit.
+        ended_by: the bulk action that ends it unless it is undone; ``None``: none does.
+    """
+    alive = [each for each in workers if each.state == "alive"]
+    due = now if row.due_at is None else row.due_at
+    if ended_by is not None and row.status not in FINISHED:
+        return f"A bulk {ended_by.kind} of {ended_by.actor_name} ends it, unless that is undone."
+    earlier = _ended(row) or _waits(row, pause, now, due, holder)
+    if earlier is not None:
+        return earlier
+    late = f"It is due since {_moment(due)}"
+    if not alive:
+        return f"{late}, and no worker is alive that could send it."
+    return f"{late}{_is_due(row, alive, ahead, in_flight, limit)}."
+
+
+def _is_due(
+    row: DeliveryFacts, alive: Sequence[Worker], ahead: Counted | None, in_flight: int, limit: int | None
+) -> str:
+    """Return why a delivery that may be claimed is not claimed yet."""
+    if (row.reclaims or 0) >= QUARANTINE_AFTER:
+        return f", in quarantine: {_quarantine(row)}"
+    if limit is not None and in_flight >= limit * len(alive):
+        return (
+            f", and its destination's limit is used up: {in_flight} attempts are in flight, "
+            f"{limit} at once in each worker"
+        )
+    if ahead is not None and ahead.number:
+        rows = "older row is" if ahead.number == 1 and ahead.exact else "older rows are"
+        return f"; {ahead} {rows} due and claimed before it"
+    when = "soon" if any(each.mode == "continuous" for each in alive) else "at its next tick"
+    return f", and a worker claims it {when}"
+
+
+def _quarantine(row: DeliveryFacts) -> str:
+    begun = row.quarantine_rounds or 0
+    return (
+        f"its lease has expired {row.reclaims} times because workers ended, so it is sent alone, one such delivery in "
+        f"{Timing().quarantine_seconds:g} s; {begun} of {QUARANTINE_ROUNDS} such attempts have ended their worker, and "
+        f"after {QUARANTINE_ROUNDS} it is dead"
+    )
+
+
+def _ended(row: DeliveryFacts) -> str | None:
+    if row.status == "delivered":
+        return f"It was delivered at {_time(row.finished_at)}, by attempt {row.attempts}."
+    if row.status == "dead":
+        answered = None if row.last_status_code is None else f"it was answered {row.last_status_code}"
+        return f"It ended without success at {_time(row.finished_at)}: {_sentence(row.last_error or answered)}"
+    return None
+
+
+def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: Worker | None) -> str | None:
+    """Return why a delivery may not be claimed now; ``None``: it may."""
+    attempt = f"attempt {row.attempts + 1}"
+    if row.claimed_until is not None:
+        return (
+            f"{_holding(holder)} holds it for {attempt} since {_moment(row.claimed_at)}, and at the latest until "
+            f"{_moment(row.claimed_until)}, when any worker may claim it again."
+        )
+    if pause is not None:
+        whose = "this organization" if pause.organization_id else "all organizations"
+        why = f" ({pause.reason})" if pause.reason else ""
+        return (
+            f"Its destination was paused for {whose} by {pause.paused_by} at {_moment(pause.paused_at)}{why}: "
+            "it waits, without using up an attempt, until the destination is resumed."
+        )
+    if row.waiting_since is not None:
+        what = "egress proxy" if (row.last_error or "").startswith(PROXY_FAILED) else "host"
+        again = "it is tried again" if due <= now else f"it is tried again {_in(due - now)}"
+        return f"It waits for the {what} since {_moment(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
+    if due > now:
+        status = "" if row.last_status_code is None else f" ({row.last_status_code})"
+        last = "" if row.error_class is None else f"; the last one failed: {row.error_class}{status}"
+        return f"The backoff before {attempt} ends {_in(due - now)}, at {_moment(due)}{last}."
+    return None
+
+
+def _holding(worker: Worker | None) -> str:
+    """Return who holds a delivery, and whether it still can send it."""
+    if worker is None:
+        return "A worker"
+    if worker.state == "stale":
+        return f"Worker {worker.name}, of which nothing was heard since {_moment(worker.last_seen_at)},"
+    return f"Worker {worker.name}, which has stopped," if worker.state == "stopped" else f"Worker {worker.name}"
+
+
+def _moment(milliseconds: int | None) -> str:
+    """Return a time to the second, in UTC."""
+    try:
+        return "an unknown time" if milliseconds is None else f"{to_iso(milliseconds)[:19]}Z"
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"
+
+
+def _time(iso: str | None) -> str:
+    return "an unknown time" if iso is None else f"{iso[:19]}Z"
+
+
+def _in(milliseconds: int) -> str:
+    seconds = -(-milliseconds // 1000)
+    if seconds < 120:
+        return f"in {seconds} s"
+    return f"in {seconds // 60} min" if seconds < 7200 else f"in {seconds // 3600} h"
+
+
+def _sentence(reason: str | None) -> str:
+    """Return a stored reason with a full stop."""
+    text = (reason or "it was answered with a failure").strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

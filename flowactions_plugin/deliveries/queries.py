@@ -1,0 +1,300 @@
+"""What operators do with the queue: list, look at, retry, cancel; and retention.
+
+An organization reaches its own rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, TextClause, delete, exists, false, select
+
+from flowactions_plugin.deliveries.changes import change_one, raw, requeueing
+from flowactions_plugin.operators.audit import SOMEBODY, Entry, Who, recording
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    FAILED,
+    KEYED,
+    OPEN_ACTION,
+    UNDELIVERED,
+    actions,
+    attempts,
+    outbox,
+)
+from flowactions_plugin.storage.text import is_text, read_all
+
+MOST_ATTEMPTS: Final = 200
+"""Of a delivery, so many attempts are shown at the most, the last ones; replays make any number."""
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which rows are selected: those that meet everything that is given; ``None`` selects all.
+
+    It is the one filter of routes, pages, commands and bulk actions, and is stored with the latter as JSON.
+
+    Attributes:
+        ids: only these rows.
+        organization_id: only this organization's rows.
+        status: only rows in this state (§3.1).
+        agent_id: only this agent's rows.
+        destination: only rows to this scheme, host and port.
+        event_type: only rows of this type (§6.1).
+        event_id: only rows of this event (§2.5).
+        idempotency_key: only rows that were enqueued with this key (§2.5).
+        flow_id: only rows of this flow.
+        node_id: only rows of this node.
+        error_class: only rows whose last attempt has failed in this way; see `failure_class`.
+        created_from: only rows that were enqueued at this time or later, Unix milliseconds.
+        created_before: only rows that were enqueued before this time, Unix milliseconds.
+        finished_from: only rows that ended at this time or later, Unix milliseconds.
+        finished_before: only rows that ended before this time, Unix milliseconds.
+    """
+
+    ids: tuple[str, ...] | None = None
+    organization_id: str | None = None
+    status: str | None = None
+    agent_id: str | None = None
+    destination: str | None = None
+    event_type: str | None = None
+    event_id: str | None = None
+    idempotency_key: str | None = None
+    flow_id: str | None = None
+    node_id: str | None = None
+    error_class: str | None = None
+    created_from: int | None = None
+    created_before: int | None = None
+    finished_from: int | None = None
+    finished_before: int | None = None
+
+    def conditions(self) -> list[ColumnElement[bool] | TextClause]:
+        """Return the SQL conditions, with those of the indexes that serve them (decision 33)."""
+        found: list[ColumnElement[bool] | TextClause] = []
+        if self.ids is not None:
+            found.append(outbox.c.id.in_(self.ids))
+        if self.status is not None:
+            found += _in_state(self.status)
+        for name in _EQUAL:
+            value = getattr(self, name)
+            if value is not None:
+                found.append(outbox.c[name] == value)
+        if self.error_class is not None:
+            found.append(FAILED)
+        if self.idempotency_key is not None:
+            found.append(KEYED)
+        for name in ("created", "finished"):
+            start, end = getattr(self, f"{name}_from"), getattr(self, f"{name}_before")
+            if start is not None:
+                found.append(outbox.c[f"{name}_at"] >= start)
+            if end is not None:
+                found.append(outbox.c[f"{name}_at"] < end)
+        return found
+
+
+_EQUAL: Final = (
+    "organization_id",
+    "agent_id",
+    "destination",
+    "event_type",
+    "event_id",
+    "idempotency_key",
+    "flow_id",
+    "node_id",
+    "error_class",
+)
+
+
+class OutboxQueries:
+    """The queue of one database, for operators.
+
+    Args:
+        database: where it is.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._passed: dict[str, int] = {}
+
+    async def detail(self, row_id: str, organization_id: str | None) -> tuple[Row[Any], Sequence[Any]] | None:
+        """Return a row of this organization, or of any, with its last `MOST_ATTEMPTS`; ``None`` when there is none.
+
+        The attempt that has delivered it is kept in the row, and is the last of those that are returned.
+
+        Values are as they are stored, which on SQLite may be of any type; `views` makes them presentable.
+        """
+        one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
+        if organization_id is not None:
+            one = one.where(outbox.c.organization_id == organization_id)
+        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
+        made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
+        async with self._database.read() as connection:
+            rows = await connection.run_sync(read_all, one)
+            if not rows:
+                return None
+            tried: list[Any] = [*await connection.run_sync(read_all, made)][::-1]
+        last = _delivering(rows[0])
+        if last is not None and all(each.number != last.number for each in tried):
+            tried.append(last)
+        return rows[0], tried
+
+    async def retry(self, row_id: str, organization_id: str, by: Who = SOMEBODY) -> bool:
+        """Make a dead row of this organization due now (§4.3), and write it to the audit.
+
+        Returns:
+            Whether there was one.
+        """
+        return await change_one(self._database, "retry", row_id, organization_id, by, "")
+
+    @repeated
+    async def retry_many(
+        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int, by: Who = SOMEBODY
+    ) -> int:
+        """Make dead rows of this organization due now, oldest first, and write it to the audit.
+
+        Args:
+            organization_id: the tenant.
+            wanted: which of its dead rows.
+            reset_attempts: whether each row has all of its attempts again; if not, each gets one.
+            limit: how many at the most.
+            by: who does it.
+
+        Returns:
+            How many there were.
+        """
+        dead = (
+            select(outbox.c.id)
+            .where(
+                outbox.c.organization_id == organization_id,
+                *_in_state("dead"),
+                *wanted.conditions(),
+            )
+            .order_by(outbox.c.id)
+            .limit(inline(limit))
+            .with_for_update(skip_locked=True)
+            .cte("dead")
+        )
+        requeued = requeueing(self._database, outbox.c.id.in_(select(dead.c.id)), reset_attempts=reset_attempts)
+        async with self._database.write() as connection:
+            # Counted, since SQLite's driver gives no row count for a statement that begins with WITH.
+            number = len((await connection.execute(requeued.returning(outbox.c.id))).all())
+            if number:
+                entry = Entry(
+                    who=by,
+                    action="retry",
+                    organization_id=organization_id,
+                    filter=msgspec.json.encode(wanted).decode(),
+                    number=number,
+                )
+                await connection.execute(recording(self._database, entry))
+        return number
+
+    async def cancel(self, row_id: str, organization_id: str, reason: str, by: Who = SOMEBODY) -> bool:
+        """End a row of this organization that waits for an attempt, and write it to the audit.
+
+        Returns:
+            Whether there was one; a row that a worker has claimed does not wait.
+        """
+        return await change_one(self._database, "cancel", row_id, organization_id, by, reason)
+
+    @repeated
+    async def prune(self, status: str, older_than_ms: int, limit: int) -> int:
+        """Remove finished rows with their attempts, oldest first, but for those that an unfinished bulk action may be for.
+
+        Args:
+            status: ``delivered`` or ``dead``.
+            older_than_ms: only rows that finished longer ago than this.
+            limit: about how many at the most, which keeps the transaction short; those that finished in one
+                millisecond go together.
+
+        Returns:
+            How many there were.
+        """
+        ended: ColumnElement[int] = outbox.c.finished_at
+        old = (
+            outbox.c.status == inline(status),
+            ended.is_not(None),
+            ended < self._database.now() - older_than_ms,
+        )
+        is_awaited = _is_awaited() if status == "dead" else false()
+        found: list[int] = []
+        # A run that has passed rows over does not read them again for each of its transactions.
+        place = self._passed.pop(status, -1)
+        more = True
+        while more and len(found) < limit:
+            page = select(ended, is_awaited.label("awaited")).where(*old, ended > place)
+            # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
+            async with self._database.read() as connection:
+                rows = (await connection.execute(page.order_by(ended).limit(inline(limit)))).all()
+            found += [row.finished_at for row in rows if not row.awaited]
+            more = len(rows) == limit
+            place = rows[-1].finished_at if rows else place
+        if not found:
+            return 0
+        # A row that was retried meanwhile stays.
+        kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
+        those = (*old, ended.between(found[0], found[-1]), ~is_awaited)
+        gone = delete(outbox).where(*those).returning(outbox.c.id, *raw(kept))
+        async with self._database.write() as connection:
+            # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
+            if status == "dead":
+                await self._database.lock_table(connection, actions, "SHARE")
+            removed = await connection.run_sync(read_all, gone)
+            logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
+            if logged:
+                await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
+        if more:
+            self._passed[status] = found[-1]
+        return len(removed)
+
+
+def _is_awaited() -> ColumnElement[bool]:
+    """Return the condition that a dead row may belong to the set of a bulk action that is not finished."""
+    return exists().where(
+        OPEN_ACTION,
+        actions.c.organization_id.in_([inline(EVERY_ORGANIZATION), outbox.c.organization_id]),
+        actions.c.as_of >= outbox.c.finished_at,
+    )
+
+
+class _Delivering(NamedTuple):
+    """The attempt that has delivered a row, as a row of the attempts log."""
+
+    number: Any
+    started_at: Any
+    duration_ms: Any
+    status_code: Any
+    error: Any
+    response: Any
+    phases: Any = None
+
+
+def _delivering(row: Row[Any]) -> _Delivering | None:
+    """Return the attempt that is kept in a row; ``None`` when there is none."""
+    if row.delivered_started_at is None:
+        return None
+    counts = (row.attempts, row.earlier_attempts)
+    number = sum(counts) if all(type(each) is int for each in counts) else None
+    return _Delivering(
+        number,
+        row.delivered_started_at,
+        row.delivered_duration_ms,
+        row.last_status_code,
+        row.last_error,
+        row.delivered_response,
+        row.delivered_phases,
+    )
+
+
+def _is_logged(row: Row[Any]) -> bool:
+    """Return whether the attempts log may hold attempts of a row: not of one that its first attempt has delivered."""
+    return row.delivered_started_at is None or (row.attempts, row.earlier_attempts) != (1, 0)
+
+
+def _in_state(status: str) -> list[ColumnElement[bool] | TextClause]:
+    """Return the condition on a state, so that SQLite, too, finds those that are few by their index."""
+    state: ColumnElement[bool] = outbox.c.status == inline(status)
+    return [state] if status == "delivered" else [state, UNDELIVERED]

@@ -1,0 +1,239 @@
+"""What searches return: plain structs, which msgspec encodes as JSON. Times are Unix milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from flowactions_plugin.deliveries.views import Attempt, DeliveryDetail, DeliverySummary
+from flowactions_plugin.operators.scope import Role
+
+Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
+"""Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
+answered, perhaps by the egress proxy."""
+
+
+class DeliveryRow(DeliverySummary, rename="camel", kw_only=True):
+    """A row of the outbox in a list for operators: without credentials, whatever it holds.
+
+    Attributes:
+        organization_id: the tenant.
+        destination: scheme, host and port.
+        flow_id: where it comes from, as far as it is known.
+        node_id: the same.
+        error_class: the kind of its last failure; ``None``: none.
+    """
+
+    organization_id: str
+    destination: str
+    flow_id: str | None
+    node_id: str | None
+    error_class: str | None
+
+
+class Page(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Deliveries, newest first.
+
+    Attributes:
+        rows: the deliveries.
+        next_cursor: ``before`` of the next page; ``None``: there is none.
+        looked_back_to: a search that no index serves has read rows that were enqueued since this time, and the next
+            page goes on there; ``None``: nothing was left out.
+    """
+
+    rows: Sequence[DeliveryRow]
+    next_cursor: str | None = None
+    looked_back_to: int | None = None
+
+
+class KnownAttempt(Attempt, rename="camel", kw_only=True):
+    """An attempt, with whether the receiver can have had it."""
+
+    certainty: Certainty
+
+
+class DeliveryFacts(DeliveryDetail, rename="camel", kw_only=True):
+    """A delivery as it is stored, for operators: what it sends, without credentials, and its attempts.
+
+    Attributes:
+        organization_id: the tenant.
+        destination: scheme, host and port.
+        flow_id: where it comes from, as far as it is known.
+        node_id: the same.
+        error_class: the kind of its last failure; ``None``: none.
+        due_at: when its next attempt is due; ``None`` when it has ended.
+        claimed_at: when a worker has claimed it; ``None``: no claim holds it.
+        claimed_until: when that claim's lease ends.
+        waiting_since: since when it waits, without an attempt, for the host; ``None``: it does not.
+        reclaims: how many leases of it have expired, because its worker ended or stood still; 0 when it has ended.
+        quarantine_rounds: how often it was sent alone, in quarantine, without an end; 0 when it has ended.
+        trace: the W3C ``traceparent`` of what enqueued it; ``None``: none.
+        action_id: the last bulk action that changed it; ``None``: none.
+    """
+
+    organization_id: str
+    destination: str
+    flow_id: str | None
+    node_id: str | None
+    error_class: str | None
+    due_at: int | None
+    claimed_at: int | None
+    claimed_until: int | None
+    waiting_since: int | None
+    reclaims: int | None
+    quarantine_rounds: int | None
+    trace: str | None
+    action_id: str | None
+
+
+class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A paused destination.
+
+    Attributes:
+        organization_id: whose; empty: that of all organizations.
+        destination: scheme, host and port.
+        paused_at: since when.
+        paused_by: who did it; ``operator`` where their name is not shown.
+        paused_role: how they acted: ``dashboard``, ``operator`` or ``command``; ``None``: not known. What is not of the
+            dashboard is ended by operators only.
+        reason: why, as they typed it.
+    """
+
+    organization_id: str
+    destination: str
+    paused_at: int
+    paused_by: str
+    paused_role: Role | None
+    reason: str
+
+
+class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Who did what to what, and why.
+
+    Attributes:
+        id: of the entry; later ones are greater.
+        at: when.
+        organization_id: whose; empty: that of all organizations.
+        actor_id: who.
+        actor_name: who, for people.
+        actor_role: how: ``dashboard``, ``operator`` or ``command``.
+        action: what.
+        delivery_id: the delivery that it was done to, if it was one.
+        action_id: the bulk action that it belongs to.
+        filter: JSON of the `Filter` that it was done to.
+        destination: the destination that it was done to.
+        reason: why, as they said.
+        number: how many rows it has changed.
+        before: JSON of what was there before.
+    """
+
+    id: str
+    at: int
+    organization_id: str
+    actor_id: str
+    actor_name: str
+    actor_role: Role
+    action: str
+    delivery_id: str | None
+    action_id: str | None
+    filter: str | None
+    destination: str | None
+    reason: str
+    number: int | None
+    before: str | None
+
+
+class ActionState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A bulk action, as a delivery shows it.
+
+    Attributes:
+        id: the action's.
+        kind: ``retry``, ``cancel``, ``delete`` or ``replay``.
+        state: ``waiting``, ``running``, ``done``, ``undone`` or ``stopped``.
+        actor_id: who began it.
+        actor_name: the same, for people.
+        actor_role: how they acted.
+        reason: why.
+        created_at: when.
+    """
+
+    id: str
+    kind: str
+    state: str
+    actor_id: str
+    actor_name: str
+    actor_role: Role
+    reason: str
+    created_at: int
+
+
+class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """One delivery, and everything that is known of it.
+
+    Attributes:
+        row: the delivery as it is stored.
+        attempts: its attempts, the oldest first.
+        audit: what people did to it, the latest first.
+        pause: the pause of its destination; ``None``: none.
+        action: the last bulk action that changed it; ``None``: none.
+        why: why it is not sent yet, or how it ended, in one sentence.
+    """
+
+    row: DeliveryFacts
+    attempts: Sequence[KnownAttempt]
+    audit: Sequence[AuditEntry]
+    pause: Pause | None
+    action: ActionState | None
+    why: str
+
+
+class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A chat connection, without its token.
+
+    Attributes:
+        organization_id: whose.
+        team_id: the workspace.
+        team_name: its name.
+        installed_by_id: who connected it.
+        installed_by_name: the same, for people.
+        installed_at: when.
+        default_channel: where test messages go; ``None``: nowhere.
+        status: ``active``, ``revoked``, or ``unusable`` by the process that shows it.
+        status_reason: why it is not active.
+        missing_scopes: what the provider reported as missing, separated by commas.
+        last_error: the code of the last message that could not be sent since the install; ``None``: there was none.
+        last_error_at: when.
+        last_error_flow: the message's flow; ``None``: it was a test message.
+        last_error_node: its node.
+    """
+
+    organization_id: str
+    team_id: str
+    team_name: str
+    installed_by_id: str
+    installed_by_name: str
+    installed_at: int
+    default_channel: str | None
+    status: str
+    status_reason: str | None
+    missing_scopes: str
+    last_error: str | None
+    last_error_at: int | None
+    last_error_flow: str | None
+    last_error_node: str | None
+
+
+class InboundEvent(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """An inbound event that was processed.
+
+    Attributes:
+        provider: who sent it.
+        event_id: the provider's id of it.
+        received_at: when.
+    """
+
+    provider: str
+    event_id: str
+    received_at: int

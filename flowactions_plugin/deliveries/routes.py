@@ -1,0 +1,316 @@
+"""The routes of the outbox: list, show, retry, cancel (§4.3). An organization sees its own rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from flowactions_hookspecs import DashboardPrincipal
+from flowactions_plugin.clock import ID_PATTERN, is_id
+from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.views import DeliveryDetail, DeliverySummary, detail
+from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
+from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
+from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
+from flowactions_plugin.http.query import Moment, integer, moment, text
+from flowactions_plugin.operators.audit import Who
+
+PAGE_LIMIT: Final = 100
+REPLAY_LIMIT: Final = 10_000
+"""How many deliveries one bulk retry changes at the most, which keeps its transaction short."""
+
+NO_NUL_PATTERN: Final = r"^[^\x00]*$"
+"""PostgreSQL's text cannot hold NUL."""
+
+CURSOR_PATTERN: Final = rf"^({ID_PATTERN[1:-1]}|[-])([.]({ID_PATTERN[1:-1]}|[-]))?$"
+"""Where each of the one or two indexes goes on that a search reads."""
+
+Search: TypeAlias = Callable[
+    [str, Filter, str | None, int], Awaitable[tuple[Sequence[DeliverySummary], str | None]]
+]
+"""Returns a page of an organization's deliveries, newest first, and the cursor of the next; it reads a bounded number of rows."""
+
+Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
+Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, pattern=NO_NUL_PATTERN)]
+
+LIST_QUERY: Final = {
+    "status": text,
+    "agentId": text,
+    "destination": text,
+    "eventType": text,
+    "finishedFrom": moment,
+    "finishedBefore": moment,
+    "cursor": text,
+    "limit": integer,
+}
+FILTERS: Final = ("ids", "agent_id", "destination", "event_type", "finished_from", "finished_before")
+
+
+class DeliveryPage(msgspec.Struct, rename="camel"):
+    """Rows, newest first; ``nextCursor`` leads to older ones."""
+
+    data: list[DeliverySummary]
+    next_cursor: str | None
+
+
+class OneDelivery(msgspec.Struct):
+    """One row."""
+
+    data: DeliveryDetail
+
+
+class Cancelled(msgspec.Struct):
+    """Whether a waiting delivery was there to be cancelled."""
+
+    id: str
+    cancelled: bool
+
+
+class CancelAnswer(msgspec.Struct):
+    """The answer of a cancellation."""
+
+    data: Cancelled
+
+
+class Requeued(msgspec.Struct):
+    """Whether a dead row was there to be retried."""
+
+    id: str
+    requeued: bool
+
+
+class RetryAnswer(msgspec.Struct):
+    """The answer of a retry (§4.3)."""
+
+    data: Requeued
+
+
+class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Which dead deliveries to retry: those that meet every filter that is given, of which there has to be one.
+
+    Attributes:
+        all: instead of any filter: every dead delivery of the organization.
+    """
+
+    ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=1000)] | None = None
+    agent_id: Word | None = None
+    destination: Word | None = None
+    event_type: Word | None = None
+    finished_from: Moment | None = None
+    finished_before: Moment | None = None
+    all: bool = False
+    reset_attempts: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=REPLAY_LIMIT)] = 1000
+
+
+class Replayed(msgspec.Struct):
+    """How many were retried, and whether the limit may have left some over."""
+
+    requeued: int
+    more: bool
+
+
+class ReplayAnswer(msgspec.Struct):
+    """The answer of a bulk retry."""
+
+    data: Replayed
+
+
+@get(
+    "/",
+    summary="List deliveries",
+    **openapi_spec("dashboard", {}, query=LIST_QUERY),
+)
+async def list_deliveries(
+    principal: NamedDependency[DashboardPrincipal],
+    search: NamedDependency[Search],
+    status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
+    agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
+    destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
+    event_type: Annotated[str | None, QueryParameter(name="eventType", pattern=NO_NUL_PATTERN)] = None,
+    finished_from: Annotated[datetime | None, QueryParameter(name="finishedFrom")] = None,
+    finished_before: Annotated[datetime | None, QueryParameter(name="finishedBefore")] = None,
+    cursor: Annotated[str | None, QueryParameter(pattern=CURSOR_PATTERN)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
+) -> DeliveryPage:
+    """List the organization's deliveries, newest first.
+
+    With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
+    ``nextCursor`` leads on as long as there are older ones.
+    """
+    wanted = Filter(
+        status=status,
+        agent_id=agent_id,
+        destination=destination,
+        event_type=event_type,
+        finished_from=_milliseconds(finished_from),
+        finished_before=_milliseconds(finished_before),
+    )
+    try:
+        rows, following = await search(principal.organization_id, wanted, cursor, limit)
+    except FilterInvalid as exc:
+        message = str(exc).removeprefix("cursor: ")
+        raise Problem("invalid_request", WRONG_FORM, [{"path": "cursor", "message": message}]) from None
+    names = DeliverySummary.__struct_fields__
+    return DeliveryPage(
+        [DeliverySummary(**{name: getattr(row, name) for name in names}) for row in rows], following
+    )
+
+
+@get(
+    "/{delivery_id:str}",
+    summary="Show a delivery with its attempts",
+    **openapi_spec("dashboard", {}, "not_found"),
+)
+async def show_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    queries: NamedDependency[OutboxQueries],
+    delivery_id: FromPath[str],
+) -> OneDelivery:
+    """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
+    found = await queries.detail(delivery_id, principal.organization_id) if is_id(delivery_id) else None
+    if found is None:
+        raise Problem("not_found", "There is no delivery with this id.")
+    return OneDelivery(detail(*found))
+
+
+@post(
+    "/{delivery_id:str}/cancel",
+    status_code=200,
+    summary="Cancel a waiting delivery",
+    **openapi_spec(
+        "dashboard",
+        {404: (CancelAnswer, "No delivery with this id waits for an attempt: `cancelled` is false.")},
+        changes=True,
+    ),
+)
+async def cancel_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    queries: NamedDependency[OutboxQueries],
+    delivery_id: FromPath[str],
+) -> Response[CancelAnswer]:
+    """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
+    reason = f"cancelled by {principal.user_name}"
+    cancelled = is_id(delivery_id) and await queries.cancel(
+        delivery_id, principal.organization_id, reason, _who(principal)
+    )
+    return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
+
+
+@post(
+    "/{delivery_id:str}/retry",
+    status_code=200,
+    summary="Retry a dead delivery",
+    **openapi_spec(
+        "dashboard",
+        {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")},
+        changes=True,
+    ),
+)
+async def retry_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    queries: NamedDependency[OutboxQueries],
+    delivery_id: FromPath[str],
+) -> Response[RetryAnswer]:
+    """Make a dead delivery due now; it gets one more attempt (§4.3)."""
+    requeued = is_id(delivery_id) and await queries.retry(
+        delivery_id, principal.organization_id, _who(principal)
+    )
+    return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
+
+
+@post(
+    "/retry",
+    status_code=200,
+    summary="Retry dead deliveries",
+    **openapi_spec(
+        "dashboard",
+        {},
+        changes=True,
+        query={},
+        body=BodyRule(Replay, 'a JSON object with a filter, or {"all": true} for every dead delivery'),
+    ),
+)
+async def replay_deliveries(
+    principal: NamedDependency[DashboardPrincipal],
+    queries: NamedDependency[OutboxQueries],
+    data: JSONBody[Replay],
+) -> ReplayAnswer:
+    """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
+
+    Each gets one more attempt, or with ``resetAttempts`` all of its attempts again. Ask again while there
+    are more.
+    """
+    _check_filter(data)
+    wanted = Filter(
+        ids=data.ids,
+        agent_id=data.agent_id,
+        destination=data.destination,
+        event_type=data.event_type,
+        finished_from=_milliseconds(data.finished_from),
+        finished_before=_milliseconds(data.finished_before),
+    )
+    requeued = await queries.retry_many(
+        principal.organization_id,
+        wanted,
+        reset_attempts=data.reset_attempts,
+        limit=data.limit,
+        by=_who(principal),
+    )
+    return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
+
+
+def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> Router:
+    """Build the router of the outbox.
+
+    Args:
+        guard: decides who may call.
+        queries: the rows.
+        search: finds them.
+    """
+    return Router(
+        "/v1/webhooks/outbox",
+        route_handlers=with_description(
+            list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery
+        ),
+        dependencies={
+            "principal": PRINCIPAL,
+            "queries": Provide(lambda: queries, sync_to_thread=False),
+            "search": Provide(lambda: search, sync_to_thread=False),
+        },
+        guards=[guard.guard()],
+        request_max_body_size=BODY_BYTES,
+        exception_handlers=HANDLERS,
+        tags=["Webhook outbox"],
+    )
+
+
+def _check_filter(data: Replay) -> None:
+    """Check that a bulk retry names a filter or says ``all``.
+
+    Raises:
+        Problem: it has no filter and does not say ``all``, or it has both.
+    """
+    filtered = any(getattr(data, name) is not None for name in FILTERS)
+    if filtered and data.all:
+        error = {"path": "all", "message": "does not go with a filter"}
+    elif not filtered and not data.all:
+        error = {"path": "all", "message": "name a filter, or set it to true to retry every dead delivery"}
+    else:
+        return
+    raise Problem("invalid_request", WRONG_FORM, [error])
+
+
+def _who(principal: DashboardPrincipal) -> Who:
+    return principal.user_id, principal.user_name, "dashboard"
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)

@@ -1,0 +1,168 @@
+"""Which indexes a search goes by, and its cursor: pure, no I/O (decision 33).
+
+A search reads one source, or two that share no row: where an index holds the rows that have failed, those are found at
+once, however old; the others are searched for among all rows, from the newest back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from sqlalchemy import ColumnElement, TextClause
+
+from flowactions_plugin.clock import id_at, is_id
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.schema import FAILED, UNDELIVERED, outbox
+
+SKEW_MS: Final = 60_000
+"""By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
+
+ENDED: Final = "-"
+"""The place in the cursor of a source that has been read to its end."""
+
+Conditions: TypeAlias = Sequence[ColumnElement[bool] | TextClause]
+
+_NOT_FAILED: Final = outbox.c.error_class.is_(None)
+
+
+class Source(NamedTuple):
+    """Rows that an index returns by id, the newest first.
+
+    Attributes:
+        served: the filter whose conditions the index serves.
+        extra: conditions beside the filter's that belong to the source.
+        whole: whether the index serves everything that is wanted: then no row is read in vain.
+        each_organization: whether the index begins with the organization, and none is given: it is read for one
+            organization after the other.
+        rows: the condition of the index, which holds these rows only.
+        event_id: the event whose rows are looked up first, and put in order then; ``None``: rows are met in order.
+    """
+
+    served: Filter
+    extra: Conditions = ()
+    whole: bool = False
+    each_organization: bool = False
+    rows: Conditions = ()
+    event_id: str | None = None
+
+
+def within(scope: Scope, wanted: Filter) -> Filter | None:
+    """Return what is wanted within a scope; ``None``: nothing, because it is another organization's."""
+    if scope.organization_id is None:
+        return wanted
+    if wanted.organization_id not in {None, scope.organization_id}:
+        return None
+    return _with(wanted, organization_id=scope.organization_id)
+
+
+def sources(wanted: Filter) -> Sequence[Source]:
+    """Return what a search reads.
+
+    Args:
+        wanted: within the scope.
+    """
+    for single in ("ids", "idempotency_key", "event_id"):
+        if getattr(wanted, single) is not None:
+            whole = _others(wanted, single) == 0
+            return [Source(_only(wanted, single), whole=whole, event_id=wanted.event_id)]
+    failed = _failed_source(wanted)
+    if failed is not None and wanted.error_class is not None:
+        return [failed]
+    base = _base_source(wanted)
+    if failed is None:
+        return [base]
+    return [failed, base._replace(extra=(_NOT_FAILED,), whole=False)]
+
+
+def _failed_source(wanted: Filter) -> Source | None:
+    """Return the index of rows that have failed which selects best; ``None``: there is none for this search."""
+    names: tuple[str, ...]
+    if wanted.organization_id is not None and wanted.flow_id is not None:
+        names = ("organization_id", "flow_id", *(["node_id"] if wanted.node_id is not None else []))
+    elif wanted.destination is not None:
+        names = ("destination",)
+    else:
+        return None
+    return Source(_only(wanted, *names), (FAILED,), whole=_others(wanted, *names) == 0)
+
+
+def _base_source(wanted: Filter) -> Source:
+    """Return the index of all rows, or of those in a state, which selects best."""
+    organization = wanted.organization_id is not None
+    for name in ("error_class", "status", "agent_id"):
+        value = getattr(wanted, name)
+        if value is None or value == "delivered":
+            continue
+        names = ("organization_id", name)
+        whole = _others(wanted, *names) == 0
+        if organization or whole:
+            each, rows = not organization, _ROWS[name]
+            return Source(_only(wanted, *names), whole=whole, each_organization=each, rows=rows)
+    return Source(_only(wanted, "organization_id"), whole=_others(wanted, "organization_id") == 0)
+
+
+_ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,), "agent_id": ()}
+"""The condition of the index that serves a field."""
+
+_TIMES: Final = ("created_from", "created_before")
+"""Ids are in the order of the enqueue, so every source serves these."""
+
+
+def _only(wanted: Filter, *names: str) -> Filter:
+    return Filter(**{name: getattr(wanted, name) for name in names})
+
+
+def _others(wanted: Filter, *names: str) -> int:
+    """Return how many fields are wanted beside these and the time of enqueue."""
+    return sum(
+        getattr(wanted, each) is not None
+        for each in Filter.__struct_fields__
+        if each not in names and each not in _TIMES
+    )
+
+
+def _with(wanted: Filter, **values: str) -> Filter:
+    fields = {name: getattr(wanted, name) for name in Filter.__struct_fields__}
+    return Filter(**{**fields, **values})
+
+
+def id_bounds(wanted: Filter, place: str | None = None) -> list[ColumnElement[bool]]:
+    """Return conditions on the id that hold for all rows that were enqueued at the wanted time, before a place."""
+    bounds: list[ColumnElement[bool]] = []
+    if place is not None:
+        bounds.append(outbox.c.id < place)
+    if wanted.created_from is not None:
+        bounds.append(outbox.c.id >= id_at(wanted.created_from - SKEW_MS))
+    if wanted.created_before is not None:
+        bounds.append(outbox.c.id <= id_at(wanted.created_before + SKEW_MS, last=True))
+    return bounds
+
+
+def read_cursor(cursor: str | None, count: int) -> list[str | None]:
+    """Return where each source goes on: before this id; ``None``: at its newest row; `ENDED`: nowhere.
+
+    Args:
+        cursor: as `write_cursor` wrote it; ``None`` or empty: the first page.
+        count: how many sources there are.
+
+    Raises:
+        FilterInvalid: it is none of this search.
+    """
+    if not cursor:
+        return [None] * count
+    places = cursor.split(".")
+    if len(places) == 1:
+        places *= count  # of a release whose searches read one source: where the page before ended
+    if len(places) != count or not all(place == ENDED or is_id(place) for place in places):
+        raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
+    return list(places)
+
+
+def write_cursor(places: Sequence[str | None]) -> str | None:
+    """Return the cursor of the next page; ``None``: every source has been read to its end."""
+    if all(place == ENDED for place in places):
+        return None
+    return ".".join(ENDED if place is None else place for place in places)

@@ -1,0 +1,286 @@
+"""Searches and counts over the outbox: each reads a page of an index, or a bounded number of rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    TextClause,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    true,
+)
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin import clock
+from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries import search
+from flowactions_plugin.deliveries.changes import raw
+from flowactions_plugin.deliveries.operator_views import row_of
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.results import Page
+from flowactions_plugin.deliveries.search import ENDED, Source
+from flowactions_plugin.health.results import Counted
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import FINISHED, LIVE, outbox
+from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
+
+READ_BACK: Final = 5000
+"""How many rows a page of a search reads that no index serves."""
+
+COUNTED_BACK: Final = 10_000
+"""The same, of a count."""
+
+EVENT_ROWS: Final = 5000
+"""How many rows of an event are looked at; there is hardly ever more than one."""
+
+ORGANIZATIONS: Final = 1000
+"""How many organizations a search asks one by one; with more, it reads back among the rows of all."""
+
+FIRST_SHARES: Final = 3
+"""How many times its share of a page is read of each organization first."""
+
+LIST_COLUMNS: Final = tuple(
+    column for column in outbox.c if column.name not in {"body", "headers", "origin", "delivered_response"}
+)
+
+
+class _Read(NamedTuple):
+    """What was read of a source.
+
+    Attributes:
+        rows: those that are wanted, the newest first.
+        horizon: the last row that was looked at, when there are older ones.
+    """
+
+    rows: list[Row[Any]]
+    horizon: Row[Any] | None = None
+
+
+class DeliverySearch:
+    """Searches in one database.
+
+    Args:
+        database: which.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def page(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
+        """Return a page of deliveries, newest first; see `OperatorQueries.deliveries`."""
+        inside = search.within(scope, wanted)
+        if inside is None:
+            return Page(rows=())
+        found = search.sources(inside)
+        places = search.read_cursor(before, len(found))
+
+        def read(connection: Connection) -> list[_Read]:
+            return [
+                _Read([]) if place == ENDED else self._read(connection, inside, source, place, limit)
+                for source, place in zip(found, places, strict=True)
+            ]
+
+        async with self._database.read() as connection:
+            reads = await connection.run_sync(read)
+        return _merged(reads, places, limit, for_operators=scope.organization_id is None)
+
+    async def count(self, scope: Scope, wanted: Filter, limit: int) -> Counted:
+        """Count deliveries, up to a limit; see `OperatorQueries.count`."""
+        async with self._database.read() as connection:
+            return await connection.run_sync(lambda opened: self.counted(opened, scope, wanted, limit))
+
+    def counted(self, connection: Connection, scope: Scope, wanted: Filter, limit: int) -> Counted:
+        """Count deliveries on an open connection."""
+        inside = search.within(scope, wanted)
+        if inside is None:
+            return Counted(number=0, exact=True)
+        total, exact = 0, True
+        for source in search.sources(inside):
+            number, whole = self._count(connection, inside, source, limit)
+            total, exact = total + number, exact and whole
+        return Counted(number=min(total, limit), exact=exact and total <= limit)
+
+    def _read(
+        self, connection: Connection, wanted: Filter, source: Source, place: str | None, limit: int
+    ) -> _Read:
+        bounds = search.id_bounds(wanted, place)
+        conditions = [*self._conditions(connection, wanted, source), *bounds]
+        query = select(*raw(LIST_COLUMNS)).where(*conditions).order_by(outbox.c.id.desc())
+        if source.each_organization:
+            organizations = self._organizations(connection, source)
+            if organizations is not None:
+                return _Read(self._newest_of_each(connection, query, organizations, limit + 1))
+            source = Source(Filter())
+        horizon = None if source.whole else _horizon(connection, source, bounds, READ_BACK)
+        if horizon is not None:
+            query = query.where(outbox.c.id >= stored(horizon.id))
+        return _Read(read_all(connection, query.limit(inline(limit + 1))), horizon)
+
+    def _conditions(
+        self, connection: Connection, wanted: Filter, source: Source
+    ) -> list[ColumnElement[bool] | TextClause]:
+        """Return the conditions on the rows of a source that are wanted.
+
+        The rows of an event are read first. Otherwise PostgreSQL, where it expects many of them, may search all rows of an
+        organization in order.
+        """
+        conditions: list[ColumnElement[bool] | TextClause] = [*wanted.conditions(), *source.extra]
+        if source.event_id is not None:
+            mine = select(*raw([outbox.c.id])).where(outbox.c.event_id == source.event_id)
+            found = read_all(connection, mine.limit(inline(EVENT_ROWS)))
+            conditions.append(outbox.c.id.in_([stored(row.id) for row in found]))
+        return conditions
+
+    def _organizations(self, connection: Connection, source: Source) -> Sequence[Any] | None:
+        """Return the organizations that an index holds, each looked up behind the one before; ``None``: too many."""
+        each = outbox.c.organization_id
+
+        def after(place: Any) -> Any:
+            behind = select(each).where(each > place, *source.rows).order_by(each)
+            return behind.limit(inline(1)).scalar_subquery()
+
+        first = select(after("").label("place"), literal(1).label("number"))
+        found = first.cte("places", recursive=True)
+        found = found.union_all(
+            select(after(found.c.place), found.c.number + 1).where(
+                found.c.place.is_not(None), found.c.number <= inline(ORGANIZATIONS)
+            )
+        )
+        rows = read_all(connection, select(found.c.place).where(found.c.place.is_not(None)))
+        return None if len(rows) > ORGANIZATIONS else [row.place for row in rows]
+
+    def _newest_of_each(
+        self, connection: Connection, query: Select[Any], organizations: Sequence[Any], limit: int
+    ) -> list[Row[Any]]:
+        """Return the newest of the rows that a query finds, which is run for one organization after the other.
+
+        First their ids are read, because most of the rows are not needed.
+        """
+        ids = query.with_only_columns(outbox.c.id)
+        heads = self._ids_of_each(connection, ids, organizations, 1)
+        # Whatever is among the newest belongs to one of these.
+        leading = [place for place, _ in _newest(heads, limit)]
+        # Mostly each has a few of the newest. One of which all that were read are among these may have more.
+        some = max(1, min(limit, FIRST_SHARES * limit // max(1, len(leading))))
+        found = self._ids_of_each(connection, ids, leading, some)
+        newest = _newest(found, limit)
+        shares = Counter(place for place, _ in newest)
+        more = [place for place in leading if shares[place] == some < limit]
+        if more:
+            found = [each for each in found if each[0] not in more]
+            newest = _newest([*found, *self._ids_of_each(connection, ids, more, limit)], limit)
+        return read_all(connection, query.where(outbox.c.id.in_([stored(row_id) for _, row_id in newest])))
+
+    def _ids_of_each(
+        self, connection: Connection, ids: Select[Any], organizations: Sequence[Any], limit: int
+    ) -> list[tuple[Any, Any]]:
+        """Return organizations, and ids that a query finds, the first of each organization."""
+        if self._database.dialect == "postgresql":
+            given = self._database.values_table("organizations", place=Text)
+            mine = ids.where(outbox.c.organization_id == given.c.place).limit(inline(limit)).lateral("mine")
+            each = select(given.c.place, mine.c.id).select_from(given.join(mine, true()))
+            places = self._database.json_rows([{"place": place} for place in organizations])
+            return [(row.place, row.id) for row in read_all(connection, each, {"organizations": places})]
+        # SQLite has no LATERAL.
+        one = ids.where(outbox.c.organization_id == bindparam("place", type_=Text)).limit(inline(limit))
+        texts = [place for place in organizations if is_text(place)]  # no other could be a parameter
+        return [(place, row.id) for place in texts for row in read_all(connection, one, {"place": place})]
+
+    def _count(self, connection: Connection, wanted: Filter, source: Source, limit: int) -> tuple[int, bool]:
+        """Return how many rows of a source are wanted, and whether these are all."""
+        bounds = search.id_bounds(wanted)
+        conditions = self._conditions(connection, wanted, source)
+        horizon = None
+        if source.each_organization:
+            if wanted.status != "dead":
+                return _count_within(connection, wanted, source)
+            conditions.append(FINISHED)  # which has an index of the state
+        elif not source.whole:
+            horizon = _horizon(connection, source, bounds, COUNTED_BACK)
+            if horizon is not None:
+                bounds.append(outbox.c.id >= stored(horizon.id))
+        rows = select(literal(1)).select_from(outbox).where(*conditions, *bounds).limit(inline(limit + 1))
+        number = connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
+        return number, horizon is None
+
+
+def _newest(found: Sequence[tuple[Any, Any]], limit: int) -> list[tuple[Any, Any]]:
+    """Return those of organizations and ids that have the newest ids."""
+    return sorted(found, key=lambda each: raw_bytes(each[1]), reverse=True)[:limit]
+
+
+def _count_within(connection: Connection, wanted: Filter, source: Source) -> tuple[int, bool]:
+    """Count among a bounded number of the rows of an index, in any order; return whether these are all."""
+    rows = source.rows if wanted.status is None else (LIVE,)
+    names = [name for name in ("status", "error_class", "agent_id") if getattr(wanted, name) is not None]
+    columns = [outbox.c[name] for name in (*names, "created_at")]
+    bounds = search.id_bounds(wanted)
+    seen = select(*columns).where(*rows, *bounds).limit(inline(COUNTED_BACK + 1)).subquery("seen")
+    matches = [seen.c[name] == getattr(wanted, name) for name in names]
+    if wanted.created_from is not None:
+        matches.append(seen.c.created_at >= wanted.created_from)
+    if wanted.created_before is not None:
+        matches.append(seen.c.created_at < wanted.created_before)
+    read, number = connection.execute(
+        select(func.count(), func.count(case((and_(*matches), 1)))).select_from(seen)
+    ).one()
+    return number, read <= COUNTED_BACK
+
+
+def _horizon(
+    connection: Connection, source: Source, bounds: Sequence[ColumnElement[bool]], limit: int
+) -> Row[Any] | None:
+    """Return the last of the rows that a search reads of a source; ``None``: it reads all of them."""
+    last = (
+        select(*raw([outbox.c.id]))
+        .where(*source.served.conditions(), *source.extra, *bounds)
+        .order_by(outbox.c.id.desc())
+        .offset(inline(limit - 1))
+        .limit(inline(1))
+    )
+    rows = read_all(connection, last)
+    return rows[0] if rows else None
+
+
+def _merged(reads: Sequence[_Read], places: Sequence[str | None], limit: int, *, for_operators: bool) -> Page:
+    """Return the newest rows of all sources, and where each goes on."""
+    newest = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)[:limit]
+    shown = {_order(row) for row in newest}
+    following: list[str | None] = []
+    looked_back_to: int | None = None
+    for read, place in zip(reads, places, strict=True):
+        mine = [row for row in read.rows if _order(row) in shown]
+        if len(mine) < len(read.rows):
+            # A corrupt id cannot be a cursor.
+            following.append(next((row.id for row in reversed(mine) if _is_place(row.id)), place))
+        elif read.horizon is not None and _is_place(read.horizon.id):
+            following.append(read.horizon.id)
+            looked_back_to = clock.time_of(read.horizon.id)
+        else:
+            following.append(ENDED)
+    return Page(
+        rows=[row_of(row, for_operators=for_operators) for row in newest],
+        next_cursor=search.write_cursor(following),
+        looked_back_to=looked_back_to,
+    )
+
+
+def _order(row: Row[Any]) -> bytes:
+    return raw_bytes(row.id)
+
+
+def _is_place(row_id: Any) -> bool:
+    return is_text(row_id) and is_id(row_id)

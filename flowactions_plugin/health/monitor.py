@@ -1,0 +1,173 @@
+"""Watches the deliveries of one process: its row of the fleet, statistics, and alerts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
+
+from flowactions_hookspecs import DeliveryAlert
+from flowactions_plugin.clock import to_utc
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.health.fleet import BEAT_SECONDS, Fleet
+from flowactions_plugin.health.statistics import Tally
+from flowactions_plugin.health.statistics_store import Change, StatisticsStore
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.host_calls import call_host
+from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.storage.database import Database
+
+log = logging.getLogger("flowactions.operate")
+
+WRITE_SECONDS: Final = 5.0
+"""How often statistics are written: a process that is killed loses so many seconds of them."""
+
+PART: Final = "statistics"
+"""Its name in the log of outages."""
+
+LAST_SECONDS: Final = 5.0
+"""How long the last write may take when the process stops."""
+
+DeliveryAlerted: TypeAlias = Callable[[DeliveryAlert], Awaitable[None]]
+
+
+class Monitor:
+    """Watches deliveries; see `Observer`.
+
+    Args:
+        database: where statistics and the fleet are written.
+        mode: ``scheduled`` or ``continuous``.
+        slots: attempts at once.
+        delivery_alert: the host's method; ``None`` when it does not want to know.
+    """
+
+    def __init__(
+        self, database: Database, mode: str, slots: int, delivery_alert: DeliveryAlerted | None
+    ) -> None:
+        self._store = StatisticsStore(database)
+        self._fleet = Fleet(database, mode, slots)
+        self._delivery_alert = delivery_alert
+        self._tally = Tally()
+        self._clock = database.clock
+        self._since: float | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+        self._failed = False
+        self._outage_log = database.outage_log
+
+    def record(self, completions: Sequence[Completion]) -> None:
+        """Count outcomes that were just written."""
+        if self._since is None:
+            self._since = self._clock()
+        self._tally.record(completions)
+
+    @asynccontextmanager
+    async def watching(self, load: Callable[[], Load]) -> AsyncIterator[str]:
+        """Write statistics and that this process is alive, until the block ends; then what is left, within a few seconds.
+
+        It gives the id of the process.
+        """
+        worker_id = self._fleet.begin()
+        running = asyncio.create_task(self._run(load))
+        try:
+            yield worker_id
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            self._outage_log.ended(PART)
+            try:
+                async with asyncio.timeout(LAST_SECONDS):
+                    await self.write()
+                    await self._fleet.stop()
+                    if self._telling:
+                        await asyncio.wait(self._telling)
+            except (StorageUnavailable, TimeoutError) as exc:
+                log.warning(
+                    "the last statistics of this process are lost: %s",
+                    printable(exc, message=True),
+                    extra={"event": "statistics.lost"},
+                )
+
+    async def _run(self, load: Callable[[], Load]) -> None:
+        clock = asyncio.get_running_loop().time
+        beat_at = 0.0
+        while True:
+            try:
+                if clock() >= beat_at:
+                    beat_at = clock() + BEAT_SECONDS
+                    await self._fleet.beat(*load())
+                await self.write()
+                self._failed = False
+                self._outage_log.worked(PART)
+            except StorageUnavailable as exc:
+                self._outage_log.failed(PART, exc)
+            except Exception as exc:
+                # Deliveries go on without statistics.
+                self._log_once(type(exc).__name__)
+                log.debug("statistics", exc_info=True, extra={"event": "statistics.failed"})
+            await asyncio.sleep(WRITE_SECONDS)
+
+    def _log_once(self, reason: str) -> None:
+        if not self._failed:
+            log.warning(
+                "statistics cannot be written now: %s",
+                printable(reason, message=True),
+                extra={"event": "statistics.not_written"},
+            )
+        self._failed = True
+
+    async def write(self) -> None:
+        """Write what was counted, and tell the host what follows from it.
+
+        Raises:
+            StorageUnavailable: the database failed; what was counted is kept.
+        """
+        counted = self._tally.pop()
+        since, self._since = self._since, None
+        if not counted or since is None:
+            return
+        try:
+            changes = await self._store.add(counted, since)
+        except BaseException:
+            self._tally.restore(counted)
+            self._since = since
+            raise
+        for change in changes:
+            self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        words = "fails" if change.kind == "failing" else "has recovered"
+        log.warning(
+            "destination %s of organization %s %s: %s failures in a row",
+            printable(change.destination),
+            printable(change.organization_id),
+            words,
+            change.failures,
+            extra={"event": "destination.changed"},
+        )
+        if self._delivery_alert is None:
+            return
+        task = asyncio.create_task(self._call(self._delivery_alert, change))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    @staticmethod
+    async def _call(method: DeliveryAlerted, change: Change) -> None:
+        alert = DeliveryAlert(
+            organization_id=change.organization_id,
+            destination=change.destination,
+            kind=change.kind,
+            failing_since=None if change.failing_since is None else to_utc(change.failing_since),
+            failures=change.failures,
+            last_error=change.last_error,
+        )
+        try:
+            await call_host(method, alert)
+        except Exception:
+            log.exception(
+                "the host failed to take note of an alert on %s",
+                printable(change.destination),
+                extra={"event": "host.method_failed"},
+            )

@@ -1,0 +1,151 @@
+"""How deliveries stand: plain structs, which msgspec encodes as JSON. Times are Unix milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+
+class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A number of rows.
+
+    Attributes:
+        number: how many.
+        exact: whether these are all; if not, there are at least so many.
+    """
+
+    number: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.exact else f"{self.number:,}+"
+
+
+class Bucket(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """What was done within an interval of five minutes, or several of them.
+
+    Attributes:
+        at: when it begins.
+        delivered: deliveries that arrived.
+        failed: attempts that failed.
+        dead: deliveries that ended without success.
+        duration_ms: how long all attempts took.
+    """
+
+    at: int
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+    duration_ms: int = 0
+
+
+class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A process that delivers.
+
+    Attributes:
+        id: of this start of the process.
+        name: of the process, for people.
+        version: of the plugin.
+        host_name: the machine's.
+        pid: the process's.
+        mode: ``scheduled`` or ``continuous``.
+        slots: attempts at once.
+        in_flight: rows that it holds.
+        started_at: when it began.
+        last_seen_at: when it last wrote this.
+        last_claim_at: when it last claimed a row; ``None``: not yet.
+        stopped_at: when it stopped; ``None``: it has not said so.
+        state: ``alive``; ``stale``: it has not been seen for 45 s; ``stopped``.
+    """
+
+    id: str
+    name: str
+    version: str
+    host_name: str
+    pid: int
+    mode: str
+    slots: int
+    in_flight: int
+    started_at: int
+    last_seen_at: int
+    last_claim_at: int | None
+    stopped_at: int | None
+    state: Literal["alive", "stale", "stopped"]
+
+
+class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A destination of an organization, over the last hour.
+
+    Attributes:
+        destination: scheme, host and port.
+        organization_id: whose.
+        delivered: deliveries that arrived.
+        failed: attempts that failed.
+        dead: deliveries that ended without success.
+        worker_ms: the time of workers that its attempts took.
+        last_success_at: when something last arrived; ``None``: nothing has since this is recorded.
+        failing_since: when the first of the failures in a row was; ``None``: it does not fail.
+        failures_in_row: failures since the last success.
+        last_error: the kind of the last failure.
+        paused: whether it is paused, by the organization or for all.
+    """
+
+    destination: str
+    organization_id: str
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+    worker_ms: int = 0
+    last_success_at: int | None = None
+    failing_since: int | None = None
+    failures_in_row: int = 0
+    last_error: str | None = None
+    paused: bool = False
+
+
+class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Whether deliveries go on.
+
+    Attributes:
+        state: ``ok``; ``idle``: nothing is due; ``unwritable``: the database takes no writes, so that nothing is queued
+            either; ``stalled``: rows are due that nobody claims; ``no_worker``: no worker has been alive for a minute;
+            ``failing``: most attempts of the last minutes have failed.
+        reason: in one sentence.
+        waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
+    """
+
+    state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
+    reason: str
+    waited_ms: int | None = None
+
+
+class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """How deliveries stand.
+
+    Attributes:
+        due: rows that may be claimed now, at least; those of paused destinations are not counted.
+        due_exact: whether these are all.
+        oldest_due_ms: for how long the oldest of them has been due, milliseconds; 0: none is.
+        waiting: rows that are neither delivered nor dead.
+        dead: rows that ended without success.
+        hour: the last hour, in intervals of five minutes, the oldest first.
+        day: the last day, in intervals of an hour, the oldest first.
+        workers: processes that deliver; those of a day ago are gone.
+        worst: destinations by failures within the last hour.
+        slowest: destinations by time of workers within the last hour.
+        verdict: whether deliveries go on.
+    """
+
+    due: int
+    due_exact: bool
+    oldest_due_ms: int
+    waiting: Counted
+    dead: Counted
+    hour: Sequence[Bucket]
+    day: Sequence[Bucket]
+    workers: Sequence[Worker]
+    worst: Sequence[DestinationState]
+    slowest: Sequence[DestinationState]
+    verdict: Verdict

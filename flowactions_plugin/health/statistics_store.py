@@ -1,0 +1,256 @@
+"""Writes statistics and the health of destinations, and finds what the host is to be told, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from sqlalchemy import BigInteger, Integer, Text, and_, case, func, null, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from flowactions_plugin.health.statistics import BUCKET_MS, EVERY_DESTINATION, Counts, alert_of
+from flowactions_plugin.operators.audit import purged_since
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, statistics
+
+KEPT_MS: Final = 8 * DAY_MS
+"""How long statistics are kept."""
+
+FRESH_MS: Final = 60_000
+"""For so long, another success of a destination that does not fail is not written."""
+
+MOST_FAILURES: Final = 1_000_000_000
+"""A count of failures in a row grows no further."""
+
+_COUNTS: Final = ("delivered", "failed", "dead", "duration_ms")
+
+
+class Change(NamedTuple):
+    """What the host is to be told about a destination.
+
+    Attributes:
+        organization_id: whose.
+        destination: scheme, host and port.
+        kind: ``failing`` or ``recovered``.
+        failing_since: Unix milliseconds; ``None`` for a recovery.
+        failures: how many in a row.
+        last_error: the kind of the last failure.
+    """
+
+    organization_id: str
+    destination: str
+    kind: Literal["failing", "recovered"]
+    failing_since: int | None
+    failures: int
+    last_error: str | None
+
+
+class StatisticsStore:
+    """Statistics of one database.
+
+    Args:
+        database: which.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @repeated
+    async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[Change]:
+        """Add what was counted to the present interval, and to the health of its destinations.
+
+        To avoid deadlock, rows are locked in the order of their keys. Of an organization of which a purge has begun since
+        something of it may have been counted, nothing is added.
+
+        Args:
+            counted: organization and destination → counts.
+            since: when the first of it was counted, Unix seconds.
+
+        Returns:
+            What the host is to be told: of any number of workers, one gets each.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        async with self._database.write() as transaction:
+            # Locked first: a purge that this does not see yet waits for it (`PurgeStore.remove`).
+            await self._database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
+            purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
+            kept = {key: counts for key, counts in counted.items() if key[0] not in purged}
+            return await self._add(transaction, kept) if kept else []
+
+    async def _add(
+        self, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
+    ) -> Sequence[Change]:
+        built = self._database.built
+        health = [
+            {
+                "organization": organization,
+                "place": destination,
+                "succeeded": int(counts.succeeded),
+                "failures": counts.failures_in_row,
+                "error": counts.last_error,
+            }
+            for (organization, destination), counts in sorted(counted.items())
+            if counts.attempts
+        ]
+        await transaction.execute(built(_adding), {"counted": self._database.json_rows(_with_sums(counted))})
+        if not health:
+            return []
+        changed = await transaction.execute(
+            built(_updating_health), {"given": self._database.json_rows(health)}
+        )
+        changes = [change for row in changed.all() if (change := _change(row)) is not None]
+        if changes:
+            told = [
+                {
+                    "organization": each.organization_id,
+                    "place": each.destination,
+                    "fails": int(each.kind == "failing"),
+                }
+                for each in changes
+            ]
+            await transaction.execute(built(_marking_told), {"told": self._database.json_rows(told)})
+        return changes
+
+    async def prune(self, limit: int) -> int:
+        """Delete statistics that are older than eight days."""
+        return await self._database.prune(statistics.c.bucket, KEPT_MS, limit)
+
+    async def prune_destinations(self, older_than_ms: int, limit: int) -> int:
+        """Delete the health of destinations to which nothing was sent for so long."""
+        return await self._database.prune(destinations.c.updated_at, older_than_ms, limit)
+
+
+def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]]:
+    """Return rows of the parameter ``counted``: each destination, the sum of each organization, and that of all."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for (organization, destination), counts in counted.items():
+        values = [getattr(counts, name) for name in _COUNTS]
+        for key in (
+            (organization, destination),
+            (organization, EVERY_DESTINATION),
+            (EVERY_ORGANIZATION, EVERY_DESTINATION),
+        ):
+            before = rows.get(key, [0] * len(_COUNTS))
+            rows[key] = [one + other for one, other in zip(before, values, strict=True)]
+    return [
+        {"organization": key[0], "place": key[1], **dict(zip(_COUNTS, values, strict=True))}
+        for key, values in sorted(rows.items())
+    ]
+
+
+def _insert(database: Dialect, table: Any) -> Any:
+    return postgresql.insert(table) if database.dialect == "postgresql" else sqlite.insert(table)
+
+
+def _adding(database: Dialect) -> Any:
+    """Write the statement that adds the rows of the parameter ``counted`` to the present interval."""
+    given = database.values_table(
+        "counted",
+        organization=Text,
+        place=Text,
+        delivered=Integer,
+        failed=Integer,
+        dead=Integer,
+        duration_ms=BigInteger,
+    )
+    now = database.now()
+    rows = select(
+        now - now % BUCKET_MS, given.c.organization, given.c.place, *(given.c[name] for name in _COUNTS)
+    ).where(
+        given.c.organization.is_not(None)
+    )  # without a condition, SQLite takes ON CONFLICT for one of a join
+    added = _insert(database, statistics).from_select([column.name for column in statistics.c], rows)
+    return added.on_conflict_do_update(
+        index_elements=list(statistics.primary_key),
+        set_={name: statistics.c[name] + added.excluded[name] for name in _COUNTS},
+    )
+
+
+def _updating_health(database: Dialect) -> Any:
+    """Write the statement that updates the health of the destinations in the parameter ``given``, and returns it.
+
+    What does not fail, and was written within the last minute, stays as it is.
+    """
+    given = database.values_table(
+        "given", organization=Text, place=Text, succeeded=Integer, failures=Integer, error=Text
+    )
+    now = database.now()
+    fails = given.c.failures > 0
+    failed = given.c.error.is_not(None)
+    rows = select(
+        given.c.organization,
+        given.c.place,
+        case((given.c.succeeded == 1, now), else_=null()),
+        case((failed, now), else_=null()),
+        case((fails, now), else_=null()),
+        given.c.failures,
+        given.c.error,
+        null(),
+        now,
+    ).where(given.c.organization.is_not(None))
+    names = [
+        "organization_id", "destination", "last_success_at", "last_failure_at", "failing_since",
+        "failures_in_row", "last_error", "alerted_at", "updated_at",
+    ]  # fmt: skip
+    added = _insert(database, destinations).from_select(names, rows)
+    new, old = added.excluded, destinations.c
+    succeeded = new.last_success_at.is_not(None)
+    total = old.failures_in_row + new.failures_in_row
+    return added.on_conflict_do_update(
+        index_elements=list(destinations.primary_key),
+        set_={
+            "last_success_at": func.coalesce(new.last_success_at, old.last_success_at),
+            "last_failure_at": func.coalesce(new.last_failure_at, old.last_failure_at),
+            "failing_since": case(
+                (succeeded, new.failing_since), else_=func.coalesce(old.failing_since, new.failing_since)
+            ),
+            "failures_in_row": case(
+                (succeeded, new.failures_in_row), (total > MOST_FAILURES, MOST_FAILURES), else_=total
+            ),
+            "last_error": func.coalesce(new.last_error, old.last_error),
+            "updated_at": new.updated_at,
+        },
+        where=or_(
+            new.last_failure_at.is_not(None),
+            old.failing_since.is_not(None),
+            old.last_success_at.is_(None),
+            old.last_success_at < new.updated_at - FRESH_MS,
+        ),
+    ).returning(
+        old.organization_id,
+        old.destination,
+        old.failing_since,
+        old.last_failure_at,
+        old.failures_in_row,
+        old.last_error,
+        old.alerted_at,
+    )
+
+
+def _change(row: Any) -> Change | None:
+    kind = alert_of(row.failing_since, row.last_failure_at, row.failures_in_row, row.alerted_at)
+    if kind is None:
+        return None
+    since = row.failing_since if kind == "failing" else None
+    failures = row.failures_in_row if kind == "failing" else 0
+    return Change(row.organization_id, row.destination, kind, since, failures, row.last_error)
+
+
+def _marking_told(database: Dialect) -> Any:
+    """Write the statement that records what the host is told, for the destinations in the parameter ``told``."""
+    told = database.values_table("told", organization=Text, place=Text, fails=Integer)
+    return (
+        update(destinations)
+        .where(
+            and_(
+                destinations.c.organization_id == told.c.organization,
+                destinations.c.destination == told.c.place,
+            )
+        )
+        .values(alerted_at=case((told.c.fails == 1, database.now()), else_=null()))
+    )

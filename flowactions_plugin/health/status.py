@@ -1,0 +1,209 @@
+"""How deliveries stand, as pages, commands and metrics show it: what is due, the fleet, destinations, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Self, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
+from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
+from flowactions_plugin.health.verdict import ABSENT_MS, FAILING_MINUTES, Signs, judge, patience_ms
+from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.database import Database
+
+T = TypeVar("T")
+
+COUNT_LIMIT: Final = 2500
+"""Up to how many rows that are due, wait, or are dead, an overview counts."""
+
+SHOWN: Final = 5
+"""How many destinations an overview shows of each kind."""
+
+
+class QueueStatus:
+    """How the deliveries of one database stand. Each query reads a bounded number of rows.
+
+    Args:
+        database: which.
+        mode: how workers deliver: ``scheduled`` or ``continuous``. It decides, where no worker is alive, after how long
+            deliveries have stalled.
+        tick_seconds: from one tick to the next, in scheduled mode.
+        writes: tries whether the database takes writes; ``None``: one of its own.
+        uptime_ms: returns for how long this process could have seen a worker, where none has ever been.
+
+    Attributes:
+        writes: the same.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        mode: str = "scheduled",
+        tick_seconds: float = 60.0,
+        writes: Writes | None = None,
+        uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
+    ) -> None:
+        self._database = database
+        self.writes = writes or Writes(database)
+        self._uptime_ms = uptime_ms
+        self._mode = mode
+        self._tick_seconds = tick_seconds
+        self._health = HealthQueries(database)
+
+    @classmethod
+    def of(
+        cls,
+        database: Database,
+        settings: Settings,
+        writes: Writes | None = None,
+        uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
+    ) -> Self:
+        """Return that of a host with these settings."""
+        return cls(
+            database,
+            mode=settings.delivery,
+            tick_seconds=settings.tick_seconds,
+            writes=writes,
+            uptime_ms=uptime_ms,
+        )
+
+    def overview(self, connection: Connection, scope: Scope, refusal: str | None, dead: Counted) -> Overview:
+        """Return how deliveries stand.
+
+        Args:
+            connection: reads it.
+            scope: whose.
+            refusal: why the database takes no writes; ``None``: it does.
+            dead: how many are dead.
+        """
+        now = self._now(connection)
+        standing = self._standing(connection, scope, now, refusal)
+        worst, slowest = self._health.busiest(connection, scope, now, SHOWN)
+        due = standing.due
+        return Overview(
+            due=due.number,
+            due_exact=due.exact,
+            oldest_due_ms=due.oldest_ms or 0,
+            waiting=self._health.waiting(connection, scope, COUNT_LIMIT),
+            dead=dead,
+            hour=standing.buckets[-HOUR_BUCKETS:],
+            day=_hours(standing.buckets),
+            workers=standing.workers,
+            worst=worst,
+            slowest=slowest,
+            verdict=standing.verdict,
+        )
+
+    async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
+        """Return whether deliveries go on.
+
+        Args:
+            scope: whose.
+            tries: whether it is tried first whether the database takes writes, unless that is known.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        refusal = await self.writes.refused() if tries else self.writes.refusal
+        return await self._read(
+            lambda connection: self._standing(connection, scope, self._now(connection), refusal).verdict
+        )
+
+    async def due(self, scope: Scope = Scope()) -> tuple[Counted, int]:  # noqa: B008  immutable
+        """Return how many rows may be claimed now, rows of paused destinations apart, and for how long the oldest has been due.
+
+        Returns:
+            The number, counted among the ten thousand oldest, and milliseconds; 0: nothing is due.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        due = await self._read(lambda connection: self._health.due(connection, scope))
+        return Counted(number=due.number, exact=due.exact), due.oldest_ms or 0
+
+    async def destinations(
+        self, scope: Scope, limit: int, after: tuple[str, str] | None = None
+    ) -> list[DestinationState]:
+        """Return destinations to which something was sent, by organization and name.
+
+        Args:
+            scope: what may be seen.
+            limit: how many at the most.
+            after: organization and destination of the last of the page before.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+
+        def read(connection: Connection) -> list[DestinationState]:
+            keys = self._health.page(connection, scope, after, limit)
+            return self._health.states(connection, keys, self._now(connection))
+
+        return await self._read(read)
+
+    async def workers(self) -> list[Worker]:
+        """Return the processes that deliver, those seen last first.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return await self._read(lambda connection: self._health.workers(connection, self._now(connection)))
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        async with self._database.read() as connection:
+            return await connection.run_sync(work)
+
+    def _now(self, connection: Connection) -> int:
+        return int(connection.execute(select(self._database.now())).scalar_one())
+
+    def _standing(self, connection: Connection, scope: Scope, now: int, refusal: str | None) -> _Standing:
+        due = self._health.due(connection, scope, COUNT_LIMIT)
+        if not due.number and not due.exact:
+            # All of them are claimed, or wait to be parked: what may be claimed stands behind them.
+            due = self._health.due(connection, scope)
+        workers = self._health.workers(connection, now)
+        buckets = self._health.buckets(connection, scope, now)
+        alive = [each for each in workers if each.state == "alive"]
+        claims = [now - each.last_claim_at for each in workers if each.last_claim_at is not None]
+        if due.claimed_ms_ago is not None:
+            claims.append(due.claimed_ms_ago)
+        # A worker of an earlier release is not in the fleet.
+        seen = [now - each.last_seen_at for each in workers] + claims
+        late = buckets[-FAILING_MINUTES // 5 :]
+        signs = Signs(
+            oldest_due_ms=due.oldest_ms,
+            claimed_ms_ago=max(0, min(claims)) if claims else None,
+            alive=len(alive),
+            attempts=sum(each.delivered + each.failed for each in late),
+            failed=sum(each.failed for each in late),
+            absent_ms=None if alive else min(seen, default=self._uptime_ms()),
+            refusal=refusal,
+        )
+        modes = {each.mode for each in alive}
+        mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"
+        return _Standing(due, workers, buckets, judge(signs, patience_ms(mode, self._tick_seconds)))
+
+
+class _Standing(NamedTuple):
+    """How deliveries stand, and the verdict."""
+
+    due: Due
+    workers: list[Worker]
+    buckets: list[Bucket]
+    verdict: Verdict
+
+
+def _hours(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Return the sums of a day's intervals, hour by hour, counted back from now."""
+    hours = [buckets[start : start + HOUR_BUCKETS] for start in range(0, len(buckets), HOUR_BUCKETS)]
+    names = ("delivered", "failed", "dead", "duration_ms")
+    return [
+        Bucket(at=hour[0].at, **{name: sum(getattr(each, name) for each in hour) for name in names})
+        for hour in hours
+    ]

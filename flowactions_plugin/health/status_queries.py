@@ -1,0 +1,276 @@
+"""How deliveries stand: what is due, the fleet, statistics, and the health of destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.health.fleet import STALE_MS
+from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Worker
+from flowactions_plugin.health.statistics import BUCKET_MS, EVERY_DESTINATION
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.due import free, unpaused
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    FAILING,
+    LIVE,
+    destinations,
+    outbox,
+    pauses,
+    statistics,
+    workers,
+)
+
+DUE_READ: Final = 10_000
+"""How many of the oldest rows that are due are read at the most."""
+
+HOUR_MS: Final = 3600 * 1000
+HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
+DAY_BUCKETS: Final = 24 * HOUR_BUCKETS
+
+MOST_WORKERS: Final = 1000
+
+_COUNTS: Final = ("delivered", "failed", "dead", "duration_ms")
+
+
+class Due(NamedTuple):
+    """Rows that may be claimed now.
+
+    Attributes:
+        number: how many, of those that were read.
+        exact: whether these are all.
+        oldest_ms: for how long the oldest has been due; ``None``: there is none.
+        claimed_ms_ago: when the latest of the rows that are held was claimed; ``None``: none is.
+    """
+
+    number: int
+    exact: bool
+    oldest_ms: int | None
+    claimed_ms_ago: int | None
+
+
+class HealthQueries:
+    """The state of deliveries in one database.
+
+    Args:
+        database: which.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def due(self, connection: Connection, scope: Scope, limit: int = DUE_READ) -> Due:
+        """Return what may be claimed now, rows of paused destinations apart: among the oldest that are due."""
+        now = self._database.now()
+        # What is paused is read once for the statement, not looked up for each row.
+        head = (
+            select(
+                outbox.c.next_attempt_at,
+                outbox.c.updated_at,
+                free(now).label("free"),
+                and_(free(now), *unpaused()).label("claimable"),
+            )
+            .where(LIVE, outbox.c.next_attempt_at <= now, *_of(outbox, scope))
+            .order_by(outbox.c.next_attempt_at, outbox.c.id)
+            .limit(inline(limit + 1))
+            .subquery("head")
+        )
+        query = select(
+            func.count().label("read"),
+            func.count(case((head.c.claimable, 1))).label("number"),
+            (now - func.min(case((head.c.claimable, head.c.next_attempt_at)))).label("oldest"),
+            (now - func.max(case((~head.c.free, head.c.updated_at)))).label("claimed"),
+        )
+        row = connection.execute(query).one()
+        oldest = None if row.oldest is None else max(0, row.oldest)
+        return Due(min(row.number, limit), row.read <= limit, oldest, row.claimed)
+
+    def waiting(self, connection: Connection, scope: Scope, limit: int) -> Counted:
+        """Count rows that are neither delivered nor dead, up to a limit."""
+        rows = select(literal(1)).select_from(outbox).where(LIVE, *_of(outbox, scope)).limit(inline(limit + 1))
+        number = connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
+        return Counted(number=min(number, limit), exact=number <= limit)
+
+    def buckets(self, connection: Connection, scope: Scope, now: int) -> list[Bucket]:
+        """Return the last day in intervals of five minutes, the oldest first; intervals without an attempt too."""
+        last = now - now % BUCKET_MS
+        starts = [last - number * BUCKET_MS for number in reversed(range(DAY_BUCKETS))]
+        given = {
+            "starts": self._database.json_rows([{"at": at} for at in starts]),
+            "organization": scope.organization_id or EVERY_ORGANIZATION,
+        }
+        query = self._database.built(_of_intervals)
+        found = {row.bucket: row for row in connection.execute(query, given)}
+        return [
+            Bucket(at=at)
+            if (row := found.get(at)) is None
+            else Bucket(
+                at=at, delivered=row.delivered, failed=row.failed, dead=row.dead, duration_ms=row.duration_ms
+            )
+            for at in starts
+        ]
+
+    def workers(self, connection: Connection, now: int) -> list[Worker]:
+        """Return the processes that deliver, those seen last first."""
+        query = (
+            select(workers).order_by(workers.c.last_seen_at.desc(), workers.c.id).limit(inline(MOST_WORKERS))
+        )
+        return [_worker(row, now) for row in connection.execute(query)]
+
+    def busiest(
+        self, connection: Connection, scope: Scope, now: int, limit: int
+    ) -> tuple[list[DestinationState], list[DestinationState]]:
+        """Return the destinations of the last hour with the most failures, and those that took workers' time most."""
+        since = now - now % BUCKET_MS - HOUR_MS
+        totals = (
+            select(
+                statistics.c.organization_id,
+                statistics.c.destination,
+                *(func.sum(statistics.c[name]).label(name) for name in ("failed", "duration_ms")),
+            )
+            .where(
+                statistics.c.bucket > since,
+                statistics.c.destination != EVERY_DESTINATION,
+                *_of(statistics, scope),
+            )
+            .group_by(statistics.c.organization_id, statistics.c.destination)
+            .subquery("totals")
+        )
+        found: list[list[DestinationState]] = []
+        for name in ("failed", "duration_ms"):
+            query = (
+                select(totals.c.organization_id, totals.c.destination)
+                .where(totals.c[name] > 0)
+                .order_by(totals.c[name].desc(), totals.c.organization_id, totals.c.destination)
+                .limit(inline(limit))
+            )
+            keys = [(row.organization_id, row.destination) for row in connection.execute(query)]
+            if name == "failed" and len(keys) < limit:
+                keys = list(dict.fromkeys([*keys, *self._failing(connection, scope, limit)]))[:limit]
+            found.append(self.states(connection, keys, now))
+        return found[0], found[1]
+
+    def _failing(self, connection: Connection, scope: Scope, limit: int) -> list[tuple[str, str]]:
+        query = (
+            select(destinations.c.organization_id, destinations.c.destination)
+            .where(FAILING, *_of(destinations, scope))
+            .order_by(destinations.c.failing_since)
+            .limit(inline(limit))
+        )
+        return [(row.organization_id, row.destination) for row in connection.execute(query)]
+
+    def page(
+        self, connection: Connection, scope: Scope, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
+        """Return the keys of destinations in order, behind one of them."""
+        key = (destinations.c.organization_id, destinations.c.destination)
+        query = select(*key).where(*_of(destinations, scope)).order_by(*key).limit(inline(limit))
+        if after is not None:
+            query = query.where(tuple_(*key) > after)
+        return [(row.organization_id, row.destination) for row in connection.execute(query)]
+
+    def states(
+        self, connection: Connection, keys: Sequence[tuple[str, str]], now: int
+    ) -> list[DestinationState]:
+        """Return the state of destinations, in the order of their keys; each with its last hour."""
+        if not keys:
+            return []
+        last = now - now % BUCKET_MS
+        hour = [last - number * BUCKET_MS for number in range(HOUR_BUCKETS)]
+        wanted = self._database.values_table("wanted", organization=Text, place=Text)
+        given = {"wanted": self._database.json_rows([{"organization": one, "place": two} for one, two in keys])}
+        sums = (
+            select(
+                statistics.c.organization_id,
+                statistics.c.destination,
+                *(func.sum(statistics.c[name]).label(name) for name in _COUNTS),
+            )
+            .join_from(wanted, statistics, _is(statistics, wanted))
+            .where(statistics.c.bucket.in_(hour))
+            .group_by(statistics.c.organization_id, statistics.c.destination)
+        )
+        paused = case((is_paused(wanted.c.organization, wanted.c.place), 1), else_=0)
+        health = select(wanted.c.organization, wanted.c.place, paused.label("paused"), destinations).join_from(
+            wanted, destinations, _is(destinations, wanted), isouter=True
+        )
+        counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
+        known = {(row.organization, row.place): row for row in connection.execute(health, given)}
+        return [_state(key, known[key], counts.get(key)) for key in keys]
+
+
+def _of_intervals(database: Database) -> Select[Any]:
+    """Select the sums of the organization and the intervals in the parameters, each by the primary key."""
+    starts = database.values_table("starts", at=BigInteger)
+    return select(statistics).join_from(
+        starts,
+        statistics,
+        and_(
+            statistics.c.bucket == starts.c.at,
+            statistics.c.organization_id == bindparam("organization", type_=Text),
+            statistics.c.destination == EVERY_DESTINATION,
+        ),
+    )
+
+
+def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
+    """Return the condition that a destination is paused, by its organization or for all."""
+    return exists().where(
+        pauses.c.destination == destination,
+        pauses.c.resumed_at.is_(None),
+        or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
+    )
+
+
+def _of(table: Any, scope: Scope) -> list[ColumnElement[bool]]:
+    if scope.organization_id is None:
+        return []
+    return [table.c.organization_id == scope.organization_id]
+
+
+def _is(table: Any, wanted: Any) -> ColumnElement[bool]:
+    return and_(table.c.organization_id == wanted.c.organization, table.c.destination == wanted.c.place)
+
+
+def _worker(row: Row[Any], now: int) -> Worker:
+    values = {name: getattr(row, name) for name in Worker.__struct_fields__ if name != "state"}
+    if row.stopped_at is not None:
+        return Worker(**values, state="stopped")
+    return Worker(**values, state="alive" if row.last_seen_at >= now - STALE_MS else "stale")
+
+
+def _state(key: tuple[str, str], health: Row[Any], counts: Row[Any] | None) -> DestinationState:
+    organization_id, destination = key
+    sums = [0 if counts is None else int(getattr(counts, name)) for name in _COUNTS]
+    return DestinationState(
+        destination=destination,
+        organization_id=organization_id,
+        delivered=sums[0],
+        failed=sums[1],
+        dead=sums[2],
+        worker_ms=sums[3],
+        last_success_at=health.last_success_at,
+        failing_since=health.failing_since,
+        failures_in_row=health.failures_in_row or 0,
+        last_error=health.last_error,
+        paused=bool(health.paused),
+    )

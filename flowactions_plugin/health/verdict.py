@@ -1,0 +1,109 @@
+"""One verdict on whether deliveries go on, for pages, ``flowactions doctor`` and metrics: pure, no I/O."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from flowactions_plugin.health.results import Verdict
+
+TICKS: Final = 3
+"""Ticks without a claim after which deliveries have stalled, in scheduled mode."""
+
+CONTINUOUS_SECONDS: Final = 15.0
+"""Seconds without a claim after which they have, in continuous mode; also the least in scheduled mode, because workers
+write every ten seconds when they last claimed."""
+
+LEAST_ATTEMPTS: Final = 20
+"""With fewer attempts within the last minutes, nothing is said about their failures."""
+
+FAILING_SHARE: Final = 0.5
+
+FAILING_MINUTES: Final = 15
+
+ABSENT_MS: Final = 60_000
+"""For so long no worker may be alive, as while the only one is restarted."""
+
+
+class Signs(NamedTuple):
+    """What the verdict is made of.
+
+    Attributes:
+        oldest_due_ms: for how long the oldest row that may be claimed now has been due, rows of paused destinations apart;
+            ``None``: there is none.
+        claimed_ms_ago: when a row was last claimed; ``None``: it is not known of any.
+        alive: how many workers are alive.
+        attempts: how many were made within the last minutes.
+        failed: how many of these have failed.
+        absent_ms: for how long no worker has been alive, as far as is known; ``None``: one is.
+        refusal: why the database takes no writes; ``None``: it does.
+    """
+
+    oldest_due_ms: int | None
+    claimed_ms_ago: int | None
+    alive: int
+    attempts: int = 0
+    failed: int = 0
+    absent_ms: int | None = None
+    refusal: str | None = None
+
+
+def patience_ms(mode: str, tick_seconds: float) -> int:
+    """Return for how long rows may be due while nothing is claimed.
+
+    Args:
+        mode: of the workers: ``scheduled`` or ``continuous``.
+        tick_seconds: from one tick to the next, in scheduled mode.
+    """
+    seconds = CONTINUOUS_SECONDS
+    if mode != "continuous":
+        seconds = max(seconds, TICKS * tick_seconds)
+    return int(seconds * 1000)
+
+
+def judge(signs: Signs, patience: int) -> Verdict:
+    """Return the verdict.
+
+    Args:
+        signs: how deliveries stand.
+        patience: see `patience_ms`.
+
+    Returns:
+        ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
+        claimed cannot arrive, whatever became of the rest.
+    """
+    if signs.refusal is not None:
+        return Verdict(
+            state="unwritable",
+            reason=f"The database takes no writes: {signs.refusal}. Nothing is queued, claimed or completed.",
+        )
+    due = signs.oldest_due_ms
+    claimed = signs.claimed_ms_ago
+    if due is not None and due > patience and (claimed is None or claimed > patience):
+        nobody = "and no worker is alive" if not signs.alive else f"although {_workers(signs.alive)}"
+        last = "nothing has been claimed" if claimed is None else f"the last claim was {_seconds(claimed)} ago"
+        return Verdict(
+            state="stalled",
+            reason=f"Rows have been due for {_seconds(due)} and {last}, {nobody}.",
+            waited_ms=due if claimed is None else min(due, claimed),
+        )
+    if signs.absent_ms is not None and signs.absent_ms >= ABSENT_MS:
+        return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
+    if signs.attempts >= LEAST_ATTEMPTS and signs.failed > FAILING_SHARE * signs.attempts:
+        return Verdict(
+            state="failing",
+            reason=f"{signs.failed} of the {signs.attempts} attempts of the last {FAILING_MINUTES} minutes have failed.",
+        )
+    if due is None:
+        return Verdict(state="idle", reason="Nothing is due.")
+    return Verdict(state="ok", reason=f"Rows are being claimed; the oldest has been due for {_seconds(due)}.")
+
+
+def _workers(alive: int) -> str:
+    return "a worker is alive" if alive == 1 else f"{alive} workers are alive"
+
+
+def _seconds(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

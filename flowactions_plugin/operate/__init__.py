@@ -1,1 +1,0 @@
-"""What operators see and do: searches, counts, health, statistics, bulk actions, pages."""

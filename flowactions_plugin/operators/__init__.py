@@ -1,0 +1,1 @@
+"""Who operates, what they may see, and the audit of what they did."""

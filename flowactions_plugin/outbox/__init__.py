@@ -1,1 +1,0 @@
-"""The durable outbox: webhooks are written down first, then delivered, signed and retried."""

@@ -1,0 +1,198 @@
+"""The pages of bulk actions: the preview that asks for confirmation, the list, and one action with its undo."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, cast, get_args
+
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from flowactions_plugin.bulk.results import Action
+from flowactions_plugin.bulk.sets import Kind
+from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.filters import NAMES, to_query
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import SetChanged
+from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.pages.forms import read_form, read_query
+from flowactions_plugin.pages.guard import FOR_CHANGERS
+from flowactions_plugin.pages.parts import MOST_REASON, ROWS, Parts, read_filter
+from flowactions_plugin.pages.rendering import redirect
+from flowactions_plugin.pages.viewers import Viewer
+
+TITLES: Final[dict[str, str]] = {"retry": "Retry", "replay": "Replay", "cancel": "Cancel", "delete": "Delete"}
+
+EXPLAINED: Final[dict[str, str]] = {
+    "retry": "They are dead, and become due again.",
+    "replay": "They are dead, and become due again.",
+    "cancel": "They wait for an attempt, and end dead without one.",
+    "delete": "They are dead, and are removed with their attempts.",
+}
+
+FILTER_PREFIX: Final = "filter-"
+OPTIONS: Final = ("reason", "reset", "canary", "rate")
+FORM_FIELDS: Final = ("kind", "token", *OPTIONS, *(FILTER_PREFIX + name for name in NAMES))
+
+
+class Listed(NamedTuple):
+    """A bulk action, with its filter in words."""
+
+    action: Action
+    filter: dict[str, str]
+
+
+@get("/actions", include_in_schema=False)
+async def list_actions(
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+) -> Response[bytes]:
+    """List bulk actions, the latest first."""
+    before = read_query(request, ("cursor",)).get("cursor")
+    found = await parts.actions.list(viewer.scope, before=before, limit=ROWS + 1)
+    more = len(found) > ROWS
+    return parts.page(
+        request,
+        "actions.html",
+        rows=[Listed(action, to_query(action.filter)) for action in found[:ROWS]],
+        next_cursor=found[ROWS - 1].id if more else None,
+    )
+
+
+@get("/actions/new", opt=FOR_CHANGERS, include_in_schema=False)
+async def preview_action(
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+) -> Response[bytes]:
+    """Show which deliveries an action would be done to, and ask."""
+    given = read_query(request, ("kind", *NAMES), repeated=("id",))
+    return await _preview(request, viewer, parts, _kind(given), read_filter(given))
+
+
+@post("/actions", include_in_schema=False)
+async def begin_action(
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+) -> Response[Any]:
+    """Begin an action on the set that was shown; when it is another by now, show that and ask again."""
+    given = await read_form(request, FORM_FIELDS)
+    kind = _kind(given)
+    canary, rate = _number(given, "canary"), _number(given, "rate")
+    try:
+        action = await parts.actions.begin(
+            viewer.scope,
+            kind,
+            given.get("token", ""),
+            viewer.actor,
+            given.get("reason", "")[:MOST_REASON],
+            reset_attempts=given.get("reset") == "yes",
+            rate=rate,
+            canary=int(canary or 0),
+            undo_seconds=parts.undo_seconds,
+        )
+    except SetChanged as exc:
+        filters = {
+            name.removeprefix(FILTER_PREFIX): value
+            for name, value in given.items()
+            if name.startswith(FILTER_PREFIX)
+        }
+        kept: dict[str, str] = {name: given[name] for name in OPTIONS if name in given}
+        wanted = read_filter(filters)
+        return await _preview(request, viewer, parts, kind, wanted, changed=str(exc), given=kept)
+    return redirect(request, f"/actions/{action.id}")
+
+
+@get("/actions/{action_id:str}", include_in_schema=False)
+async def show_action(
+    request: Request[Any, Any, Any],
+    viewer: NamedDependency[Viewer],
+    parts: NamedDependency[Parts],
+    action_id: FromPath[str],
+) -> Response[bytes]:
+    """Show how an action goes on, with what ends it."""
+    action = _there(await parts.actions.get(viewer.scope, action_id) if is_id(action_id) else None)
+    may_end = viewer.may_change and (viewer.sees_all or action.actor_role == "dashboard")
+    return parts.page(
+        request,
+        "action.html",
+        action=action,
+        name=TITLES.get(action.kind, action.kind),
+        filter=to_query(action.filter),
+        may_end=may_end,
+    )
+
+
+@post("/actions/{action_id:str}/undo", include_in_schema=False)
+async def undo_action(
+    request: Request[Any, Any, Any],
+    viewer: NamedDependency[Viewer],
+    parts: NamedDependency[Parts],
+    action_id: FromPath[str],
+) -> Response[Any]:
+    """Take an action back that has not started; its page says what came of it."""
+    return await _end(request, viewer, action_id, parts.actions.undo)
+
+
+@post("/actions/{action_id:str}/stop", include_in_schema=False)
+async def stop_action(
+    request: Request[Any, Any, Any],
+    viewer: NamedDependency[Viewer],
+    parts: NamedDependency[Parts],
+    action_id: FromPath[str],
+) -> Response[Any]:
+    """Stop an action; what was done stays."""
+    return await _end(request, viewer, action_id, parts.actions.stop)
+
+
+async def _end(request: Request[Any, Any, Any], viewer: Viewer, action_id: str, how: Any) -> Response[Any]:
+    await read_form(request, ())
+    action = _there(await how(viewer.scope, action_id, viewer.actor) if is_id(action_id) else None)
+    return redirect(request, f"/actions/{action.id}")
+
+
+async def _preview(
+    request: Request[Any, Any, Any],
+    viewer: Viewer,
+    parts: Parts,
+    kind: Kind,
+    wanted: Filter,
+    *,
+    changed: str | None = None,
+    given: dict[str, str] | None = None,
+) -> Response[bytes]:
+    preview = await parts.actions.preview(viewer.scope, kind, wanted)
+    return parts.page(
+        request,
+        "action_new.html",
+        status=200 if changed is None else 409,
+        preview=preview,
+        name=TITLES[kind],
+        explained=EXPLAINED[kind],
+        filter=to_query(wanted),
+        changed=changed,
+        given=dict.fromkeys(OPTIONS) | (given or {}),
+        undo_ms=int(parts.undo_seconds * 1000),
+    )
+
+
+def _kind(given: dict[str, str]) -> Kind:
+    kind = given.get("kind")
+    if kind not in get_args(Kind):
+        raise Problem("invalid_request", f"Say what to do: kind is one of {', '.join(get_args(Kind))}.")
+    return cast("Kind", kind)
+
+
+def _number(given: dict[str, str], name: str) -> float | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text) if name == "rate" else int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1e9:
+        raise Problem("invalid_request", f"The field {name!r} must be a number.")
+    return value
+
+
+def _there(action: Action | None) -> Action:
+    if action is None:
+        raise Problem("not_found", "There is no bulk action with this id.")
+    return action

@@ -1,0 +1,180 @@
+"""The pages of deliveries: the search, and one delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.filters import NAMES, to_query
+from flowactions_plugin.deliveries.results import Page
+from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.http.masking import MASK
+from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.pages import timeline
+from flowactions_plugin.pages.curl import commands
+from flowactions_plugin.pages.forms import read_query
+from flowactions_plugin.pages.parts import ROWS, Parts, read_filter
+from flowactions_plugin.pages.rendering import redirect
+from flowactions_plugin.pages.viewers import Viewer
+
+BODY_CHARACTERS: Final = 64 << 10
+"""Of a body, on a page."""
+
+
+class Field(NamedTuple):
+    """A field of the search."""
+
+    name: str
+    label: str
+    hint: str = ""
+
+
+FIELDS: Final = (
+    Field("id", "Id"),
+    Field("event-id", "Event id", "evt_…"),
+    Field("key", "Idempotency key"),
+    Field("type", "Event type", "order.placed"),
+    Field("destination", "Destination", "https://hooks.example.com"),
+    Field("agent", "Agent"),
+    Field("flow", "Flow"),
+    Field("node", "Node"),
+    Field("error", "Failure", "http_5xx, timeout, network …"),
+    Field("from", "Enqueued from", "2h, 3d or 2030-01-31T12:00Z"),
+    Field("before", "Enqueued before", "15m"),
+    Field("ended-from", "Ended from", "1d"),
+    Field("ended-before", "Ended before"),
+)
+ORGANIZATION: Final = Field("organization", "Organization")
+
+CERTAINTIES: Final = {
+    "never connected": "the receiver cannot have had it",
+    "sent, no answer": "the receiver may have had it",
+    "answered": "the receiver had it",
+    "answered through the proxy": "the receiver had it, unless the proxy has answered itself",
+}
+
+OF_ONE: Final = {
+    "dead": (("retry", "Retry"), ("delete", "Delete")),
+    "pending": (("cancel", "Cancel"),),
+    "retrying": (("cancel", "Cancel"),),
+}
+"""State → what can be done to a delivery."""
+
+_DEAD: Final = (("replay", "Replay"), ("delete", "Delete"))
+OF_MANY: Final = {
+    None: (*_DEAD, ("cancel", "Cancel")),
+    "dead": _DEAD,
+    "pending": OF_ONE["pending"],
+    "retrying": OF_ONE["retrying"],
+    "delivered": (),
+}
+"""State that is searched for → what can be done to those that are found."""
+
+
+@get("/find", include_in_schema=False)
+async def find_deliveries(request: Request[Any, Any, Any], viewer: NamedDependency[Viewer]) -> Response[Any]:  # noqa: ARG001  guards
+    """Lead from a text to what it names: a delivery's id, an event id, a URL, or else an idempotency key."""
+    text = read_query(request, ("q",)).get("q", "")
+    if is_id(text.lower()):
+        return redirect(request, f"/deliveries/{text.lower()}")
+    if not text:
+        return redirect(request, "/deliveries")
+    if text.startswith("evt_"):
+        name = "event-id"
+    elif "://" in text:
+        name = "destination"
+    else:
+        name = "key"
+    return redirect(request, "/deliveries", **{name: text})
+
+
+@get("/deliveries", include_in_schema=False)
+async def list_deliveries(
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+) -> Response[bytes]:
+    """Search deliveries, newest first; a filter that cannot be read is shown as it was typed, with what is wrong."""
+    given = read_query(request, (*NAMES, "cursor"), repeated=("id",))
+    cursor = given.pop("cursor", None)
+    fields = (*FIELDS, ORGANIZATION) if viewer.sees_all else FIELDS
+    try:
+        wanted = read_filter(given)
+    except FilterInvalid as exc:
+        shown = {each.name for each in fields}
+        if not (given.keys() - {"status"}) <= shown or exc.field not in shown:
+            raise  # not of this form
+        return _unreadable(request, parts, fields, given, exc)
+    page = await parts.queries.deliveries(viewer.scope, wanted, cursor, ROWS)
+    words = to_query(wanted)
+    searched = len(words) - ("status" in words)
+    return parts.page(
+        request,
+        "deliveries.html",
+        page=page,
+        counted=await parts.queries.count(viewer.scope, wanted),
+        cursor=cursor,
+        filter=words,
+        filter_count=searched,
+        filter_open=searched > 0,
+        fields=fields,
+        wrong=None,
+        kinds=OF_MANY[wanted.status],
+    )
+
+
+def _unreadable(
+    request: Request[Any, Any, Any],
+    parts: Parts,
+    fields: Sequence[Field],
+    given: Mapping[str, str],
+    exc: FilterInvalid,
+) -> Response[bytes]:
+    """Return the form with the reason at its field, and without deliveries."""
+    return parts.page(
+        request,
+        "deliveries.html",
+        status=HTTPStatus.BAD_REQUEST,
+        page=Page(rows=()),
+        counted=None,
+        cursor=None,
+        filter=given,
+        filter_count=len(given) - ("status" in given),
+        filter_open=True,
+        fields=fields,
+        wrong={"name": exc.field, "words": str(exc).removeprefix(f"{exc.field}: ")},
+        kinds=(),
+    )
+
+
+@get("/deliveries/{delivery_id:str}", include_in_schema=False)
+async def show_delivery(
+    request: Request[Any, Any, Any],
+    viewer: NamedDependency[Viewer],
+    parts: NamedDependency[Parts],
+    delivery_id: FromPath[str],
+) -> Response[bytes]:
+    """Show one delivery: why it is not sent yet, what it sends, its attempts, what people did to it."""
+    found = await parts.queries.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
+    if found is None:
+        raise Problem("not_found", "There is no delivery with this id.")
+    row = found.row
+    body = row.body or ""
+    shown = commands(row.method, row.url, row.headers, row.body)
+    return parts.page(
+        request,
+        "delivery.html",
+        found=found,
+        kinds=OF_ONE.get(row.status, ()),
+        steps=timeline.steps(row.created_at, found.attempts),
+        line=timeline.line(row.created_at, found.attempts, row.next_attempt_at),
+        certainties=CERTAINTIES,
+        body=body[:BODY_CHARACTERS],
+        body_more=max(0, len(body) - BODY_CHARACTERS),
+        commands=shown,
+        masked=MASK in row.url or any(header.value == MASK for header in row.headers),
+    )

@@ -1,0 +1,143 @@
+"""Makes the pages of templates, with the headers that all of them have."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from litestar import MediaType, Response
+from litestar.response import Redirect
+from markupsafe import escape
+
+from flowactions_plugin.http.problems import NO_STORE
+from flowactions_plugin.pages import formats
+from flowactions_plugin.pages.viewers import ASGIRequest, viewer_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+ROOT: Final = "/integrations/webhooks"
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
+    " img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Vary": "Cookie, Authorization",
+    **NO_STORE,
+}
+"""``connect-src``: the script fetches the page again to bring it up to date."""
+
+_FOLDER: Final = Path(__file__).parent
+_KINDS: Final = {".css": "text/css", ".js": "text/javascript"}
+
+
+class StaticFile:
+    """A file that the pages use, under a name that changes with its content.
+
+    Args:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.content = path.read_bytes()
+        self.media_type = _KINDS[path.suffix]
+        digest = hashlib.sha256(self.content).hexdigest()[:16]
+        self.name = f"{path.stem}.{digest}{path.suffix}"
+
+
+class Renderer:
+    """The templates and the files that they use; both are read at the first page."""
+
+    @cached_property
+    def files(self) -> dict[str, StaticFile]:
+        """Name → file."""
+        found = [StaticFile(path) for path in sorted((_FOLDER / "static").iterdir()) if path.suffix in _KINDS]
+        return {file.name: file for file in found}
+
+    @cached_property
+    def _environment(self) -> Environment:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  used by few processes
+
+        made = Environment(
+            loader=FileSystemLoader(_FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=formats.plain,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        made.filters |= {
+            "iso": formats.iso,
+            "utc": formats.utc,
+            "span": formats.span,
+            "number": formats.number,
+            "plural": formats.plural,
+            "exact": escape,
+        }
+        made.globals |= {
+            "share": formats.share,
+            "query": query_text,
+            "files": {file.name.partition(".")[0]: file.name for file in self.files.values()},
+        }
+        return made
+
+    def render(
+        self,
+        request: ASGIRequest,
+        template: str,
+        *,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+        **values: Any,
+    ) -> Response[bytes]:
+        """Return a page.
+
+        Args:
+            request: answered by it.
+            template: name of its template.
+            status: HTTP status.
+            headers: further headers.
+            values: of the template.
+        """
+        frame = {"base": base_of(request), "viewer": viewer_of(request), "refusal": None, **values}
+        text = self._environment.get_template(template).render(frame)
+        return Response(
+            text.encode("utf-8", "replace"),
+            status_code=status,
+            media_type=MediaType.HTML,
+            headers={**(headers or {}), **HEADERS},
+        )
+
+
+def base_of(request: ASGIRequest) -> str:
+    """Return where the pages are, relative to the page that is asked for.
+
+    Links are relative, so they lead to the right place under any prefix, root path or proxy that cuts a path.
+    """
+    # As the browser has it: Litestar cuts a slash at the end from the decoded path.
+    raw = (request.scope.get("raw_path") or b"").decode("latin-1")
+    path = raw if ROOT in raw else request.scope["path"]
+    below = path[path.rfind(ROOT) + len(ROOT) :] if ROOT in path else ""
+    return "../" * below.count("/") + ROOT.rpartition("/")[2]
+
+
+def redirect(request: ASGIRequest, path: str, **query: str) -> Redirect:
+    """Return an answer that leads to another page.
+
+    Args:
+        request: answered by it.
+        path: of the page, below the root of the pages: begins with a slash.
+        query: of the page.
+    """
+    return Redirect(f"{base_of(request)}{quote(path)}{query_text(query)}", status_code=303, headers=HEADERS)
+
+
+def query_text(*parts: dict[str, str], **more: str) -> str:
+    """Return a URL's query with its question mark; empty text when there is nothing in it."""
+    merged = {name: value for part in (*parts, more) for name, value in part.items() if value}
+    return f"?{urlencode(merged)}" if merged else ""

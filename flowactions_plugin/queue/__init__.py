@@ -1,0 +1,1 @@
+"""The queue: webhooks are written down first, then claimed, sent, signed and retried."""

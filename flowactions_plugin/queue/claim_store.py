@@ -1,0 +1,327 @@
+"""Claims rows: which ones, with which statements, and what is remembered from claim to claim.
+
+The lease contract and the statements are in `queue.claims`, what becomes of rows that claims
+pass over in `queue.recovery_store`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Executable, Row, Update, false, update
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
+from flowactions_plugin.queue.claims import CLAIM_BYTES, Reach, Shape, claiming, eligible, size_of
+from flowactions_plugin.queue.contact import Contact, doubt_of
+from flowactions_plugin.queue.due import paused_now
+from flowactions_plugin.queue.places import NONE_FOUND, Found, Places
+from flowactions_plugin.queue.tokens import new_token
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import outbox
+from flowactions_plugin.storage.text import is_text, read_all
+
+FULL_SCAN_INTERVAL: Final = 1.0
+"""Seconds between claims that search the whole index of rows that are due."""
+
+SCAN_MARGIN: Final = 1000
+"""Milliseconds before the due time of the oldest row that the last claim examined, where the other claims begin to search.
+
+PostgreSQL keeps the index entries of claimed rows until it vacuums. Claims that began at the oldest entry would read all of
+them."""
+
+LEAST_WINDOW: Final = 32
+"""How many due rows a claim examines at least."""
+
+ELSEWHERE_SECONDS: Final = 0.1
+"""Seconds without a look behind the destinations that hold the head of the queue, after a look that has found nothing."""
+
+
+class ClaimStore:
+    """Claims rows of one database.
+
+    Args:
+        database: where the queue is.
+        lease_seconds: how long a claim holds.
+
+    Attributes:
+        token_prefix: of the worker that claims, see `queue.tokens`.
+        contact: whose leases are in doubt.
+    """
+
+    def __init__(self, database: Database, lease_seconds: float) -> None:
+        self.token_prefix = ""
+        self.contact = Contact(lease_seconds)
+        self._database = database
+        self._lease_seconds = lease_seconds
+        self._organizations = Places.of_organizations()
+        self._destinations = Places.of_destinations()
+        # Until when these take turns, or none because there is only one.
+        self._taking_turns: Sequence[Any] = []
+        self._organizations_at = 0.0
+        # Until when no destination but those at their limit has rows.
+        self._elsewhere_at = 0.0
+        self._crowded = True
+        self._blocked = False
+        self._scan_from = 0
+        self._full_scan_at = 0.0
+        # Built once for each dialect: building a statement costs more than running it.
+        self._claiming: dict[tuple[str, Shape], Executable] = {}
+
+    @property
+    def looks_elsewhere(self) -> bool:
+        """Whether rows may be due to other destinations than those at their limit: a moment ago there were none."""
+        return time.monotonic() >= self._elsewhere_at
+
+    async def claim(
+        self,
+        limit: int,
+        *,
+        per_destination: int | None = None,
+        in_flight: Mapping[str, int] | None = None,
+        look_elsewhere: bool = False,
+    ) -> list[ClaimedDelivery]:
+        """Claim up to ``limit`` rows that are due, oldest first (§8).
+
+        Args:
+            limit: how many at the most.
+            per_destination: how many to one destination at the most, counted with those that are in flight.
+                Rows to other destinations are then found behind any backlog, at a cost that does not grow with it, and
+                organizations take turns.
+            in_flight: how many are in flight to each destination.
+            look_elsewhere: whether something was enqueued since the claim before: then rows behind a backlog are looked
+                for, although the last look has found none.
+        """
+        if look_elsewhere:
+            self._elsewhere_at = 0.0
+        # Before the statement: the lease runs while its answer is on the way.
+        lease_end = lease_clock() + self._lease_seconds
+        given = {"token": new_token(self.token_prefix), "room": CLAIM_BYTES}
+        began = self.contact.now()
+        if per_destination is None:
+            rows = await self._database.in_transaction(
+                lambda connection: self._run(connection, Shape(limit), given, self._doubt())
+            )
+        else:
+            rows = await self._claim_within_limits(limit, per_destination, Counter(in_flight or {}), given)
+        self.contact.succeeded(began)
+        return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
+
+    async def claim_of(
+        self,
+        organizations: Sequence[str],
+        limit: int,
+        *,
+        per_destination: int,
+        in_flight: Mapping[str, int],
+    ) -> list[ClaimedDelivery]:
+        """Claim rows that are due of some organizations, wherever in the queue they stand.
+
+        It costs little, and may run beside `claim`.
+
+        Args:
+            organizations: which.
+            limit: how many rows at the most.
+            per_destination: how many to one destination at the most, counted with those that are in flight.
+            in_flight: how many are in flight to each destination.
+        """
+        lease_end = lease_clock() + self._lease_seconds
+        parameters = {
+            "token": new_token(self.token_prefix),
+            "room": CLAIM_BYTES,
+            "limit": limit,
+            "in_flight": self._in_flight(in_flight),
+        }
+        reach = Reach(0, per_destination, limit, organizations)
+        rows, _ = await self._examine([], lambda _found: reach, parameters)
+        return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
+
+    async def _claim_within_limits(
+        self, limit: int, per_destination: int, used: Counter[Any], given: dict[str, Any]
+    ) -> list[Row[Any]]:
+        """Claim rows within the per-destination limit.
+
+        When few of the oldest rows are within it, destinations at their limit may hold the head of the queue: then rows
+        behind them are claimed too, from then on by the same statement.
+        """
+        now = time.monotonic()
+        if now > self._full_scan_at:
+            self._scan_from, self._full_scan_at, self._blocked = 0, now + FULL_SCAN_INTERVAL, False
+        looks = self._blocked and self.looks_elsewhere
+        rows = await self._claim(limit, per_destination, used, given, turns=self._crowded, looks=looks)
+        at_limit = any(count >= per_destination for count in used.values())
+        self._crowded = at_limit or len(rows) >= limit
+        room = CLAIM_BYTES - sum(size_of(row) for row in rows)
+        if len(rows) <= limit // 2 and at_limit and not looks and self.looks_elsewhere and room > 0:
+            given["room"] = room
+            found = await self._claim(limit - len(rows), per_destination, used, given, looks=True)
+            self._blocked = bool(found)
+            rows += found
+        return rows
+
+    async def _claim(
+        self,
+        limit: int,
+        per_destination: int,
+        used: Counter[Any],
+        given: Mapping[str, Any],
+        *,
+        turns: bool = False,
+        looks: bool = False,
+    ) -> list[Row[Any]]:
+        """Claim once from the head of the queue, and from behind it.
+
+        Args:
+            limit: how many rows at the most.
+            per_destination: how many to one destination.
+            used: how many are in flight to each destination; what is claimed is added.
+            given: parameters of the statement.
+            turns: whether organizations take turns.
+            looks: whether rows behind destinations at their limit are looked for.
+        """
+        free: Sequence[Any] = []
+
+        def reach(found: Mapping[Places, Found]) -> Reach:
+            nonlocal free
+            owners = self._owners(found.get(self._organizations)) if turns else []
+            free = [
+                place
+                for place in found.get(self._destinations, NONE_FOUND).places
+                if used[place] < per_destination
+            ]
+            # A power of two, so that few statements differ, and the database has planned them before.
+            window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
+            return Reach(window, per_destination, limit, owners, free)
+
+        asked = [
+            *([self._organizations] if turns and time.monotonic() >= self._organizations_at else []),
+            *([self._destinations] if looks else []),
+        ]
+        parameters = {**given, "limit": limit, "in_flight": self._in_flight(used)}
+        rows, found = await self._examine(asked, reach, parameters)
+        used.update(row.destination for row in rows)
+        if rows and self._database.dialect == "postgresql" and rows[0].head_at is not None:
+            self._scan_from = rows[0].head_at - SCAN_MARGIN
+        if looks and found[self._destinations].whole and not {row.destination for row in rows} & {*free}:
+            # Without an enqueue there is nothing for a while, retries apart.
+            self._elsewhere_at, self._blocked = time.monotonic() + ELSEWHERE_SECONDS, False
+        return rows
+
+    async def _examine(
+        self,
+        asked: Sequence[Places],
+        reach: Callable[[Mapping[Places, Found]], Reach],
+        parameters: dict[str, Any],
+    ) -> tuple[list[Row[Any]], Mapping[Places, Found]]:
+        """Find organizations and destinations, and claim: on SQLite in one transaction, on PostgreSQL in one each.
+
+        Args:
+            asked: which are found.
+            reach: returns which rows are examined then.
+            parameters: of the claim.
+        """
+        found: dict[Places, Found] = {}
+        database = self._database
+        if database.dialect == "postgresql":
+            for each in asked:
+                found[each] = await database.in_transaction(partial(each.next, database))
+
+        def claim(connection: Connection) -> list[Row[Any]]:
+            if database.dialect == "sqlite":
+                found.update({each: each.next(database, connection) for each in asked})
+            examined = reach(found)
+            doubt = self._doubt()
+            others = self._others(connection, examined, doubt)
+            given = {**parameters, "since": self._scan_from, **others}
+            return self._run(connection, examined.shape, given, doubt)
+
+        return await database.in_transaction(claim), found
+
+    def _in_flight(self, used: Mapping[Any, int]) -> str:
+        rows = [{"destination": place, "number": number} for place, number in used.items()]
+        return self._database.json_rows(rows)
+
+    def _owners(self, found: Found | None) -> Sequence[Any]:
+        """Return the organizations that have their turn in a claim; none when there are not several.
+
+        When all of them can have it, they are the same for a while: rows of a new one are claimed beside (`claim_of`).
+        """
+        if found is not None:
+            self._taking_turns = found.places if len(found.places) > 1 or not found.whole else []
+            if found.whole:
+                self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
+        return self._taking_turns
+
+    def _others(self, connection: Connection, reach: Reach, doubt: Mapping[str, Any]) -> dict[str, str]:
+        """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
+        if self._database.dialect == "postgresql":
+            return {
+                name: self._database.json_rows([{"place": place} for place in places])
+                for name, places in (
+                    ("organizations", reach.organizations),
+                    ("destinations", reach.destinations),
+                )
+                if places
+            }
+        shape = reach.shape
+        ids: list[Any] = []
+        for owners, places, rows in (
+            (self._organizations, reach.organizations, shape.turn),
+            (self._destinations, reach.destinations, shape.each),
+        ):
+            ids += owners.oldest(self._database, connection, places, rows, doubt)
+        if not shape.turn and not shape.each:
+            return {}
+        # Any other id could not be a parameter; such a row waits for its place in the queue.
+        return {"found": self._database.json_rows([{"id": each} for each in ids if is_text(each)])}
+
+    def _run(
+        self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]
+    ) -> list[Row[Any]]:
+        statement = self._statement(shape._replace(in_doubt=bool(doubt)))
+        return read_all(connection, statement, {**given, **doubt})
+
+    def _doubt(self) -> dict[str, Any]:
+        """Return the parameters of the condition for leases in doubt, empty when none is.
+
+        It is asked for when nothing is waited for any more before the statement: neither a connection nor SQLite's lock.
+        """
+        return doubt_of(self.contact, self.token_prefix)
+
+    async def probe(self) -> None:
+        """Write to the queue without changing anything, to see whether it can be written.
+
+        Raises:
+            StorageUnavailable: it cannot.
+        """
+        began, probing = self.contact.now(), self._database.built(_probing)
+        await self._database.in_transaction(lambda connection: connection.execute(probing))
+        self.contact.succeeded(began)
+
+    def _statement(self, shape: Shape) -> Executable:
+        name = (self._database.dialect, shape)
+        if name not in self._claiming:
+            rows = eligible(self._database, shape)
+            self._claiming[name] = claiming(self._database, rows, self._lease_seconds)
+        return self._claiming[name]
+
+    async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
+        query = self._database.built(paused_now)
+        asked = [{"organization_id": one, "destination": place} for one, place in held if is_text(one + place)]
+        given = {"held": self._database.json_rows(asked)}
+        rows: Sequence[Any] = await self._database.in_transaction(
+            lambda connection: connection.execute(query, given).all()
+        )
+        return {(row.organization_id, row.destination) for row in rows}
+
+
+def _probing(_database: Dialect) -> Update:
+    """Write the statement that fails where rows of the queue cannot be written, and changes none."""
+    return update(outbox).where(false()).values(updated_at=outbox.c.updated_at)

@@ -1,0 +1,261 @@
+"""Continuous claims: a claim whenever slots are free, without waiting for the slowest delivery of a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, TypeAlias
+
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue.claimed import ClaimedDelivery
+from flowactions_plugin.queue.executor import Executor, Secrets
+from flowactions_plugin.queue.places import ORGANIZATIONS_A_CLAIM
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.slots import LEAST_DEMAND, Slots
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+
+log = logging.getLogger("flowactions.outbox")
+
+PendingSecrets: TypeAlias = asyncio.Future[Secrets]
+
+_Item: TypeAlias = tuple[ClaimedDelivery, PendingSecrets]
+
+POLL_SECONDS: Final = 0.5
+"""Seconds between claims when nothing wakes the worker: every notification is only a hint."""
+
+PACE_SECONDS: Final = 0.005
+"""Seconds between claims while anything is in flight, so that each returns more than a few rows."""
+
+MOST_ENQUEUED_FOR: Final = 1000
+"""How many organizations are noted at the most for which something was enqueued; rows of others wait for the usual claims."""
+
+IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+"""With so many bytes of bodies and headers in memory, nothing more is claimed."""
+
+
+def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:
+    """Return whether a delivery is among what `OutboxStore.paused` returned."""
+    place = delivery.destination
+    return (EVERY_ORGANIZATION, place) in paused or (delivery.organization_id, place) in paused
+
+
+class ContinuousClaims:
+    """Claims as slots become free.
+
+    It claims when slots are free and more rows are due, when something was enqueued, and twice a second in any case.
+    A slot is free as soon as its request is over: the outcome is written concurrently.
+
+    Args:
+        store: the queue.
+        executor: executes what is claimed.
+        slots: deliveries in flight at once.
+        per_destination: of these, how many to one destination, so that a slow receiver cannot occupy all slots.
+        timing: what is claimed ahead is given back after a third of the lease, so that another worker can send it, and
+            this one sends nothing near the end of a lease.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        executor: Executor,
+        *,
+        slots: int,
+        per_destination: int,
+        timing: Timing = Timing(),  # noqa: B008  immutable
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._per_destination = per_destination
+        self._held_seconds = timing.lease_seconds / 3
+        self._slots: Slots[_Item] = Slots(slots, per_destination, lambda item: item[0].organization_id)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight_bytes = 0
+        self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
+        self._enqueued_for: dict[str, None] = {}  # organizations of which something was enqueued
+        self._claiming_beside: asyncio.Task[None] | None = None
+        self._claiming = False
+        self._more = False
+        self._enqueued = False
+        self._overdue_at = 0.0
+        self._pauses_at = 0.0
+        self._claimed_at = 0.0
+        self._woken = asyncio.Event()
+
+    def wake(self, organizations: Iterable[str] = ()) -> None:
+        """Have the queue claimed from soon: something was enqueued, for whatever destination.
+
+        Args:
+            organizations: whose it is, as far as it is known.
+        """
+        self._enqueued = True
+        self._woken.set()
+        if not self._tasks or not self._claiming:
+            return  # the next claim is for all
+        self._enqueued_for.update(
+            (each, None)
+            for each in organizations
+            if len(self._enqueued_for) < MOST_ENQUEUED_FOR and self._waiting[each] < LEAST_DEMAND
+        )
+        if self._enqueued_for and self._claiming_beside is None:
+            self._claiming_beside = asyncio.create_task(self._claim_for_enqueued())
+
+    async def settle(self) -> None:
+        """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
+        if self._executor.completer.behind:
+            await self._executor.completer.flush()
+        await self._executor.catch_up()
+
+    async def run_once(self) -> float:
+        """Claim for the free slots, and start what was claimed; see `ClaimStrategy`."""
+        clock = asyncio.get_running_loop().time
+        if self._tasks:
+            await asyncio.sleep(self._claimed_at + PACE_SECONDS - clock())
+        if clock() >= self._overdue_at:
+            self._give_back(self._slots.overdue(clock() - self._held_seconds))
+            self._overdue_at = clock() + self._held_seconds / 10
+        if clock() >= self._pauses_at:
+            await self._give_back_paused()
+            self._pauses_at = clock() + POLL_SECONDS
+        # Every wait may have been longer than a lease.
+        while self._executor.behind:
+            await self.settle()
+        self._claiming = True
+        request = self._slots.demand(elsewhere=self._enqueued or self._store.looks_elsewhere)
+        if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:
+            self._more = True
+            return POLL_SECONDS
+        self._claimed_at = clock()
+        enqueued, self._enqueued = self._enqueued, False
+        claimed = await self._store.claim(
+            request.limit,
+            per_destination=self._per_destination,
+            in_flight=request.in_flight,
+            look_elsewhere=enqueued,
+        )
+        size = sum(each.size for each in claimed)
+        self._more = len(claimed) == request.limit or size >= FULL_CLAIM_BYTES
+        self._slots.add(request, await self._admitted(claimed), self._claimed_at)
+        self._start()
+        return 0.0 if self._more else POLL_SECONDS
+
+    async def _claim_for_enqueued(self) -> None:
+        """Claim for organizations of which little waits here, beside the other claims: their rows wait for none of these."""
+        clock = asyncio.get_running_loop().time
+        try:
+            while self._enqueued_for and self._claiming:
+                claimed_at = clock()
+                organizations = [*islice(self._enqueued_for, ORGANIZATIONS_A_CLAIM)]
+                for each in organizations:
+                    del self._enqueued_for[each]
+                # While outcomes are unwritten, this would claim what has been sent.
+                if self._in_flight_bytes >= IN_FLIGHT_BYTES or self._executor.behind:
+                    continue
+                claimed = await self._store.claim_of(
+                    organizations,
+                    2 * LEAST_DEMAND,
+                    per_destination=self._per_destination,
+                    in_flight=self._slots.in_flight,
+                )
+                self._slots.insert(await self._admitted(claimed), claimed_at)
+                self._start()
+                if self._enqueued_for:
+                    await asyncio.sleep(claimed_at + PACE_SECONDS - clock())
+        except StorageUnavailable:
+            pass  # the other claims will say so
+        except Exception:
+            log.exception(
+                "rows of other organizations could not be claimed; they are claimed with the others",
+                extra={"event": "deliveries.not_claimed"},
+            )
+        finally:
+            self._claiming_beside = None
+
+    async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
+        """Return what of a claim may be sent, by destination."""
+        admitted = await self._executor.admit(claimed)
+        self._in_flight_bytes += sum(each.size for each in admitted)
+        self._waiting.update(each.organization_id for each in admitted)
+        secrets = asyncio.ensure_future(self._executor.secrets(admitted))
+        return [(each.destination, (each, secrets)) for each in admitted]
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for so long, or until `wake` is called."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+        self._woken.clear()
+
+    async def quiesce(self) -> None:
+        """Give back what waits for a slot, and wait for what has one."""
+        self._claiming = False
+        if self._claiming_beside is not None:
+            await asyncio.wait({self._claiming_beside})
+        self._give_back(self._slots.clear())
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _give_back_paused(self) -> None:
+        """Give back what waits for a slot, and is for a destination that was paused since it was claimed."""
+        if not self._slots.waiting:
+            return
+        held = {(each.organization_id, each.destination) for each, _ in self._slots.waiting_items()}
+        paused = await self._store.paused(held)
+        if paused:
+            self._give_back(self._slots.remove(lambda _claimed_at, item: is_paused(paused, item[0])))
+
+    def _give_back(self, waiting: Sequence[_Item]) -> None:
+        """Give back rows that have not begun: they are due at once, for this worker or another."""
+        if waiting:
+            for delivery, _ in waiting:
+                self._in_flight_bytes -= delivery.size
+                self._leave_waiting(delivery)
+            self._executor.abandon([delivery for delivery, _ in waiting])
+
+    def _start(self) -> None:
+        for first in self._begun():
+            task = asyncio.create_task(self._work_through(first))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _begun(self) -> Iterator[_Item]:
+        """Yield what may start now."""
+        for item in self._slots.start():
+            self._leave_waiting(item[0])
+            yield item
+
+    def _leave_waiting(self, delivery: ClaimedDelivery) -> None:
+        self._waiting[delivery.organization_id] -= 1
+        if not self._waiting[delivery.organization_id]:
+            del self._waiting[delivery.organization_id]
+
+    async def _work_through(self, first: _Item) -> None:
+        """Execute a delivery, and then each that may start because one has ended: a task for each would cost more."""
+        item: _Item | None = first
+        try:
+            while item is not None:
+                await self._execute(*item)
+                item = next(self._begun(), None)
+        finally:
+            self._start()  # of what may start now, when this was interrupted
+
+    async def _execute(self, delivery: ClaimedDelivery, secrets: PendingSecrets) -> None:
+        try:
+            await self._executor.execute(delivery, await secrets)
+        except Exception:
+            log.exception(
+                "delivery %s failed unexpectedly; it is claimed again later",
+                delivery.id,
+                extra={"event": "delivery.failed_unexpectedly"},
+            )
+        finally:
+            self._in_flight_bytes -= delivery.size
+            limited = self._slots.finish(delivery.destination)
+            if limited or self._more:
+                self._woken.set()

@@ -1,0 +1,313 @@
+"""The one way into the outbox: check the destination, serialize the request, write the row (§1.4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from flowactions_hookspecs import Header, Origin, PluginOrigin, UnsignedTestOrigin
+from flowactions_plugin.clock import Clock, new_id
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
+from flowactions_plugin.queue.rules import (
+    BODYLESS_METHODS,
+    DEFAULT_MAX_ATTEMPTS,
+    NewDelivery,
+    capped_attempts,
+    delivery_headers,
+    event_id,
+    method_name,
+)
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
+from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.outages import reason_of
+from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.telemetry import Telemetry
+
+log = logging.getLogger("flowactions.outbox")
+
+T = TypeVar("T")
+
+DROPPED_LOGGED: Final = 10
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook as a node or a logic action describes it.
+
+    Args:
+        organization_id: the tenant.
+        agent_id: the agent that it belongs to; ``None``: none.
+        origin: where the host finds its signing secret.
+        event_type: as in ``x-service-webhook-event`` (§6.1).
+        entity: what the event is about; the event id is derived from it, the type and the body.
+        url: the destination, checked before anything is written.
+        method: the HTTP method; GET and HEAD are sent without a body.
+        headers: custom headers, variables already substituted.
+        body: the exact bytes.
+        event_payload: the part of the body that the event id is derived from; ``None``: all of it.
+        max_attempts: wanted attempts, kept within 1 and 10.
+    """
+
+    organization_id: str
+    agent_id: str | None
+    origin: Origin
+    event_type: str
+    entity: str
+    url: str
+    method: str = "POST"
+    headers: tuple[Header, ...] = ()
+    body: bytes | None = None
+    event_payload: bytes | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+
+
+class UnsignedTest:
+    """A test of a draft whose webhooks are sent unsigned (§5.3.6).
+
+    Attributes:
+        origin: of what is enqueued meanwhile, so that no process asks for a secret, then or later.
+        is_open: whether the test still runs. A task that it has started may go on for longer.
+        was_used: whether a webhook got this origin.
+    """
+
+    def __init__(self, origin: UnsignedTestOrigin) -> None:
+        self.origin = origin
+        self.is_open = True
+        self.was_used = False
+
+    def applied(self, delivery: NewDelivery) -> NewDelivery:
+        """Returns a delivery with this origin. One of another plugin keeps its own: that plugin gives its secret."""
+        if not self.is_open or isinstance(delivery.origin, PluginOrigin):
+            return delivery
+        self.was_used = True
+        return msgspec.structs.replace(delivery, origin=self.origin)
+
+
+_test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned_test", default=None)
+
+
+@contextmanager
+def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
+    """Marks the webhooks that a draft enqueues, by whichever way, as those of an unsigned test.
+
+    Args:
+        origin: of the draft.
+    """
+    test = UnsignedTest(origin)
+    token = _test.set(test)
+    try:
+        yield test
+    finally:
+        test.is_open = False
+        _test.reset(token)
+
+
+class Outbox:
+    """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve.
+
+    Args:
+        store: the queue.
+        guard: decides where requests may go.
+        clock: the time in new rows' ids.
+        max_body_bytes: of a body.
+        telemetry: counts what is enqueued and refused, and traces it; ``None``: nothing does.
+        standard_webhooks: whether the names of that scheme's headers are reserved, too.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        guard: EgressGuard,
+        clock: Clock,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        telemetry: Telemetry | None = None,
+        *,
+        standard_webhooks: bool = False,
+    ) -> None:
+        self._store = store
+        self._guard = guard
+        self._clock = clock
+        self.max_body_bytes = max_body_bytes
+        self._telemetry = telemetry or Telemetry()
+        self.standard_webhooks = standard_webhooks
+        self._on_commit: Callable[[str], None] | None = None
+
+    async def new_delivery(self, webhook: Webhook) -> NewDelivery:
+        """Check the destination and serialize the request; nothing is written yet.
+
+        Raises:
+            EgressRefused: the URL is missing, malformed or not allowed.
+            BodyTooLarge: the body is larger than may be enqueued.
+            HeadersTooLarge: the custom headers are larger than receivers accept.
+        """
+        with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
+            try:
+                request = self._request(webhook)
+                destination = await self._guard.check(webhook.url)
+                delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+            except TooLarge:
+                self._telemetry.meters.count(names.REFUSED, reason="too_large")
+                raise
+            except EgressRefused:
+                self._telemetry.meters.count(names.REFUSALS, at="enqueue")
+                self._telemetry.meters.count(names.REFUSED, reason="blocked_url")
+                raise
+            test = _test.get()
+            if test is not None:
+                delivery = test.applied(delivery)
+            if span.traceparent is not None:
+                delivery = msgspec.structs.replace(delivery, trace=span.traceparent)
+                span.made(delivery.id, delivery.event_id, delivery.destination)
+        if dropped:
+            log.warning(
+                "webhook %s: invalid or reserved headers are left out: %r%s",
+                delivery.event_id,
+                dropped[:DROPPED_LOGGED],
+                " and more" if len(dropped) > DROPPED_LOGGED else "",
+                extra={"event": "webhook.headers_left_out"},
+            )
+        return delivery
+
+    def serialize(self, webhook: Webhook, url: str, destination: str) -> tuple[NewDelivery, tuple[str, ...]]:
+        """Fixes the bytes of a webhook; a preview is made of the same.
+
+        Args:
+            webhook: what is sent.
+            url: where, as the egress guard writes it.
+            destination: the unit of per-destination limits.
+
+        Returns:
+            The delivery, and the names of custom headers that are left out.
+
+        Raises:
+            BodyTooLarge: the body is larger than may be enqueued.
+            HeadersTooLarge: the custom headers are larger than receivers take.
+        """
+        return self._serialize(webhook, self._request(webhook), url, destination)
+
+    def _serialize(
+        self, webhook: Webhook, request: tuple[str, bytes | None], url: str, destination: str
+    ) -> tuple[NewDelivery, tuple[str, ...]]:
+        method, body = request
+        payload = body if webhook.event_payload is None else webhook.event_payload
+        event = event_id(webhook.event_type, webhook.entity, payload or b"")
+        headers, dropped = delivery_headers(
+            webhook.headers,
+            event_id=event,
+            event_type=webhook.event_type,
+            has_body=body is not None,
+            standard_webhooks=self.standard_webhooks,
+        )
+        return NewDelivery(
+            id=new_id(self._clock()),
+            organization_id=webhook.organization_id,
+            agent_id=webhook.agent_id,
+            origin=webhook.origin,
+            event_id=event,
+            event_type=webhook.event_type,
+            url=url,
+            destination=destination,
+            method=method,
+            headers=headers,
+            body=body,
+            max_attempts=capped_attempts(webhook.max_attempts),
+        ), dropped
+
+    def _request(self, webhook: Webhook) -> tuple[str, bytes | None]:
+        """Returns method and body as they are sent.
+
+        Raises:
+            BodyTooLarge: the body is larger than may be enqueued.
+        """
+        method = method_name(webhook.method) or "POST"
+        body = None if method in BODYLESS_METHODS else webhook.body
+        if body is not None and len(body) > self.max_body_bytes:
+            raise BodyTooLarge(
+                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
+            )
+        return method, body
+
+    async def write(self, delivery: NewDelivery, connection: Transaction | None = None) -> None:
+        """Write a delivery within the caller's transaction; it is due when that commits.
+
+        Args:
+            delivery: what `new_delivery` returned.
+            connection: the transaction's; ``None``: a transaction of its own.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        await self._store.enqueue(delivery, connection)
+        told = self._on_commit
+        call = None if told is None else partial(told, delivery.organization_id)
+        if self._telemetry.meters.is_open:
+            call = partial(self._count, origin_kind(delivery.origin), call)
+        if call is None:
+            return
+        if connection is None:
+            call()
+        else:
+            self._store.after_commit(connection, call)
+
+    def _count(self, origin: str, then: Callable[[], None] | None) -> None:
+        self._telemetry.meters.count(names.ENQUEUED, origin=origin)
+        if then is not None:
+            then()
+
+    async def together(
+        self,
+        delivery: NewDelivery,
+        order: tuple[str, ...],
+        run: Callable[[Transaction], Awaitable[T]],
+        connection: Transaction | None = None,
+    ) -> T:
+        """Run `write` and what belongs to it, in one transaction.
+
+        Args:
+            delivery: what is written.
+            order: what is locked first, where callers share a transaction.
+            run: writes it, and what belongs to it. It may be run again, after a rollback.
+            connection: the caller's transaction; ``None``: one of the plugin's own, which other callers may share.
+
+        Returns:
+            What ``run`` returned; where the transaction is the plugin's own, when that has committed.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        if connection is None:
+            return await self._store.together(order, len(delivery.body or b""), run)
+        async with self._store.transaction(connection) as joined:
+            return await run(joined)
+
+    def count_refusal(self, exc: StorageUnavailable) -> None:
+        """Count a webhook that was not queued because of the database."""
+        self._telemetry.meters.count(names.REFUSED, reason=reason_of(exc))
+
+    def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
+        """Limit what a caller waits for within the block; see `Database.answering`."""
+        return self._store.answering(more)
+
+    def reading(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
+        """Open a connection for reading, or read in the caller's transaction."""
+        return self._store.reading(connection)
+
+    def using(self, transaction: Transaction | None) -> AbstractContextManager[None]:
+        """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""
+        return self._store.using(transaction)
+
+    def call_on_commit(self, callback: Callable[[str], None] | None) -> None:
+        """Have a function called with the organization of whatever was written and committed; ``None``: no longer."""
+        self._on_commit = callback
+
+
+def origin_kind(origin: Origin) -> str:
+    """Return the kind of an origin, as it is stored and as metrics have it."""
+    return str(origin.__struct_config__.tag)

@@ -1,0 +1,252 @@
+"""Executes claimed deliveries: makes an attempt, or ends or gives back a delivery that gets none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from flowactions_hookspecs import Origin
+from flowactions_plugin.egress.attempt import Aborted, Outcome
+from flowactions_plugin.egress.deadline import GRACE_SECONDS
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.delivery_telemetry import with_traceparent
+from flowactions_plugin.queue.episodes import Episodes
+from flowactions_plugin.queue.host_calls import NO_SECRET, Secret, SecretSource
+from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.queue.rules import DEAD, RETURN_SECONDS, Timing, transition
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
+
+log = logging.getLogger("flowactions.outbox")
+
+LARGE_BYTES: Final = 64 * 1024
+"""A body of this size is not kept until the outcome is written."""
+
+SURPLUS_SECONDS: Final = 1.0
+"""The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
+
+Secrets: TypeAlias = Mapping[Origin | None, Secret]
+
+
+class Executor:
+    """Executes claimed deliveries, for a worker that decides when to claim.
+
+    Args:
+        store: the queue.
+        sender: makes the attempts.
+        completer: writes the outcomes.
+        source: the signing secrets, asked for once per origin and claim (§5.3.6).
+        timing: lease and deadline.
+        sends_trace: whether requests carry the trace of what enqueued them.
+
+    Attributes:
+        completer: the same.
+        stopping: set when what has not begun is to be given back.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        sender: Sender,
+        completer: Completer,
+        source: SecretSource,
+        timing: Timing = Timing(),  # noqa: B008  immutable
+        *,
+        sends_trace: bool = False,
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._source = source
+        self._sends_trace = sends_trace
+        self._stall_seconds = timing.lease_seconds / 4
+        self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
+        self._end_margin = timing.margin_seconds / 2
+        self._episodes = Episodes()
+        self._in_flight = 0
+        self._claimed = 0
+        self.completer = completer
+        self.stopping = False
+
+    def load(self) -> Load:
+        """Return how busy this process is."""
+        return Load(self._in_flight, self._claimed)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something has to be written, or read after a stall, before anything else is claimed."""
+        return self.completer.behind or self._sender.monitor.longest() >= self._stall_seconds
+
+    async def catch_up(self) -> None:
+        """After a stall that leases may not have outlasted, read and write what has arrived meanwhile.
+
+        Otherwise this worker would claim what it has in flight, and send it again.
+
+        Raises:
+            StorageUnavailable: the rest is kept.
+        """
+        if self._sender.monitor.pop_longest() >= self._stall_seconds:
+            await asyncio.sleep(2 * GRACE_SECONDS)
+            await self.completer.flush()
+
+    async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Return what of a claim may be sent.
+
+        The rest was reclaimed too often for so many of them to be sent at once. It is given back before anything is
+        sent: if this process ends now, it counts against those only that were sent.
+
+        Raises:
+            StorageUnavailable: the rest could not be given back, and so nothing of the claim may be sent.
+        """
+        self._claimed += len(claimed)
+        claimed = self.completer.not_in_hand(claimed)
+        admitted, surplus = self.completer.suspects.admit(claimed)
+        if surplus:
+            self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
+            try:
+                await self.completer.write()
+            except BaseException:
+                self.abandon(admitted)
+                raise
+        return admitted
+
+    async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
+        """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
+        return await self._source.secrets(each for each in claimed if each.defect is None)
+
+    async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+        """Make an attempt, or end or give back a delivery that gets none.
+
+        Args:
+            delivery: what was claimed.
+            secrets: of the origins of its claim.
+        """
+        self.completer.begin(delivery)
+        try:
+            await self._execute(delivery, secrets)
+        except BaseException:
+            self.completer.forget(delivery)
+            raise
+
+    async def _execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+        secret = secrets.get(delivery.origin, NO_SECRET)
+        dead, waits_for = _obstacles(delivery, secret)
+        if self.stopping:
+            self.abandon([delivery])
+        elif dead is not None:
+            self._mark_dead(delivery, dead)
+        elif waits_for is not None:
+            if delivery.waits_for is not None and self._episodes.begin(waits_for):
+                log.warning(
+                    "delivery %s waits for another release or a plugin: %s",
+                    delivery.id,
+                    waits_for,
+                    extra={"event": "delivery.waits"},
+                )
+            self.completer.give_back(Return(delivery, waits_for=waits_for))
+        elif self._is_too_late(delivery):
+            # Another worker may have reclaimed it. If not, this worker claims it again.
+            self.completer.give_back(Return(delivery, answered=True))
+        else:
+            await self._attempt(delivery, secret)
+
+    async def execute_alone(self, delivery: ClaimedDelivery) -> None:
+        """Execute a delivery in quarantine, while nothing else is in flight.
+
+        The round is written as begun before its request leaves. So it is known how often a delivery has ended its
+        worker, and a worker that ends before that counts for nothing.
+
+        Raises:
+            StorageUnavailable: nothing was sent.
+        """
+        if delivery.defect is None and delivery.quarantine_rounds >= QUARANTINE_ROUNDS:
+            times = delivery.quarantine_rounds
+            self._mark_dead(delivery, f"its worker ended each of the {times} times that it was sent alone")
+            return
+        self._claimed += 1
+        secrets = await self.secrets([delivery])
+        sends = _obstacles(delivery, secrets.get(delivery.origin, NO_SECRET)) == (None, None)
+        if sends and not self.stopping and not self._is_too_late(delivery):
+            try:
+                if not await self._store.begin_quarantined(delivery):
+                    return
+            except BaseException:
+                self.abandon([delivery])
+                raise
+        await self.execute(delivery, secrets)
+
+    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
+        """Give deliveries back that were not begun: they are due at once."""
+        self.completer.give_back(*map(Return, deliveries))
+
+    def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
+        """Return whether the rest of a lease is too short for an attempt."""
+        return self._sender.monitor.now() + self._attempt_seconds > delivery.lease_end
+
+    async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
+        latest = delivery.lease_end - self._end_margin
+        self._in_flight += 1
+        try:
+            message = with_traceparent(delivery) if self._sends_trace else delivery
+            outcome = await self._sender.send(message, secret.value, latest)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):
+                self.abandon([delivery])
+                raise
+            log.exception(
+                "delivery %s failed unexpectedly; it is tried again later",
+                delivery.id,
+                extra={"event": "delivery.failed_unexpectedly"},
+            )
+            outcome = Aborted("defect", f"it failed unexpectedly: {type(exc).__name__}", waits=True)
+        finally:
+            self._in_flight -= 1
+        if isinstance(outcome, Aborted):
+            self._abort(delivery, outcome)
+            return
+        over: list[Hashable] = ["stall", "resources"]
+        if outcome.status_code is not None:
+            over += ["proxy", ("tunnel", delivery.destination)]
+        for each in over:
+            if self._episodes.end(each):
+                log.info("deliveries go on", extra={"event": "deliveries.go_on"})
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
+        if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
+            delivery = msgspec.structs.replace(delivery, body=None)
+        self.completer.complete(Completion(delivery, outcome, change))
+
+    def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
+        key: Hashable = aborted.cause
+        if aborted.cause == "tunnel":
+            key = (aborted.cause, delivery.destination)
+        elif aborted.cause in {"host", "defect"}:
+            key = aborted.reason
+        if aborted.cause != "stopped" and self._episodes.begin(key):
+            detail = f" ({printable(aborted.detail, message=True)})" if aborted.detail else ""
+            log.warning(
+                "deliveries are given back without an attempt: %s",
+                aborted.reason + detail,
+                extra={"event": "deliveries.given_back"},
+            )
+        if aborted.waits:
+            self.completer.give_back(Return(delivery, waits_for=aborted.reason))
+        else:
+            delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
+            self.completer.give_back(Return(delivery, delay, answered=True))
+
+    def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
+        outcome = Outcome(0, 0, error=reason)
+        self.completer.complete(Completion(delivery, outcome, DEAD, attempted=False))
+
+
+def _obstacles(delivery: ClaimedDelivery, secret: Secret) -> tuple[str | None, str | None]:
+    """Return why a delivery ends without an attempt, and what it waits for; ``None`` where it does not."""
+    dead = secret.gone if delivery.defect is None else delivery.defect
+    waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
+    return dead, waits_for

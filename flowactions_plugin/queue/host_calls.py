@@ -1,0 +1,226 @@
+"""Calls of the host's methods from the delivery task; what they return is checked here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from flowactions_hookspecs import Delivery, Origin, OriginGone, PluginOrigin, UnsignedTestOrigin
+from flowactions_hookspecs.tasks import is_being_cancelled
+from flowactions_plugin.errors import HostFailed
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.queue.episodes import Episodes
+
+log = logging.getLogger("flowactions.outbox")
+
+HOST_SECONDS: Final = 5.0
+"""How long the host may take to return a signing secret or to be notified; within the lease's margin."""
+
+MAX_PENDING_CALLBACKS: Final = 10
+"""How many batches of notifications may be pending before the next batch of outcomes is written."""
+
+SigningSecret: TypeAlias = Callable[[Origin], Awaitable[str | None]]
+PluginSecrets: TypeAlias = Mapping[tuple[str, str], Callable[[PluginOrigin], Awaitable[str | None]]]
+"""Plugin and origin name → what resolves the secret."""
+DeliveryFinished: TypeAlias = Callable[[Delivery], Awaitable[None]]
+
+
+class Secret(NamedTuple):
+    """An origin's signing secret: its value, why the origin has none any more, or why the host could not return it."""
+
+    value: str | None = None
+    gone: str | None = None
+    failed: str | None = None
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
+NO_SECRET: Final = Secret()
+
+
+async def call_host(method: Callable[[Any], Any], argument: object, name: str | None = None) -> Any:
+    """Call a method of the host, or a function of a plugin, and return its result.
+
+    Args:
+        method: the method, or a plugin's function.
+        argument: its argument.
+        name: what messages call it; ``None``: by `name_of`.
+
+    Raises:
+        HostFailed: it took too long, is not async, or was cancelled from within; the message names it.
+        Exception: what the method raised.
+    """
+    name = name or name_of(method)
+    scope = asyncio.timeout(HOST_SECONDS)
+    try:
+        answer = method(argument)
+        if not inspect.isawaitable(answer):
+            raise HostFailed(f"{name} returned {type(answer).__name__}: it has to be async")
+        async with scope:
+            return await answer
+    except TimeoutError as exc:
+        if not scope.expired():
+            raise
+        raise HostFailed(f"{name} did not answer within {HOST_SECONDS:g} s") from exc
+    except asyncio.CancelledError as exc:
+        if is_being_cancelled():
+            raise
+        raise HostFailed(f"{name} was cancelled from within") from exc
+
+
+def name_of(method: Callable[[Any], Any]) -> str:
+    """Return the name of a host's method for people, with the host's class."""
+    owner = getattr(method, "__self__", None)
+    name = f"Host.{getattr(method, '__name__', 'method')}"
+    return name if owner is None else f"{name} of {type(owner).__name__}"
+
+
+class SecretSource:
+    """Asks the host for signing secrets (§5.3.6), and plugins for those of their own webhooks.
+
+    Args:
+        signing_secret: the host's method.
+        plugin_secrets: the plugins' functions.
+        unsigned_plugins: plugins of this process that have none.
+    """
+
+    def __init__(
+        self,
+        signing_secret: SigningSecret,
+        plugin_secrets: PluginSecrets = MappingProxyType({}),
+        unsigned_plugins: Collection[str] = (),
+    ) -> None:
+        self._signing_secret = signing_secret
+        self._plugin_secrets = plugin_secrets
+        self._unsigned_plugins = unsigned_plugins
+        self._episodes = Episodes()
+
+    async def secrets(self, claimed: Iterable[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
+        """Return the secrets of claimed deliveries; the host is asked once for each origin."""
+        origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
+        answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
+        return dict(zip(origins, answers, strict=True))
+
+    async def _secret(self, origin: Origin) -> Secret:
+        if isinstance(origin, UnsignedTestOrigin):
+            return NO_SECRET
+        resolve: Callable[[Any], Any] | None = self._signing_secret
+        name = name_of(self._signing_secret)
+        if isinstance(origin, PluginOrigin):
+            if origin.plugin in self._unsigned_plugins:
+                return NO_SECRET
+            resolve = self._plugin_secrets.get((origin.plugin, origin.name))
+            name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
+        if resolve is None:
+            return self._absent(name)
+        try:
+            value = _checked(name, await call_host(resolve, origin, name))
+        except OriginGone as exc:
+            secret = Secret(gone=str(exc))
+        except HostFailed as exc:
+            return self._failed(origin, str(exc), None)
+        except Exception as exc:  # noqa: BLE001  whatever a host raises
+            return self._failed(origin, f"{name} raised {type(exc).__name__}", exc)
+        else:
+            secret = Secret(value=value)
+        if self._episodes.end(origin):
+            log.info("%s answers again for %r", name, origin, extra={"event": "host.answers_again"})
+        return secret
+
+    def _absent(self, name: str) -> Secret:
+        """Returns why deliveries of a plugin wait that this process does not have, and logs it once."""
+        reason = f"this process does not have {name}"
+        if self._episodes.begin(reason):
+            log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
+        return Secret(failed=reason)
+
+    def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
+        if self._episodes.begin(origin):
+            # The traceback once, however many origins it happens to.
+            shown = error if self._episodes.begin(reason) else None
+            log.error(
+                "deliveries of %r wait: %s",
+                origin,
+                reason,
+                exc_info=shown,
+                extra={"event": "deliveries.wait_for_host"},
+            )
+        return Secret(failed=reason)
+
+
+def _checked(name: str, answer: object) -> str | None:
+    if not isinstance(answer, str | None):
+        raise HostFailed(f"{name} returned {type(answer).__name__}, which is neither str nor None")
+    try:
+        (answer or "").encode()
+    except UnicodeEncodeError:
+        # Not chained: the error holds the secret.
+        raise HostFailed(f"{name} returned text that is not valid Unicode") from None
+    # An empty secret is none (§5.3.7): signing with it would only look safe.
+    return answer or None
+
+
+class HostNotifier:
+    """Notifies the host of deliveries that have ended, concurrently with other work; best effort.
+
+    Args:
+        delivery_finished: the host's method; ``None`` when it does not want to know.
+    """
+
+    def __init__(self, delivery_finished: DeliveryFinished | None) -> None:
+        self._delivery_finished = delivery_finished
+        self._pending: set[asyncio.Task[None]] = set()
+
+    async def notify(self, ended: Sequence[Completion]) -> None:
+        """Start to notify the host of deliveries that have ended; wait only while too many batches are pending."""
+        if self._delivery_finished is None or not ended:
+            return
+        while len(self._pending) >= MAX_PENDING_CALLBACKS:
+            await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(self._notify_host(self._delivery_finished, ended))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def drain(self) -> None:
+        """Wait until the host was notified of everything."""
+        if self._pending:
+            await asyncio.wait(self._pending)
+
+    @staticmethod
+    async def _notify_host(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
+        await asyncio.gather(*(_call(method, each) for each in ended))
+
+
+async def _call(method: DeliveryFinished, completion: Completion) -> None:
+    delivery, outcome, change = completion.delivery, completion.outcome, completion.change
+    if delivery.origin is None:
+        return  # an unreadable origin is nothing that a host could find it by
+    if change.status != "delivered" and change.status != "dead":  # noqa: PLR1714  narrows the type
+        return
+    finished = Delivery(
+        id=delivery.id,
+        organization_id=delivery.organization_id,
+        agent_id=delivery.agent_id,
+        origin=delivery.origin,
+        event_id=delivery.event_id,
+        event_type=delivery.event_type,
+        url=delivery.url,
+        status=change.status,
+        attempts=delivery.attempts + completion.attempted,
+        status_code=outcome.status_code,
+        error=outcome.error,
+    )
+    try:
+        await call_host(method, finished)
+    except Exception:
+        log.exception(
+            "the host failed to take note of delivery %s",
+            printable(delivery.id),
+            extra={"event": "host.method_failed"},
+        )

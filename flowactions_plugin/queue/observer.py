@@ -1,0 +1,35 @@
+"""What watches deliveries from outside: it is told of outcomes, and may ask how busy this process is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+from flowactions_plugin.queue.claimed import Completion
+
+
+class Load(NamedTuple):
+    """How busy a process is that delivers.
+
+    Attributes:
+        in_flight: rows that are being executed.
+        claimed: rows that it has claimed since its start.
+    """
+
+    in_flight: int
+    claimed: int
+
+
+class Observer(Protocol):
+    """Watches the deliveries of one process."""
+
+    def record(self, completions: Sequence[Completion]) -> None:
+        """Take note of outcomes that were just written. It returns at once, and does not raise."""
+
+    def watching(self, load: Callable[[], Load]) -> AbstractAsyncContextManager[str]:
+        """Watch within the block, while this process delivers; gives the id under which operators see it.
+
+        Args:
+            load: returns how busy it is.
+        """

@@ -1,0 +1,97 @@
+"""Webhooks that hosts and plugins enqueue themselves, through the same outbox."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from flowactions_hookspecs import NotQueued, OutboundWebhook, Receipt
+from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
+from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
+from flowactions_plugin.queue.prepared import KeyUse, PreparedDelivery
+from flowactions_plugin.storage.database import Transaction
+
+log = logging.getLogger("flowactions.outbox")
+
+NOT_QUEUED: Final = "The webhook was not queued"
+
+
+class OwnWebhooks:
+    """Enqueues the webhooks of hosts and plugins.
+
+    Args:
+        outbox: takes them in.
+        keys: the idempotency keys that were used.
+    """
+
+    def __init__(self, outbox: Outbox, keys: IdempotencyKeys) -> None:
+        self._outbox = outbox
+        self._keys = keys
+
+    async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedDelivery:
+        """Applies the egress rules and fixes the bytes; no SQL (§5.2).
+
+        Args:
+            webhook: what to send; checked before.
+            caller: ``host`` or ``plugin:<name>``.
+        """
+        use = None
+        if webhook.idempotency_key is not None:
+            owner = KeyOwner(webhook.organization_id, caller)
+            use = KeyUse(self._keys, owner, webhook.idempotency_key)
+        try:
+            delivery = await self._outbox.new_delivery(_webhook(webhook, caller))
+        except EgressRefused as exc:
+            reason = "blocked_url" if webhook.url.strip() else "missing_url"
+            refused = Receipt(status="skipped", reason=reason, message=str(exc))
+        except TooLarge as exc:
+            refused = Receipt(status="skipped", reason=exc.reason, message=str(exc))
+        else:
+            delivery = replace(delivery, idempotency_key=webhook.idempotency_key)
+            return PreparedDelivery(self._outbox, delivery, use)
+        return PreparedDelivery(self._outbox, None, use, refused)
+
+    async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
+        """Prepares a webhook and writes it, once per key.
+
+        Args:
+            webhook: what to send; checked before.
+            caller: ``host`` or ``plugin:<name>``.
+            transaction: the host's; ``None``: one of its own.
+
+        Raises:
+            NotQueued: the database failed.
+            TransactionInvalid: the transaction cannot be joined.
+        """
+        with self._outbox.using(transaction):
+            prepared = await self.prepare(webhook, caller)
+            try:
+                return await prepared.enqueue(transaction)
+            except StorageUnavailable as exc:
+                self._outbox.count_refusal(exc)
+                log.error(  # noqa: TRY400
+                    "a webhook of %s was not queued: %s", caller, exc, extra={"event": "webhook.not_queued"}
+                )
+                known = "It is not known whether the webhook was queued" if exc.may_be_written else NOT_QUEUED
+                raise NotQueued(f"{known}: {exc}") from exc
+
+
+def _webhook(webhook: OutboundWebhook, caller: str) -> Webhook:
+    # The caller's entity is unique for the caller, so the id names whose it is, too (§2.5).
+    entity = msgspec.json.encode((webhook.organization_id, caller, webhook.entity)).decode()
+    return Webhook(
+        organization_id=webhook.organization_id,
+        agent_id=webhook.agent_id,
+        origin=webhook.origin,
+        event_type=webhook.event_type,
+        entity=entity,
+        url=webhook.url.strip(),
+        method=webhook.method,
+        headers=tuple(webhook.headers),
+        body=webhook.body,
+        max_attempts=webhook.max_attempts,
+    )

@@ -1,0 +1,178 @@
+"""Rows that claims pass over: those that may be sent in quarantine only, and those that a change of the clock holds back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    Select,
+    String,
+    Text,
+    Update,
+    bindparam,
+    column,
+    null,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
+from flowactions_plugin.queue.claims import claiming
+from flowactions_plugin.queue.contact import Contact, doubt_of
+from flowactions_plugin.queue.due import free, undoubted, unpaused
+from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, PARKED_MS
+from flowactions_plugin.queue.tokens import new_token
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.schema import LIVE, QUARANTINED, outbox
+from flowactions_plugin.storage.text import read_all
+
+RESCUED_CLAIMS: Final = 10_000
+"""Among how many of the oldest rows leases are searched for that end too far ahead."""
+
+
+class RecoveryStore:
+    """Claims quarantined rows, and rescues rows, in one database.
+
+    Args:
+        database: where the queue is.
+        lease_seconds: how long a claim holds.
+
+    Attributes:
+        token_prefix: of the worker that claims, see `queue.tokens`.
+        contact: whose leases are in doubt.
+    """
+
+    token_prefix: str = ""
+
+    def __init__(self, database: Database, lease_seconds: float) -> None:
+        self.contact = Contact(lease_seconds)
+        self._database = database
+        self._lease_seconds = lease_seconds
+
+    async def any_quarantined(self) -> bool:
+        """Return whether a row is due that may be sent in quarantine only."""
+        async with self._database.read() as connection:
+            doubt = doubt_of(self.contact, self.token_prefix)
+            quarantined = self._database.built(_QUARANTINED_ROW[bool(doubt)])
+            return bool(await connection.run_sync(read_all, quarantined, doubt))
+
+    async def claim_quarantined(self) -> ClaimedDelivery | None:
+        """Claim the oldest row that may be sent in quarantine only, if one is due."""
+        lease_end = lease_clock() + self._lease_seconds
+        token = new_token(self.token_prefix)
+
+        def claim(connection: Connection) -> list[Row[Any]]:
+            doubt = doubt_of(self.contact, self.token_prefix)
+            chosen = self._database.built(_QUARANTINED_ROW[bool(doubt)])
+            if self._database.dialect == "postgresql":
+                chosen = chosen.with_for_update(skip_locked=True)
+            # Of such a row, the rounds that were begun are counted, and not the reclaims.
+            statement = claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
+            return read_all(connection, statement, {"token": token, **doubt})
+
+        rows = await self._database.in_transaction(claim)
+        return read_row(rows[0], lease_end) if rows else None
+
+    async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
+        """Count a round in quarantine as begun, before its request leaves.
+
+        Returns:
+            Whether the claim still held.
+        """
+        begun = (
+            update(outbox)
+            .where(outbox.c.id == delivery.id, outbox.c.claimed_by == delivery.token)
+            # From the value that was claimed: a repeated write counts once.
+            .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self._database.now())
+            .returning(outbox.c.id)
+        )
+        return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).all()))
+
+    async def rescue(self) -> int:
+        """Make rows due that wait longer, or are held longer, than any rule lets them.
+
+        The clock was set back after they were scheduled or claimed.
+
+        Returns:
+            How many there were; they are due when a claim that may still hold has expired.
+        """
+        rescued = 0
+        for lost, rescuing in self._database.built(_rescuing):
+            async with self._database.read() as connection:
+                if (await connection.execute(lost)).first() is None:
+                    continue
+            parameters = {"lease_ms": int(self._lease_seconds * 1000)}
+            rescued += await self._database.in_transaction(partial(_changed, rescuing, parameters))
+        return rescued
+
+
+def _changed(statement: Update, parameters: dict[str, int], connection: Connection) -> int:
+    return connection.execute(statement, parameters).rowcount
+
+
+def _quarantined(database: Dialect, *, in_doubt: bool) -> Any:
+    """Select the oldest row that is due and may be sent in quarantine only."""
+    # Without the hint, SQLite searches the index of all rows that are due.
+    hint = " INDEXED BY ix_flowactions_outbox_quarantined" if database.dialect == "sqlite" else ""
+    row_id: ColumnElement[str] = column("id", String)
+    due: ColumnElement[int] = column("next_attempt_at", BigInteger)
+    held_until: ColumnElement[int] = column("claimed_until", BigInteger)
+    held_by: ColumnElement[str] = column("claimed_by", String)
+    owner: ColumnElement[str] = column("organization_id", Text)
+    destination: ColumnElement[str] = column("destination", Text)
+    now = database.now()
+    is_free = undoubted(now, held_until, held_by) if in_doubt else free(now, held_until)
+    return (
+        select(row_id, due)
+        .select_from(text(outbox.name + hint))
+        .where(QUARANTINED, due <= now, is_free, *unpaused(owner, destination))
+        .order_by(due, row_id)
+        .limit(inline(1))
+    )
+
+
+_QUARANTINED_ROW: Final = {each: partial(_quarantined, in_doubt=each) for each in (False, True)}
+"""What builds the query, by whether leases are in doubt."""
+
+
+def _rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:
+    """Write the statements that find and mend rows that wait, or are held, longer than any rule lets them.
+
+    Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
+    were due, so they are searched for among the oldest `RESCUED_CLAIMS`.
+    """
+    now = database.now()
+    longest = now + inline(int(LONGEST_WAIT_SECONDS * 1000))
+    again = now + bindparam("lease_ms", type_=BigInteger)
+    waits = (LIVE, outbox.c.next_attempt_at > longest, outbox.c.next_attempt_at < inline(PARKED_MS))
+    oldest = (
+        select(outbox.c.id, outbox.c.claimed_until)
+        .where(LIVE, outbox.c.next_attempt_at <= longest)
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(inline(RESCUED_CLAIMS))
+        .subquery("oldest")
+    )
+    held = select(oldest.c.id).where(oldest.c.claimed_until > longest)
+    return (
+        (
+            select(outbox.c.id).where(*waits).limit(inline(1)),
+            update(outbox)
+            .where(*waits)
+            # What may still be held is due when that has expired.
+            .values(next_attempt_at=again, claimed_until=null(), updated_at=now),
+        ),
+        (
+            held.limit(inline(1)),
+            update(outbox)
+            .where(outbox.c.id.in_(held), outbox.c.claimed_until > longest)
+            .values(claimed_until=again, updated_at=now),
+        ),
+    )

@@ -1,0 +1,300 @@
+"""The rules of a delivery, without I/O: states, attempts, backoff, event id, headers (§2.5, §2.6, §3.1, §8)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin, UnsignedTestOrigin
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
+from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX, folded
+from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
+from flowactions_plugin.errors import HeadersTooLarge
+from flowactions_plugin.log_text import CONTROL
+
+Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
+
+FINISHED: Final = frozenset({"delivered", "dead"})
+
+DEFAULT_MAX_ATTEMPTS: Final = 5
+MAX_ATTEMPTS_CAP: Final = 10
+MAX_COUNT: Final = 1_000_000
+"""No counter of a row reaches this; a higher value was not written by this plugin."""
+
+CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
+"""How long a claim holds: the attempts of a tick run concurrently under one deadline, the rest is margin."""
+
+START_MARGIN_SECONDS: Final = 2.0
+"""The rest of a lease after the deadline of the attempt that began last: time to write the outcome."""
+
+RETURN_SECONDS: Final = 5.0
+"""The delay of a row that was given back because this process had no time, descriptors or memory for it."""
+
+WAIT_FIRST_SECONDS: Final = 5
+WAIT_CAP_SECONDS: Final = 600
+WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
+"""How long a row waits for the host, or for a process that can read it, before it is dead."""
+
+BACKOFF_CAP_SECONDS: Final = 300
+LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
+"""The longest delay that any rule gives a row."""
+
+PARKED_MS: Final = 1 << 50
+"""Added to the due time of a row of a paused destination, so that claims do not meet it. As the time of a clock it would be
+in the year 37648; taken off again, it leaves the due time as it was."""
+
+HELD_MS: Final = 1 << 51
+"""Added to the due time of a row, parked or not, that a bulk action will cancel unless it is undone."""
+
+DROPPED_NAME_LENGTH: Final = 80
+USER_AGENT: Final = "Service-Webhooks/1"
+BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
+
+MAX_HEADER_NAME_BYTES: Final = 256
+MAX_HEADER_VALUE_BYTES: Final = 8192
+"""Of one custom header; most servers accept no longer line."""
+
+MAX_HEADERS_BYTES: Final = 64 << 10
+"""Of all custom headers of a webhook, names and values."""
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BREAKS = re.compile(r"[\x00\r\n]")
+_RESERVED: Final = frozenset(
+    {
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "user-agent",
+        # Hop-by-hop headers: they control the connection, which belongs to the sender.
+        "connection",
+        "expect",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "upgrade",
+    }
+)
+_RESERVED_PREFIXES: Final = {False: (RESERVED_PREFIX,), True: (RESERVED_PREFIX, STANDARD_PREFIX)}
+"""By whether deliveries carry the headers of Standard Webhooks."""
+
+
+class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A row as it is enqueued: every attempt sends exactly this."""
+
+    id: str
+    organization_id: str
+    agent_id: str | None
+    origin: Origin
+    event_id: str
+    event_type: str
+    url: str
+    destination: str
+    method: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+    max_attempts: int
+    idempotency_key: str | None = None
+    trace: str | None = None
+
+    @property
+    def place(self) -> tuple[str | None, str | None]:
+        """The flow and the node that it comes from, as far as there are any."""
+        origin = self.origin
+        if isinstance(origin, FlowNodeOrigin | UnsignedTestOrigin):
+            return origin.flow_id, origin.node_id
+        if isinstance(origin, LogicActionOrigin):
+            return None, getattr(origin.ref, "node_id", None)
+        return None, None
+
+
+class Timing(NamedTuple):
+    """The times of claims and attempts; tests alone set others than the defaults.
+
+    Attributes:
+        lease_seconds: how long a claim holds.
+        deadline_seconds: the total time of one attempt.
+        quarantine_seconds: from one round in quarantine to the next, and from a worker's start to its first.
+    """
+
+    lease_seconds: float = CLAIM_SECONDS
+    deadline_seconds: float = DEADLINE_SECONDS
+    quarantine_seconds: float = 10.0
+
+    @property
+    def margin_seconds(self) -> float:
+        """The rest of a lease after the deadline of the attempt that began last."""
+        return START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
+
+
+class Transition(NamedTuple):
+    """The state a row goes to, and for ``retrying`` the seconds until it is due."""
+
+    status: Status
+    delay_seconds: float = 0.0
+
+
+DELIVERED: Final = Transition("delivered")
+DEAD: Final = Transition("dead")
+
+
+def due_time(stored: int) -> int:
+    """Return when a row is due, Unix milliseconds, without what a pause or a cancellation has added to it."""
+    return stored & (PARKED_MS - 1) if PARKED_MS <= stored < 2 * HELD_MS else stored
+
+
+def backoff(attempt: int) -> int:
+    """Return the seconds to wait after attempt ``attempt`` (1, 2, …) failed (§8)."""
+    return min(BACKOFF_CAP_SECONDS, max(5, 1 << min(attempt, 10)))
+
+
+def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
+    """Return the state of a row after an attempt (§3.1).
+
+    Args:
+        attempt: the number of this attempt, counted from 1.
+        max_attempts: the row's cap.
+        outcome: the attempt's.
+    """
+    if outcome.status_code is not None and 200 <= outcome.status_code < 300 and outcome.error is None:
+        return DELIVERED
+    if outcome.final or attempt >= max_attempts:
+        return DEAD
+    asked = min(outcome.retry_after or 0.0, BACKOFF_CAP_SECONDS)
+    return Transition("retrying", max(float(backoff(attempt)), asked))
+
+
+def failure_reason(outcome: Outcome) -> str:
+    """Return why an attempt failed, in one phrase."""
+    through = f" ({THROUGH_PROXY})" if THROUGH_PROXY in outcome.notes else ""
+    return outcome.error or f"it answered {outcome.status_code}{through}"
+
+
+def failure_class(outcome: Outcome) -> str:
+    """Return the kind of failure of an attempt, as operators search for it.
+
+    Returns:
+        ``http_4xx`` and the like for an answer; ``refused`` for a destination that may not be dialled, ``timeout``,
+        ``network``.
+    """
+    if outcome.status_code is not None:
+        return f"http_{outcome.status_code // 100}xx"
+    if outcome.final:
+        return "refused"
+    return "timeout" if (outcome.error or "").startswith("timed out") else "network"
+
+
+def capped_attempts(wanted: int) -> int:
+    """Return an attempt cap within 1 and 10 (§8)."""
+    return max(1, min(MAX_ATTEMPTS_CAP, wanted))
+
+
+def event_id(event_type: str, entity: str, payload: bytes) -> str:
+    """Return the id by which receivers deduplicate: the same event always gets the same id (§2.5).
+
+    Args:
+        event_type: as in ``x-service-webhook-event``.
+        entity: what the event is about, unique within its type.
+        payload: the body's bytes, empty when there is none.
+    """
+    digest = hashlib.sha256()
+    for part in (event_type.encode(), entity.encode(), payload):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return f"evt_{digest.hexdigest()}"
+
+
+def delivery_headers(
+    custom: Iterable[Header],
+    *,
+    event_id: str,
+    event_type: str,
+    has_body: bool,
+    standard_webhooks: bool = False,
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return the headers that every attempt of a row sends, timestamp and signature excepted (§2.6).
+
+    Control characters in values become spaces. Custom headers whose name is invalid, longer than 256 bytes or
+    reserved are dropped; names are compared as `folded` gives them.
+
+    Args:
+        custom: the author's.
+        event_id: what receivers dedupe on.
+        event_type: as in ``x-service-webhook-event``.
+        has_body: whether there is one, which has a content type.
+        standard_webhooks: whether the names of that scheme's headers are reserved, too.
+
+    Returns:
+        The headers, and the names that were dropped, shortened.
+
+    Raises:
+        HeadersTooLarge: a value, or all custom headers together, are larger than receivers accept.
+    """
+    reserved = _RESERVED_PREFIXES[standard_webhooks]
+    kept: list[tuple[str, str]] = []
+    dropped: list[str] = []
+    size = 0
+    for header in custom:
+        name = header.key.strip()
+        if not name:
+            continue
+        compared = folded(name)
+        valid = len(name) <= MAX_HEADER_NAME_BYTES and _NAME.fullmatch(name)
+        if not valid or compared in _RESERVED or compared.startswith(reserved):
+            dropped.append(name[:DROPPED_NAME_LENGTH])
+            continue
+        value = CONTROL.sub(" ", header.value).strip()
+        value_bytes = len(value.encode(errors="replace"))
+        if value_bytes > MAX_HEADER_VALUE_BYTES:
+            raise HeadersTooLarge(f"The value of header {name} is larger than {MAX_HEADER_VALUE_BYTES} bytes.")
+        size += len(name) + value_bytes
+        check_headers_size(size)
+        kept.append((name, value))
+    if has_body and not any(name.lower() == "content-type" for name, _ in kept):
+        kept.append(("content-type", "application/json"))
+    own = (
+        ("user-agent", USER_AGENT),
+        (EVENT_ID_HEADER, event_id),
+        (EVENT_TYPE_HEADER, event_type),
+    )
+    return (*own, *kept), tuple(dropped)
+
+
+def check_headers_size(size: int) -> None:
+    """Check the size of a webhook's custom headers, in bytes.
+
+    Raises:
+        HeadersTooLarge: it is more than receivers accept.
+    """
+    if size > MAX_HEADERS_BYTES:
+        raise HeadersTooLarge(f"The headers are larger than {MAX_HEADERS_BYTES} bytes in all.")
+
+
+def sendable_headers(headers: Sequence[tuple[str, str]], text: str) -> bool:
+    """Return whether headers can be sent: names are names, and no value ends its line.
+
+    Args:
+        headers: names and values.
+        text: the JSON that they were decoded from. Without an escape in it, no value holds a line break.
+    """
+    if not all(map(_is_name, [name for name, _ in headers])):
+        return False
+    return "\\" not in text or not _BREAKS.search("".join([value for _, value in headers]))
+
+
+@lru_cache(maxsize=1024)
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def method_name(text: str) -> str | None:
+    """Return an HTTP method in capitals; ``None`` when the text is not a method's name."""
+    method = text.strip().upper() or "POST"
+    return method if _NAME.fullmatch(method) and len(method) <= 32 and method != "CONNECT" else None

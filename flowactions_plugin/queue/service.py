@@ -1,0 +1,188 @@
+"""The outbox of one host: what enqueues, and the task that delivers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from flowactions_hookspecs import Host, provides
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.outbound import guard_of, outbound
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, organizations_in
+from flowactions_plugin.queue.observer import Observer
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.scheduled import ScheduledClaims
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.queue.tokens import token_prefix
+from flowactions_plugin.queue.worker import ClaimStrategy, Worker
+from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.telemetry.telemetry import Telemetry
+
+ENQUEUE_RESOLVER_THREADS: Final = 64
+"""A name that finds no thread within a second is checked at delivery only."""
+
+DELIVERY_RESOLVER_THREADS: Final = 4
+"""For each concurrent delivery: a lookup that hangs keeps its thread three times as long as an attempt lasts."""
+
+MOST_RESOLVER_THREADS: Final = 1024
+
+
+class OutboxService:
+    """The outbox of one host; an async context manager that can be entered again.
+
+    Args:
+        host: its transport, its signing secrets, and what it wants to be notified of.
+        settings: those of the host.
+        database: where the queue is.
+        timing: of claims and attempts; tests alone set others than the defaults.
+        secret_source: returns what resolves signing secrets, once all plugins are loaded.
+        observer: watches the deliveries of this process.
+        telemetry: measures and traces deliveries.
+
+    Attributes:
+        store: the queue.
+        outbox: enqueues.
+        guard: decides at enqueue where requests may go.
+        recorded: records metrics and spans of this process's deliveries.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        settings: Settings,
+        database: Database,
+        timing: Timing,
+        secret_source: Callable[[], SecretSource],
+        observer: Observer,
+        telemetry: Telemetry,
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._database = database
+        self._timing = timing
+        self._secret_source = secret_source
+        self._observer = observer
+        self._telemetry = telemetry
+        self.recorded = DeliveryTelemetry(telemetry)
+        self.store = OutboxStore(database, timing.lease_seconds)
+        self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
+        self.outbox = Outbox(
+            self.store,
+            self.guard,
+            database.clock,
+            settings.max_body_bytes,
+            telemetry,
+            standard_webhooks=settings.standard_webhooks,
+        )
+        self._notifier: Notifier | None = None
+
+    @property
+    def _notify_others(self) -> Callable[[str], None] | None:
+        return None if self._notifier is None else self._notifier.notify
+
+    async def __aenter__(self) -> None:
+        # Which database it is, is known once it is open.
+        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
+            self._notifier = Notifier(partial(self._database.notify, CHANNEL))
+            await self._notifier.__aenter__()
+        self.outbox.call_on_commit(self._notify_others)
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._notifier is not None:
+            await self._notifier.__aexit__(*exc)
+            self._notifier = None
+
+    async def deliver(self) -> None:
+        """Deliver what is in the outbox until cancelled."""
+        monitor = StallMonitor(lease_clock)
+        sender = self._sender(monitor)
+        listens = provides(self._host, "delivery_finished")
+        finished = self._host.delivery_finished if listens else None
+        completer = Completer(self.store, finished, [self._observer.record, self.recorded])
+        executor = Executor(
+            self.store,
+            sender,
+            completer,
+            self._secret_source(),
+            self._timing,
+            sends_trace=self._settings.send_traceparent,
+        )
+        try:
+            async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
+                self.store.token_prefix = token_prefix(worker_id)
+                with monitor, self.recorded.watching(executor.load):
+                    await Worker(self.store, executor, strategy, self._timing).run()
+        finally:
+            await sender.aclose()
+
+    def _sender(self, monitor: StallMonitor) -> Sender:
+        """Build what makes the attempts, with a resolver of its own.
+
+        So lookups that hang at enqueue take no thread from deliveries, and no address is cached.
+        """
+        threads = min(MOST_RESOLVER_THREADS, self._settings.slots * DELIVERY_RESOLVER_THREADS)
+        guard = guard_of(self._settings, Resolver(threads))
+        transport, validate = outbound(self._settings, guard, self._host.transport, self._settings.slots)
+        clock, deadline = self._database.clock, self._timing.deadline_seconds
+        return Sender(
+            transport,
+            validate,
+            clock,
+            time.monotonic,
+            monitor,
+            deadline,
+            times_all=self._telemetry.is_open,
+            standard_webhooks=self._settings.standard_webhooks,
+        )
+
+    @asynccontextmanager
+    async def _claims(self, executor: Executor) -> AsyncIterator[ClaimStrategy]:
+        """Build the claim strategy of the settings, and within the block wake it when something is enqueued."""
+        settings = self._settings
+        if settings.delivery != "continuous":
+            yield ScheduledClaims(
+                self.store,
+                executor,
+                tick_seconds=settings.tick_seconds,
+                claim_limit=settings.claim_limit,
+                per_destination=settings.per_destination,
+                timing=self._timing,
+            )
+            return
+        claims = ContinuousClaims(
+            self.store,
+            executor,
+            slots=settings.slots,
+            per_destination=settings.per_destination or settings.slots,
+            timing=self._timing,
+        )
+        self.outbox.call_on_commit(lambda organization_id: claims.wake([organization_id]))
+        listening: asyncio.Task[None] | None = None
+        if self._notifier is not None:
+
+            def notified(payload: str) -> None:
+                claims.wake(organizations_in(payload))
+
+            listen = partial(self._database.listen, CHANNEL, notified)
+            listening = asyncio.create_task(Listener(listen, claims.wake).run())
+        try:
+            yield claims
+        finally:
+            self.outbox.call_on_commit(self._notify_others)
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait({listening})

@@ -1,0 +1,244 @@
+"""The delivery worker: one loop, whose claim strategy decides when to claim (§8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.store import OutboxStore
+
+log = logging.getLogger("flowactions.outbox")
+
+T = TypeVar("T")
+
+PART: Final = "deliveries"
+"""The worker's name in the log of outages."""
+
+RESCUE_INTERVAL: Final = 60.0
+"""Seconds between searches for rows that a clock change has left in the future."""
+
+FULL_CLAIM_BYTES: Final = 1024 * 1024
+"""A claim of this size may have been limited by `CLAIM_BYTES`: more rows may be due."""
+
+
+def outage_delay(failures: int, cap: float, chance: float) -> float:
+    """Return the seconds to wait after the database failed several times in a row: up to 0.5, 1, 2, … and the cap.
+
+    Args:
+        failures: how many times.
+        cap: the most. It is a third of a lease: while leases are in doubt, each worker has tried several times.
+        chance: from 0 to 1, so that workers do not come back in step: the wait is half as long at the least.
+    """
+    return min(cap, 0.5 * 2.0 ** min(failures - 1, 10)) * (1 + chance) / 2
+
+
+class ClaimStrategy(Protocol):
+    """Decides when to claim and how much, and has what it claimed executed."""
+
+    async def settle(self) -> None:
+        """Write what has to be written before anything is claimed.
+
+        Raises:
+            StorageUnavailable: the rest is kept.
+        """
+
+    async def run_once(self) -> float:
+        """Claim if it is time, and execute what was claimed, or begin to.
+
+        Returns:
+            The seconds until it may be time again; no longer than from one round in quarantine to the next.
+
+        Raises:
+            StorageUnavailable: the database failed; outcomes that could not be written are kept.
+        """
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for so long, or until there is reason to claim earlier."""
+
+    async def quiesce(self) -> None:
+        """Give back what has not begun, and wait until nothing is in flight."""
+
+
+class Worker:
+    """Delivers what is in the outbox.
+
+    Args:
+        store: the queue.
+        executor: executes what is claimed.
+        strategy: claims.
+        timing: when rows are sent in quarantine, and how often a database that is away is tried.
+        chance: returns random numbers from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        executor: Executor,
+        strategy: ClaimStrategy,
+        timing: Timing = Timing(),  # noqa: B008  immutable
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._completer = executor.completer
+        self._strategy = strategy
+        self._timing = timing
+        self._chance = chance
+        self._rescue_at = 0.0
+        self._quarantine_at = 0.0
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> None:
+        """Deliver until cancelled.
+
+        While the database is away, the worker tries again with backoff.
+
+        However it ends, the attempts in flight are finished within their deadline and their outcomes are written;
+        what was claimed and not begun is given back.
+        """
+        self._executor.stopping = False
+        self._stop_now.clear()
+        # A row that ends its worker at once must not keep it from delivering the others, however often it is restarted.
+        self._quarantine_at = asyncio.get_running_loop().time() + self._timing.quarantine_seconds
+        probing = asyncio.create_task(self._keep_probing())
+        try:
+            await self._loop()
+        except asyncio.CancelledError:
+            self._stop_now.set()
+            raise
+        finally:
+            probing.cancel()
+            self._store.outage_log.ended(PART)
+            await self._shielded(self._drain())
+
+    async def _loop(self) -> None:
+        failures = 0
+        while True:
+            try:
+                pause = await self._shielded(self.run_once())
+                failures = 0
+                self._store.outage_log.worked(PART)
+            except StorageUnavailable as exc:
+                failures += 1
+                self._store.outage_log.failed(PART, exc)
+                self._store.contact.failed()
+                await asyncio.sleep(self._outage_delay(failures))
+            else:
+                await self._strategy.wait(pause)
+
+    def _outage_delay(self, failures: int) -> float:
+        return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
+
+    async def _keep_probing(self) -> None:
+        """Write to the queue every few seconds, so that no outage of it goes unnoticed between two claims (decision 54)."""
+        contact = self._store.contact
+        while True:
+            try:
+                await self._store.probe()
+            except StorageUnavailable:
+                contact.failed()
+            await asyncio.sleep(contact.probe_seconds * (1 + self._chance()) / 2)
+
+    async def run_once(self) -> float:
+        """Do what is due now.
+
+        Returns:
+            The seconds until something may be due again.
+
+        Raises:
+            StorageUnavailable: the database failed; outcomes that could not be written are kept.
+        """
+        await self._rescue()
+        await self._strategy.settle()
+        await self._quarantine()
+        return await self._strategy.run_once()
+
+    async def _rescue(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._rescue_at:
+            rescued = await self._store.rescue()
+            if rescued:
+                log.warning(
+                    "%s deliveries were due far ahead: the clock was set back; they go on",
+                    rescued,
+                    extra={"event": "deliveries.rescued"},
+                )
+            self._rescue_at = now + RESCUE_INTERVAL
+
+    async def _quarantine(self) -> None:
+        """Send a row in quarantine, if it is time and there is one: alone, with nothing else in flight."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._quarantine_at:
+            return
+        if await self._store.any_quarantined():
+            await self._strategy.quiesce()
+            await self._completer.flush()
+            await self._executor.catch_up()
+            delivery = None if self._executor.stopping else await self._store.claim_quarantined()
+            if delivery is not None:
+                await self._executor.execute_alone(delivery)
+                await self._completer.flush()
+        self._quarantine_at = clock() + self._timing.quarantine_seconds
+
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a piece of work to its end even when cancelled meanwhile, then raise the cancellation."""
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._executor.stopping = True
+            self._stop_now.set()
+            await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.warning(
+                    "stopping although not all is done: %s",
+                    printable(error, message=True),
+                    extra={"event": "worker.stops_early"},
+                )
+            raise
+
+    async def _drain(self) -> None:
+        """Finish what is in flight and write the outcomes.
+
+        A worker that ended by itself waits for a database that is away, until it is cancelled.
+        """
+        self._executor.stopping = True
+        await self._strategy.quiesce()
+        failures = 0
+        try:
+            while not await self._flushed():
+                failures += 1
+                if await self._stops_within(self._outage_delay(failures)):
+                    break
+        except Exception:
+            log.exception(
+                "outcomes of deliveries could not be written", extra={"event": "outcomes.not_written"}
+            )
+        if self._completer.unwritten:
+            log.warning(
+                "the outcomes of %s deliveries could not be written; they will be sent again under the same id",
+                self._completer.unwritten,
+                extra={"event": "outcomes.lost"},
+            )
+
+    async def _flushed(self) -> bool:
+        try:
+            await self._completer.flush()
+        except StorageUnavailable:
+            return False
+        return True
+
+    async def _stops_within(self, seconds: float) -> bool:
+        """Wait so long, or until the worker has to stop now; return whether it has."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._stop_now.wait()
+        except TimeoutError:
+            return False

@@ -1,0 +1,1 @@
+"""A host's settings: read, checked, and never shown with their values."""

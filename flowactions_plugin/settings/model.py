@@ -1,0 +1,236 @@
+"""Every setting, typed, read once from the host's mapping."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from flowactions_hookspecs import SettingsInvalid
+from flowactions_plugin.settings.readers import (
+    Network,
+    api_url,
+    authorities,
+    base_url,
+    encryption_keys,
+    line,
+    networks,
+    number,
+    on_or_off,
+    one_of,
+    origins,
+    proxy_url,
+    signing_secrets,
+    token,
+    url,
+    url_path,
+)
+from flowactions_plugin.storage.urls import parse_database_url
+
+PREFIX: Final = "FLOWACTIONS_"
+TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
+"""Names with it belong to test suites and are not read."""
+
+DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
+
+CONTINUOUS_DESTINATION_LIMIT: Final = 10
+"""Deliveries in flight to one destination in continuous mode, when no limit is set."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The plugin's settings. The repr hides them, because some are secrets.
+
+    Attributes:
+        environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
+            allowed and an encryption key is made when there is none.
+        database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
+        host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on`` or ``off``: whether the host's own processes deliver, or
+            only those of ``flowactions worker``.
+        delivery: ``FLOWACTIONS_DELIVERY``; ``scheduled``: a tick at a time; ``continuous``: as fast as slots become
+            free.
+        concurrency: ``FLOWACTIONS_CONCURRENCY``; slots of a worker that delivers continuously.
+        destination_limit: ``FLOWACTIONS_DESTINATION_LIMIT``; deliveries in flight to one destination, in each
+            worker; when it is not set, 10 in continuous mode and no limit in scheduled mode.
+        tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
+        claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
+        retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
+            runs are kept.
+        egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
+            forbids them.
+        egress_proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every webhook leaves, with user
+            name and password in it if it asks for them.
+        egress_proxy_tunnel: ``FLOWACTIONS_EGRESS_PROXY_TUNNEL``; ``https``: the proxy is asked for a tunnel (CONNECT) for
+            https, and forwards http; ``all``: for both.
+        egress_resolve: ``FLOWACTIONS_EGRESS_RESOLVE``; ``local``: names are resolved and judged here; ``proxy``: only
+            the proxy resolves, and only the form of a URL and literal addresses are judged here.
+        egress_ca: ``FLOWACTIONS_EGRESS_CA_FILE``; the content of that file: certificates (PEM) of authorities that
+            webhook deliveries trust beside the system's.
+        send_traceparent: ``FLOWACTIONS_SEND_TRACEPARENT``; ``on`` or ``off``: whether deliveries carry the W3C
+            ``traceparent`` of what enqueued them.
+        max_body_bytes: ``FLOWACTIONS_MAX_BODY_BYTES``; of a webhook's body, as it is stored and as it is sent.
+        standard_webhooks: ``FLOWACTIONS_STANDARD_WEBHOOKS``; ``on`` or ``off``: whether deliveries also carry the
+            headers of Standard Webhooks (§5.3.8).
+        encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
+        connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
+        login_path: ``FLOWACTIONS_LOGIN_PATH``; where the operator pages send who is not signed in.
+        dashboard_origins: ``FLOWACTIONS_DASHBOARD_ORIGINS``; further origins, by commas, whose pages may call the
+            dashboard routes that change something.
+        public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
+        chat_client_id: ``CHAT_CLIENT_ID``.
+        chat_client_secret: ``CHAT_CLIENT_SECRET``.
+        chat_signing_secret: ``CHAT_SIGNING_SECRET``; verifies the chat provider's events (§5.4).
+        chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
+        auth_secrets: ``AUTH_WEBHOOK_SIGNING_SECRET``; verifies the auth provider's events, by commas, newest first
+            (§5.4).
+        idempotency_hours: ``FLOWACTIONS_IDEMPOTENCY_HOURS``; hours for which a logic-webhook call's key is
+            remembered (§8).
+        undo_seconds: ``FLOWACTIONS_UNDO_SECONDS``; seconds in which a bulk action can be undone, before anything of it
+            leaves.
+        show_operators: ``FLOWACTIONS_SHOW_OPERATORS``; ``on`` or ``off``: whether people of a dashboard are shown the names of
+            operators, or the word ``operator``.
+        ready_needs_writes: ``FLOWACTIONS_READY_NEEDS_WRITES``; ``on`` or ``off``: whether a process is ready only while
+            the database takes writes.
+        chat_api_url: ``CHAT_API_URL``.
+        chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
+    """
+
+    environment: Literal["production", "development"] = "production"
+    database_url: str = "sqlite+aiosqlite:///flowactions.db"
+    host_worker: bool = True
+    delivery: Literal["scheduled", "continuous"] = "scheduled"
+    concurrency: int = 100
+    destination_limit: int | None = None
+    tick_seconds: float = 60.0
+    claim_limit: int = 50
+    retention_days: int = 30
+    egress_allow: tuple[Network, ...] = ()
+    egress_proxy: str | None = None
+    egress_proxy_tunnel: Literal["https", "all"] = "https"
+    egress_resolve: Literal["local", "proxy"] = "local"
+    egress_ca: str | None = None
+    send_traceparent: bool = False
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    standard_webhooks: bool = False
+    encryption_keys: tuple[bytes, ...] = ()
+    connections_path: str = "/connections"
+    login_path: str | None = None
+    dashboard_origins: tuple[str, ...] = ()
+    public_url: str | None = None
+    chat_client_id: str | None = None
+    chat_client_secret: str | None = None
+    chat_signing_secret: str | None = None
+    chat_bot_token: str | None = None
+    auth_secrets: tuple[str, ...] = ()
+    idempotency_hours: int = 24
+    undo_seconds: float = 10.0
+    show_operators: bool = False
+    ready_needs_writes: bool = False
+    chat_api_url: str = "https://slack.com/api/"
+    chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
+
+    @property
+    def per_destination(self) -> int | None:
+        """Deliveries in flight to one destination, in each worker; ``None``: no limit."""
+        if self.delivery == "continuous" and self.destination_limit is None:
+            return CONTINUOUS_DESTINATION_LIMIT
+        return self.destination_limit
+
+    @property
+    def slots(self) -> int:
+        """Attempts that a worker makes at once."""
+        return self.concurrency if self.delivery == "continuous" else self.claim_limit
+
+    def __repr__(self) -> str:
+        return "Settings(…)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []  # used by printers that print structs field by field
+
+
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "FLOWACTIONS_ENVIRONMENT": ("environment", one_of("production", "development")),
+    "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
+    "FLOWACTIONS_HOST_WORKER": ("host_worker", on_or_off),
+    "FLOWACTIONS_DELIVERY": ("delivery", one_of("scheduled", "continuous")),
+    "FLOWACTIONS_CONCURRENCY": ("concurrency", number(int, 1, 1000)),
+    "FLOWACTIONS_DESTINATION_LIMIT": ("destination_limit", number(int, 1, 1000)),
+    "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", number(float, 0.05, 3600)),
+    "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", number(int, 1, 1000)),
+    "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
+    "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
+    "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),
+    "FLOWACTIONS_SHOW_OPERATORS": ("show_operators", on_or_off),
+    "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", networks),
+    "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", proxy_url),
+    "FLOWACTIONS_EGRESS_PROXY_TUNNEL": ("egress_proxy_tunnel", one_of("https", "all")),
+    "FLOWACTIONS_EGRESS_RESOLVE": ("egress_resolve", one_of("local", "proxy")),
+    "FLOWACTIONS_EGRESS_CA_FILE": ("egress_ca", authorities),
+    "FLOWACTIONS_SEND_TRACEPARENT": ("send_traceparent", on_or_off),
+    "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", number(int, 1 << 10, 16 << 20)),
+    "FLOWACTIONS_STANDARD_WEBHOOKS": ("standard_webhooks", on_or_off),
+    "FLOWACTIONS_READY_NEEDS_WRITES": ("ready_needs_writes", on_or_off),
+    "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", encryption_keys),
+    "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", url_path),
+    "FLOWACTIONS_LOGIN_PATH": ("login_path", url_path),
+    "FLOWACTIONS_DASHBOARD_ORIGINS": ("dashboard_origins", origins),
+    "BACKEND_PUBLIC_URL": ("public_url", base_url),
+    "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", signing_secrets),
+    "CHAT_CLIENT_ID": ("chat_client_id", line),
+    "CHAT_CLIENT_SECRET": ("chat_client_secret", line),
+    "CHAT_SIGNING_SECRET": ("chat_signing_secret", line),
+    "CHAT_BOT_TOKEN": ("chat_bot_token", token),
+    "CHAT_API_URL": ("chat_api_url", api_url),
+    "CHAT_AUTHORIZE_URL": ("chat_authorize_url", url),
+}
+"""Setting name → field of `Settings` and parser of its text."""
+
+
+def read_settings(mapping: Mapping[str, str]) -> Settings:
+    """Read the settings; an empty text counts as not set.
+
+    Names of other programs are ignored. An unknown name that starts with ``FLOWACTIONS_`` is an error, because it is a
+    typing mistake.
+
+    Raises:
+        SettingsInvalid: the message lists all wrong settings, and never a value.
+    """
+    wrong = [_unknown(name) for name in mapping if _is_ours(name) and name not in READERS]
+    values: dict[str, Any] = {}
+    for name, (field, read) in READERS.items():
+        text: object = mapping.get(name, "")
+        if not isinstance(text, str):
+            wrong.append(f"{name} must be text")
+        elif text.strip():
+            value, reason = _read(read, text.strip())
+            if reason is None:
+                values[field] = value
+            else:
+                wrong.append(f"{name} {reason}")
+    if not str(mapping.get("FLOWACTIONS_EGRESS_PROXY", "")).strip():
+        if values.get("egress_resolve") == "proxy":
+            wrong.append("FLOWACTIONS_EGRESS_RESOLVE must be local unless FLOWACTIONS_EGRESS_PROXY is set")
+        if values.get("egress_proxy_tunnel") == "all":
+            wrong.append("FLOWACTIONS_EGRESS_PROXY_TUNNEL must be https unless FLOWACTIONS_EGRESS_PROXY is set")
+    if wrong:
+        raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
+    return Settings(**values)
+
+
+def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
+    """Read one setting; returns its value, or a message about it that never holds the text."""
+    try:
+        return read(text), None
+    except Exception as exc:  # noqa: BLE001  an error of a library quotes its input
+        reason = str(exc)
+        return None, reason if type(exc) is ValueError and reason.startswith("must ") else "must be well formed"
+
+
+def _is_ours(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(PREFIX) and not name.startswith(TEST_PREFIX)
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, READERS, n=1)
+    return f"{name} does not exist" + (f" (did you mean {close[0]}?)" if close else "")

@@ -1,0 +1,171 @@
+"""Readers of settings: each parses a text, or raises ValueError with a message that holds no value."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+from flowactions_plugin.origins import parse_origin
+from flowactions_plugin.settings.urls import parse_url
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Number = TypeVar("Number", int, float)
+
+AUTH_SECRET_BYTES: Final = 16
+"""A shorter secret can be guessed, and with it anyone can sign events of the auth provider."""
+
+CA_FILE_BYTES: Final = 4 << 20
+
+_CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def one_of(first: str, second: str) -> Callable[[str], str]:
+    """Returns a reader of one of two words."""
+
+    def read(text: str) -> str:
+        if text not in {first, second}:
+            raise ValueError(f"must be {first} or {second}")
+        return text
+
+    return read
+
+
+def on_or_off(text: str) -> bool:
+    """Read ``on`` or ``off``."""
+    return one_of("on", "off")(text) == "on"
+
+
+def number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
+    """Returns a reader of a number between two limits."""
+    what = "a whole number" if kind is int else "a number"
+    message = f"must be {what} from {least:.10g} to {most:.10g}"
+
+    def read(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(message) from None
+        if not least <= value <= most:
+            raise ValueError(message)
+        return value
+
+    return read
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
+
+
+def networks(text: str) -> tuple[Network, ...]:
+    """Read networks in CIDR notation, separated by commas."""
+    try:
+        return tuple(ipaddress.ip_network(part) for part in _parts(text))
+    except ValueError:
+        raise ValueError(
+            "must be networks such as 10.20.0.0/16 or fd12::/16, separated by commas, whose host bits are zero"
+        ) from None
+
+
+def encryption_keys(text: str) -> tuple[bytes, ...]:
+    """Read keys of 32 bytes in base64, separated by commas."""
+    message = "must be base64 of 32 random bytes, or several of them separated by commas"
+    try:
+        keys = tuple(base64.b64decode(part, validate=True) for part in map(str.strip, text.split(",")))
+    except ValueError:
+        raise ValueError(message) from None
+    if any(len(key) != 32 for key in keys):
+        raise ValueError(message)
+    return keys
+
+
+def url(text: str) -> str:
+    """Read an http or https URL."""
+    return parse_url(text).text
+
+
+def base_url(text: str) -> str:
+    """Read a URL; returns it without slashes at the end."""
+    return url(text).rstrip("/")
+
+
+def api_url(text: str) -> str:
+    """Read a URL; returns it with one slash at the end."""
+    return base_url(text) + "/"
+
+
+def proxy_url(text: str) -> str:
+    """Read the URL of a forward proxy."""
+    url = parse_url(text, with_userinfo=True)
+    if url.path not in {"", "/"}:
+        raise ValueError("must be a proxy's URL without a path, such as http://proxy:3128")
+    return url._replace(path="").text
+
+
+def authorities(text: str) -> str:
+    """Read a file of certificates (PEM); returns its content."""
+    message = "must name a readable file of certificates in PEM"
+    try:
+        with Path(text).open("rb") as file:
+            content = file.read(CA_FILE_BYTES + 1)
+        certificates = content.decode("ascii", "ignore")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)
+    except (OSError, ValueError):  # an SSLError is an OSError
+        raise ValueError(message) from None
+    if len(content) > CA_FILE_BYTES:
+        raise ValueError(f"{message} of {CA_FILE_BYTES} bytes at the most")
+    return certificates
+
+
+def url_path(text: str) -> str:
+    """Read a path that starts with one slash."""
+    if not text.startswith("/") or text.startswith("//") or re.search(r"[\\\s\x00-\x1f\x7f]", text):
+        raise ValueError("must be a path that starts with one slash, without spaces and backslashes")
+    if "?" in text:
+        raise ValueError("must be a path without a query, for the plugin adds one")
+    return text
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Read web origins, separated by commas."""
+    origins = [parse_origin(part.strip()) for part in text.split(",") if part.strip()]
+    found = tuple(origin for origin in origins if origin is not None)
+    if len(found) != len(origins):
+        raise ValueError("must be origins such as https://app.example.com, by commas, without a path")
+    return found
+
+
+def signing_secrets(text: str) -> tuple[str, ...]:
+    """Read secrets in base64, with or without ``whsec_``, separated by commas."""
+    secrets: list[bytes] = []
+    for part in _parts(text):
+        encoded = part.removeprefix("whsec_").rstrip("=")
+        try:
+            secrets.append(base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True))
+        except ValueError:
+            secrets.append(b"")
+    if not secrets or not all(secrets):
+        raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
+    if any(len(secret) < AUTH_SECRET_BYTES for secret in secrets):
+        raise ValueError(
+            f"must be secrets of at least {AUTH_SECRET_BYTES} bytes each: a shorter one can be guessed"
+        )
+    return tuple(f"whsec_{base64.b64encode(secret).decode()}" for secret in secrets)
+
+
+def line(text: str) -> str:
+    """Read a line of text."""
+    if _CONTROL.search(text):
+        raise ValueError("must be a line of text without control characters")
+    return text
+
+
+def token(text: str) -> str:
+    """Read visible ASCII characters without spaces."""
+    if re.fullmatch(r"[!-~]+", text) is None:
+        raise ValueError("must be a token: visible ASCII characters, without spaces")
+    return text

@@ -1,0 +1,119 @@
+"""Bulk actions that take long: retention leaves them their rows, and a process that takes one over keeps its rate."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.engine import Engine
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import SetChanged
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import actions as actions_table
+from tests.plugin.bulk.test_actions import ACME, EVERYTHING, MAYA, OPERATOR, begun, put_dead, states
+from tests.queueing import Queue
+from tests.waiting import until
+
+OLD = 90 * 24 * 3600 * 1000
+
+
+async def put_old(queue: Queue, count: int, organization_id: str = "acme") -> list[str]:
+    """Write rows that died longer ago than dead rows are kept, each at a time of its own."""
+    ids = await put_dead(queue, count, organization_id=organization_id)
+    for number, row_id in enumerate(ids):
+        await queue.run(
+            f"UPDATE flowactions_outbox SET finished_at = finished_at - {2 * OLD - number} WHERE id = '{row_id}'"  # noqa: S608
+        )
+    return ids
+
+
+async def prune_all(queue: Queue, limit: int = 2) -> int:
+    """Remove what is old enough, as a run of retention does."""
+    total = removed = await queue.queries.prune("dead", OLD, limit)
+    while removed >= limit:
+        removed = await queue.queries.prune("dead", OLD, limit)
+        total += removed
+    return total
+
+
+@pytest.mark.parametrize("scope", [ACME, Scope(None)])
+async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Queue, scope: Scope) -> None:
+    """Of its organization, or of all; rows of others behind them are removed, and its own once it has finished."""
+    mine = await put_old(queue, 5)
+    await put_old(queue, 3, "globex")
+    actions = Actions(queue.database)
+    wanted = Filter(organization_id="acme", ids=tuple(mine[:3]))
+    action = await begun(actions, "replay", scope=scope, wanted=wanted, rate=0.01)
+    await Engine(queue.database, "me").carry_on(action.id)
+    assert await prune_all(queue) == 3
+    assert (await states(queue)).count("dead") == 5
+    await actions.stop(scope, action.id, MAYA)
+    assert await prune_all(queue) == 5
+    everything = await put_old(queue, 2) + await put_old(queue, 2, "globex")
+    preview = await actions.preview(Scope(None), "delete", EVERYTHING)
+    action = await actions.begin(Scope(None), "delete", preview.token, OPERATOR, "", undo_seconds=60)
+    assert await prune_all(queue) == 0
+    # What died later is not in its set.
+    await queue.run("UPDATE flowactions_actions SET as_of = 1")
+    assert await prune_all(queue) == len(everything)
+
+
+async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(postgres_url: str) -> None:
+    """Either the action is refused because its rows are others by then, or retention waits for it and passes them over."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
+    async with Database(url) as database, Database(url) as elsewhere:
+        queue, actions = Queue(database), Actions(database)
+        ids = await put_old(queue, 3)
+        locks = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'flowactions_actions'::regclass"
+
+        async def waits() -> bool:
+            async with database.read() as connection:
+                return bool((await connection.exec_driver_sql(locks)).all())
+
+        preview = await actions.preview(ACME, "replay", EVERYTHING)
+        beginning = actions.begin(ACME, "replay", preview.token, MAYA, "", undo_seconds=60)
+        async with elsewhere.write() as removing:
+            await elsewhere.lock_table(removing, actions_table, "SHARE")
+            await removing.exec_driver_sql(f"DELETE FROM flowactions_outbox WHERE id = '{ids[0]}'")  # noqa: S608
+            begin = asyncio.create_task(beginning)
+            await until(lambda: begin.done() or waits())
+        with pytest.raises(SetChanged):
+            await begin
+        assert not await actions.list(ACME)
+        preview = await actions.preview(ACME, "replay", EVERYTHING)
+        action = await actions.begin(ACME, "replay", preview.token, MAYA, "", undo_seconds=60)
+        await queue.run("UPDATE flowactions_actions SET finished_at = 1")
+        async with elsewhere.write() as starting:
+            # As it is before its transaction has ended.
+            await starting.exec_driver_sql("UPDATE flowactions_actions SET finished_at = NULL")
+            prune = asyncio.create_task(prune_all(queue))
+            await until(lambda: prune.done() or waits())
+        assert await prune == 0
+        assert (await states(queue), action.counted) == (["dead", "dead"], 2)
+
+
+async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_time(queue: Queue) -> None:
+    """Nothing carried it on since the process before was killed: the rate counts from the takeover, without a burst."""
+    await put_dead(queue, 60)
+    action = await begun(Actions(queue.database), "replay", rate=50.0)
+    first, second = Engine(queue.database, "first"), Engine(queue.database, "second")
+    await first.carry_on(action.id)
+
+    async def done() -> int:
+        found = await Actions(queue.database).get(ACME, action.id)
+        assert found is not None
+        return found.done
+
+    before = await done()
+    # Its lease ended long ago, and its pace began before that.
+    await queue.run("UPDATE flowactions_actions SET held_until = 1, paced_from = paced_from - 600000")
+    assert await second.carry_on(action.id) is not None
+    assert await done() == before
+    # The same process makes up for a second.
+    await queue.run("UPDATE flowactions_actions SET paced_from = paced_from - 600000")
+    await second.carry_on(action.id)
+    assert await done() == before + 50

@@ -1,0 +1,382 @@
+"""Pauses: rows of a paused destination wait, in every way of claiming, and are due in their order afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import insert
+
+from flowactions_plugin.bulk import pause_store
+from flowactions_plugin.bulk import pauses as pauses_module
+from flowactions_plugin.bulk.pause_store import PauseStore
+from flowactions_plugin.bulk.pauses import Pauses, keep_parking
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries.operator_views import row_of
+from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.rules import PARKED_MS, due_time
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import pauses as pauses_table
+from tests.queueing import Queue, an_executor
+from tests.waiting import until
+
+ALL = Scope(None)
+ACME = Scope("acme")
+MAYA = Actor("u1", "Maya", "dashboard")
+OLIVE = Actor("root", "Olive", "operator")
+DOWN = "https://down.example:443"
+UP = "https://up.example:443"
+
+
+async def put(queue: Queue, number: int, destination: str = DOWN, **changes: Any) -> str:
+    row_id = await queue.put(
+        id=new_id(queue.database.clock() + number / 100), destination=destination, **changes
+    )
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {1000 + number} WHERE id = '{row_id}'")  # noqa: S608
+    return row_id
+
+
+async def select(queue: Queue, what: str) -> list[Any]:
+    async with queue.database.read() as connection:
+        return list((await connection.exec_driver_sql(f"SELECT {what}")).all())
+
+
+async def claim_all(queue: Queue, **limits: Any) -> list[str]:
+    return [each.id for each in await queue.store.claim(10, **limits)]
+
+
+async def park_all(queue: Queue) -> None:
+    store = PauseStore(queue.database)
+    while await store.park(await store.paused_places(None)):
+        pass
+
+
+LIMITS: Sequence[dict[str, Any]] = [{}, {"per_destination": 5}, {"per_destination": 1, "look_elsewhere": True}]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("parked", [False, True])
+async def test_rows_of_a_paused_destination_are_not_claimed(
+    queue: Queue, limits: dict[str, Any], parked: bool
+) -> None:
+    """Neither before nor after they were parked; those of other destinations are."""
+    for number in range(3):
+        await put(queue, number)
+    up = await put(queue, 9, UP)
+    pauses = Pauses(queue.database)
+    assert await pauses.pause(ACME, "https://down.example/hook", MAYA, "down")
+    assert not await pauses.pause(ACME, DOWN, MAYA, "down")
+    if parked:
+        await park_all(queue)
+    assert await claim_all(queue, **limits) == [up]
+    assert await queue.store.rescue() == 0
+    assert await claim_all(queue, **limits) == []
+
+
+async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> None:
+    """An operator's for every organization; a dashboard cannot resume that."""
+    mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")
+    pauses = Pauses(queue.database)
+    await pauses.pause(ACME, DOWN, MAYA)
+    await park_all(queue)
+    (claimed,) = await queue.store.claim(10)
+    assert claimed.id == theirs
+    await queue.store.release([claimed])
+    await pauses.pause(ALL, DOWN, OLIVE, "maintenance")
+    await park_all(queue)
+    assert await claim_all(queue) == []
+    assert await pauses.resume(ACME, DOWN, MAYA)
+    assert await claim_all(queue) == []
+    with pytest.raises(ActionForbidden):
+        await pauses.resume(ACME, DOWN, MAYA)
+    assert not await pauses.resume(ACME, UP, MAYA)
+    assert [(each.organization_id, each.reason) for each in await pauses.list(ACME)] == [("", "maintenance")]
+    assert await pauses.resume(ALL, DOWN, OLIVE)
+    assert set(await claim_all(queue)) == {mine, theirs}
+    assert await select(queue, "* FROM flowactions_pauses") == []
+
+
+async def test_resuming_for_all_leaves_what_an_organization_has_paused(queue: Queue) -> None:
+    """Its rows stay parked until it resumes, too."""
+    mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")
+    pauses = Pauses(queue.database)
+    await pauses.pause(ALL, DOWN, MAYA)
+    await pauses.pause(ACME, DOWN, MAYA)
+    await park_all(queue)
+    await pauses.resume(ALL, DOWN, MAYA)
+    assert await claim_all(queue) == [theirs]
+    await pauses.resume(ACME, DOWN, MAYA)
+    assert await claim_all(queue) == [mine]
+
+
+async def test_resumed_rows_are_due_at_once_in_their_order(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each when it was due before, in several batches; what waited for a retry still does."""
+    monkeypatch.setattr(pause_store, "BATCH", 2)
+    ids = [await put(queue, number) for number in (3, 1, 2, 5, 4)]
+    later = await put(queue, 6)
+    far = int((queue.database.clock() + 300) * 1000)
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {far} WHERE id = '{later}'")  # noqa: S608
+    before = await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
+    pauses = Pauses(queue.database)
+    await pauses.pause(ACME, DOWN, MAYA)
+    await park_all(queue)
+    parked = await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
+    assert [(row.id, row.next_attempt_at - PARKED_MS, row.updated_at) for row in parked] == before
+    assert await pauses.resume(ACME, DOWN, MAYA)
+    assert await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id") == before
+    order = [(await queue.store.claim(1))[0].id for _ in range(5)]
+    assert order == [ids[1], ids[2], ids[0], ids[4], ids[3]]
+
+
+async def test_a_row_in_quarantine_is_paused_too(queue: Queue) -> None:
+    """It is neither seen nor claimed."""
+    await put(queue, 1)
+    await queue.run("UPDATE flowactions_outbox SET takeovers = 5")
+    assert await queue.store.any_quarantined()
+    pauses = Pauses(queue.database)
+    await pauses.pause(ALL, DOWN, MAYA)
+    assert not await queue.store.any_quarantined()
+    assert await queue.store.claim_quarantined() is None
+    await pauses.resume(ALL, DOWN, MAYA)
+    assert await queue.store.claim_quarantined() is not None
+
+
+async def test_a_paused_row_shows_when_it_was_due(queue: Queue) -> None:
+    """Its parking shows nowhere."""
+    row_id = await put(queue, 1)
+    shown = row_of(await queue.row(row_id), for_operators=True)
+    await Pauses(queue.database).pause(ACME, DOWN, MAYA)
+    await park_all(queue)
+    row = await queue.row(row_id)
+    assert row.next_attempt_at > PARKED_MS
+    assert due_time(row.next_attempt_at) == 1001
+    assert row_of(row, for_operators=True) == shown
+
+
+async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
+    """A worker that goes on with what was left over makes every row due, and then forgets the pause."""
+    ids = {await put(queue, number) for number in range(5)}
+    pauses = Pauses(queue.database)
+    await pauses.pause(ACME, DOWN, MAYA)
+    await park_all(queue)
+    # Whoever resumed was killed before any row was due.
+    await queue.run("UPDATE flowactions_pauses SET resumed_at = 1")
+    assert not await PauseStore(queue.database).park([("acme", DOWN)])
+    assert await pauses.list(ALL) == []
+    running = asyncio.create_task(keep_parking(queue.database))
+
+    async def forgotten() -> bool:
+        return not await select(queue, "* FROM flowactions_pauses")
+
+    await until(forgotten)
+    assert set(await claim_all(queue)) == ids
+    # Paused again meanwhile, it is paused.
+    await pauses.pause(ACME, DOWN, MAYA)
+    await queue.expire_claims()
+    running.cancel()
+    await asyncio.wait({running})
+    assert await claim_all(queue) == []
+
+
+async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
+    """Within a second of the pause; what was sent is finished."""
+    for number in range(12):
+        await put(queue, number)
+    going_on = asyncio.Event()
+    sent: list[str] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(str(request.url))
+        await going_on.wait()
+        return httpx.Response(200)
+
+    claims = ContinuousClaims(queue.store, an_executor(queue, answer), slots=50, per_destination=2)
+    claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
+    claimed = await queue.store.claim(10, per_destination=10)
+    request = claims._slots.demand()
+    secrets = asyncio.ensure_future(claims._executor.secrets(claimed))
+    claims._slots.add(request, [(each.destination, (each, secrets)) for each in claimed])
+    claims._start()
+    await until(lambda: len(sent) == 2)
+    assert claims._slots.waiting == 8
+    await Pauses(queue.database).pause(ACME, DOWN, MAYA)
+    claims._pauses_at = 0.0
+    await claims.run_once()
+    assert claims._slots.waiting == 0
+    going_on.set()
+    await claims.quiesce()
+    await claims._executor.completer.flush()
+    assert len(sent) == 2
+    found = await select(queue, "status, claimed_by FROM flowactions_outbox ORDER BY status")
+    assert [tuple(row) for row in found] == [("delivered", None)] * 2 + [("pending", None)] * 10
+
+
+async def test_a_pause_is_in_the_audit(queue: Queue) -> None:
+    """With who, why, and what was paused before."""
+    pauses = Pauses(queue.database)
+    await pauses.pause(ACME, DOWN, MAYA, "down\nfor\x00now")
+    await pauses.resume(ACME, DOWN, Actor("u2", "Noor", "dashboard"), "back")
+    lines = await select(
+        queue,
+        "action, organization_id, destination, actor_name, reason, before FROM flowactions_audit ORDER BY id",
+    )
+    assert [tuple(line)[:5] for line in lines] == [
+        ("pause", "acme", DOWN, "Maya", "down for now"),
+        ("resume", "acme", DOWN, "Noor", "back"),
+    ]
+    assert '"pausedBy":"Maya"' in lines[1].before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "ftp://a", "https://user:pw@a", "https://a\0b", "https://" + "a" * 9000]
+)
+async def test_what_is_no_destination_is_refused(queue: Queue, text: str) -> None:
+    """With the reason."""
+    with pytest.raises(ActionInvalid, match="no destination"):
+        await Pauses(queue.database).pause(ALL, text, MAYA)
+
+
+@pytest.mark.parametrize("role", ["operator", "command"])
+async def test_only_operators_end_what_an_operator_has_paused(queue: Queue, role: Any) -> None:
+    """Nor does a person of the dashboard get hold of it by pausing it again; an operator gets hold of theirs."""
+    pauses, operator = Pauses(queue.database), Actor("root", "Olive", role)
+
+    async def state() -> tuple[str, str | None]:
+        (pause,) = await pauses.list(ACME)
+        return pause.paused_by, pause.paused_role
+
+    assert await pauses.pause(ACME, DOWN, MAYA, "ours")
+    assert await pauses.pause(ACME, DOWN, operator, "their certificate")
+    assert not await pauses.pause(ACME, DOWN, operator)
+    for _ in range(2):
+        assert await state() == ("Olive", role)
+        with pytest.raises(ActionForbidden, match="only operators"):
+            await pauses.resume(ACME, DOWN, MAYA)
+        assert not await pauses.pause(ACME, DOWN, MAYA)
+    done = [(row.action, row.actor_name) for row in await select(queue, "* FROM flowactions_audit ORDER BY id")]
+    assert done == [("pause", "Maya"), ("pause", "Olive")]
+    assert await pauses.resume(ACME, DOWN, operator)
+    # Whoever pauses next may end it.
+    assert await pauses.pause(ACME, DOWN, MAYA)
+    assert await pauses.resume(ACME, DOWN, operator)
+    assert await pauses.pause(ACME, DOWN, MAYA)
+    assert await pauses.resume(ACME, DOWN, MAYA)
+
+
+async def test_a_pause_of_an_earlier_release_is_ended_by_operators(queue: Queue) -> None:
+    """Their processes write no role: it may have been an operator. Also where they pause again what was resumed here."""
+    pauses = Pauses(queue.database)
+    await put(queue, 1)
+    await pauses.pause(ACME, DOWN, MAYA)
+    await park_all(queue)
+    await queue.run("UPDATE flowactions_pauses SET paused_role = NULL")
+    with pytest.raises(ActionForbidden):
+        await pauses.resume(ACME, DOWN, MAYA)
+    # As a resume leaves it until its rows are due.
+    await queue.run("UPDATE flowactions_pauses SET paused_role = 'dashboard'")
+    await PauseStore(queue.database).resume(ACME, DOWN, MAYA, "")
+    await queue.run("UPDATE flowactions_pauses SET resumed_at = NULL, paused_by = 'Olive'")
+    with pytest.raises(ActionForbidden):
+        await pauses.resume(ACME, DOWN, MAYA)
+    assert await pauses.resume(ACME, DOWN, OLIVE)
+
+
+async def test_an_organization_pauses_so_many_destinations_at_the_most(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, too. Another may pause as many, a paused one may be paused again, and a resumed one makes room."""
+    monkeypatch.setattr(pause_store, "MOST_PAUSES", 3)
+    pauses = Pauses(queue.database)
+    for number in range(2):
+        await pauses.pause(ACME, f"https://h{number}.example", MAYA)
+    raced = [pauses.pause(ACME, f"https://r{number}.example", MAYA) for number in range(4)]
+    answers = await asyncio.gather(*raced, return_exceptions=True)
+    assert sorted(map(str, answers))[3:] == ["True"]
+    assert sum(isinstance(each, TooManyPauses) for each in answers) == 3
+    assert not await pauses.pause(ACME, "https://h1.example", MAYA)
+    assert await pauses.pause(ACME, "https://h1.example", OLIVE)
+    assert await pauses.pause(Scope("globex"), DOWN, MAYA)
+    assert await pauses.pause(ALL, DOWN, OLIVE)
+    await pauses.resume(ACME, "https://h0.example", MAYA)
+    assert await pauses.pause(ACME, DOWN, MAYA)
+
+
+async def test_who_pauses_at_the_same_moment_is_counted(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause waits for another one of its organization that is not committed, and finds it."""
+    monkeypatch.setattr(pause_store, "MOST_PAUSES", 2)
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
+    async with Database(url) as database, Database(url) as elsewhere:
+        pauses, store = Pauses(database), PauseStore(elsewhere)
+        await pauses.pause(ACME, DOWN, MAYA)
+
+        async def waits() -> bool:
+            async with database.read() as connection:
+                return bool(
+                    (await connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted")).all()
+                )
+
+        async with elsewhere.write() as first:
+            await store._check_room(first, "acme", UP)
+            await first.execute(
+                insert(pauses_table).values(
+                    organization_id="acme", destination=UP, paused_at=1, paused_by="", reason=""
+                )
+            )
+            second = asyncio.create_task(pauses.pause(ACME, "https://third.example", MAYA))
+            await until(lambda: second.done() or waits())
+        with pytest.raises(TooManyPauses):
+            await second
+
+
+async def test_any_number_of_pauses_is_read_and_parked_in_shares(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list has pages, and a worker parks the rows of a few destinations after the other."""
+    monkeypatch.setattr(pauses_module, "PLACES", 2)
+    monkeypatch.setattr(pauses_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(pause_store, "PLACES", 2)
+    pauses = Pauses(queue.database)
+    places = [f"https://h{number}.example:443" for number in range(5)]
+    for number, place in enumerate(places):
+        await put(queue, number, place)
+        await pauses.pause(ACME, place, MAYA)
+    await pauses.pause(ALL, DOWN, OLIVE)
+    keys = [("", DOWN), *(("acme", place) for place in places)]
+    read, after = [], None
+    while page := await pauses.list(ALL, after=after, limit=4):
+        assert len(page) <= 4
+        read += [(each.organization_id, each.destination) for each in page]
+        after = read[-1]
+    assert read == keys
+    worker = asyncio.create_task(keep_parking(queue.database))
+    parked = f"count(*) FROM flowactions_outbox WHERE next_attempt_at >= {PARKED_MS}"
+    await until(lambda: _is(queue, parked, 5))
+    for place in places:
+        await PauseStore(queue.database).resume(ACME, place, MAYA, "")
+    await until(lambda: _is(queue, parked, 0))
+    worker.cancel()
+    await asyncio.wait({worker})
+
+
+async def _is(queue: Queue, what: str, number: int) -> bool:
+    return bool((await select(queue, what))[0][0] == number)
+
+
+async def test_a_worker_asks_for_the_pauses_of_what_it_holds_only(queue: Queue) -> None:
+    """However many there are: those of the organizations and destinations in its hands, and those for all."""
+    pauses = Pauses(queue.database)
+    for scope, place in ((ACME, DOWN), (Scope("globex"), DOWN), (ALL, UP), (ACME, "https://other.example:443")):
+        await pauses.pause(scope, place, OLIVE)
+    held = {("acme", DOWN), ("initech", DOWN), ("acme", UP)}
+    assert await queue.store.paused(held) == {("acme", DOWN), ("", UP)}
+    assert await queue.store.paused(set()) == set()

@@ -1,0 +1,225 @@
+"""The purge of an organization: nothing of it is left, and nothing of another is touched."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.bulk import purge_store
+from flowactions_plugin.bulk.purge import Purged, purge
+from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
+from flowactions_plugin.health.monitor import Monitor
+from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import attempts, metadata, outbox
+from tests.plugin.health.test_status import completion
+from tests.queueing import Queue
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
+
+OPERATOR = Actor("root", "Op", "command")
+WITHOUT = {"flowactions_attempts", "flowactions_inbound_events", "flowactions_workers", "flowactions_alembic"}
+"""Tables that name no organization: attempts belong to deliveries, the others to nobody."""
+
+
+async def fill(queue: Queue, organization_id: str, rows: int) -> None:
+    """Write so many rows of an organization into each table that names one, and an attempt for each delivery."""
+    made: list[dict[str, Any]] = []
+    async with queue.database.write() as connection:
+        for table in metadata.sorted_tables:
+            if "organization_id" not in table.c:
+                assert table.name in WITHOUT
+                continue
+            count = 1 if table.name == "flowactions_chat_connections" else rows
+            written = [_values(table, organization_id, number) for number in range(count)]
+            await connection.execute(insert(table), written)
+            if table is outbox:
+                made = [
+                    {"delivery_id": each["id"], "number": 1, "started_at": 1, "duration_ms": 1}
+                    for each in written
+                ]
+        await connection.execute(insert(attempts), made)
+
+
+def _values(table: Table, organization_id: str, number: int) -> dict[str, Any]:
+    values: dict[str, Any] = {"organization_id": organization_id}
+    for column in table.c:
+        if column.name in values or column.nullable:
+            continue
+        numeric = isinstance(column.type, Integer)
+        shown = f"{organization_id}-{number}"
+        values[column.name] = (
+            number if numeric else shown.encode() if isinstance(column.type, LargeBinary) else shown
+        )
+    if table.name == "flowactions_deferred":
+        values["id"] = number + 1000 * len(organization_id)
+    if "status" in values:
+        values["status"] = "dead" if table is outbox else "active"
+    return values
+
+
+async def kept(queue: Queue) -> dict[str, list[Any]]:
+    async with queue.database.read() as connection:
+        return {
+            table.name: list((await connection.execute(select(table).order_by(*table.primary_key))).all())
+            for table in metadata.sorted_tables
+        }
+
+
+async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no table, by batches; others keep everything, and the audit says who did it, with numbers only."""
+    monkeypatch.setattr(purge_store, "BATCH", 2)
+    await fill(queue, "globex", 3)
+    others = await kept(queue)
+    await fill(queue, "acme", 5)
+    counted = await purge(queue.database, "acme", OPERATOR, dry=True)
+    assert msgspec.structs.asdict(counted) == dict.fromkeys(Purged.__struct_fields__, 5) | {
+        "chat_connection": 1
+    }
+    disconnected: list[str] = []
+
+    async def disconnect(organization_id: str) -> None:
+        from flowactions_plugin.chat.store import ConnectionStore  # noqa: PLC0415
+
+        disconnected.append(organization_id)
+        await ConnectionStore(queue.database).pop(organization_id)
+
+    removed = await purge(queue.database, "acme", OPERATOR, dry=False, disconnect=disconnect)
+    assert removed == counted
+    assert disconnected == ["acme"]
+    left = await kept(queue)
+    (line,) = [row for row in left["flowactions_audit"] if row.organization_id == "acme"]
+    left["flowactions_audit"].remove(line)
+    assert left == others
+    assert (line.action, line.actor_id, line.number) == ("purge", "root", 61)
+    assert set(msgspec.json.decode(line.before).values()) == {1, 5}
+    # Again, there is nothing, and both lines stay.
+    again = await purge(queue.database, "acme", OPERATOR, dry=False, disconnect=disconnect)
+    assert again == Purged()
+    assert disconnected == ["acme"]
+    assert len((await kept(queue))["flowactions_audit"]) == 5
+
+
+async def test_a_connection_goes_even_when_chat_is_not_configured(queue: Queue) -> None:
+    """Its token cannot be revoked then."""
+    await fill(queue, "acme", 1)
+    removed = await purge(queue.database, "acme", OPERATOR, dry=False)
+    assert removed.chat_connection == 1
+    assert not (await kept(queue))["flowactions_chat_connections"]
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+async def test_an_organization_has_to_be_named(queue: Queue, name: str) -> None:
+    """No name stands for all of them."""
+    with pytest.raises(ActionInvalid):
+        await purge(queue.database, name, OPERATOR, dry=False)
+
+
+class SlowReceiver(httpx.AsyncBaseTransport):
+    """Answers 500 at once, and the requests to /held when it may."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.may_answer = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/held":
+            self.held += 1
+            await self.may_answer.wait()
+            return httpx.Response(200)
+        return httpx.Response(500)
+
+
+@pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
+async def test_nothing_comes_back_from_a_worker_that_delivers(database_url: str, delivery: str) -> None:
+    """Neither what it has counted, nor what is on its way, of which the host is told once; others keep their statistics."""
+    receiver = SlowReceiver()
+    settings = development(database_url, FLOWACTIONS_DELIVERY=delivery)
+    host = SmallHost(settings, transport=receiver)
+    actions = FlowActions.load(host)
+
+    async def reach(path: str, organization_id: str = "acme") -> None:
+        config = {"webhookUrl": f"http://127.0.0.1:9/{path}", "webhookBody": "{}"}
+        node = Node(id="n", type="webhook", config=config)
+        assert (await actions.reach(a_walk(organization_id=organization_id), node)).status == "queued"
+
+    async with Database(read_settings(settings).database_url) as elsewhere:
+        other = Queue(elsewhere)
+        async with actions.lifespan():
+            for organization_id in ("acme", "globex"):
+                await reach("answered", organization_id)
+            await reach("held")
+            await until(lambda: receiver.held == 1 and len(host.finished) == 2)
+            removed = await purge(elsewhere, "acme", OPERATOR, dry=False)
+            assert removed.deliveries == 2
+            receiver.may_answer.set()
+            (gone,) = await until(lambda: [each for each in host.finished if each.url.endswith("held")])
+            assert (gone.status, gone.error, gone.status_code, gone.attempts) == ("dead", "purged", 200, 1)
+        # Its last statistics were written when it stopped.
+        left = await kept(other)
+    assert len(host.finished) == 3
+    mine = [
+        (name, row)
+        for name, rows in left.items()
+        for row in rows
+        if getattr(row, "organization_id", None) == "acme"
+    ]
+    assert [(name, row.action) for name, row in mine] == [("flowactions_audit", "purge")]
+    assert {row.delivery_id for row in left["flowactions_attempts"]} == {
+        row.id for row in left["flowactions_outbox"]
+    }
+    assert "globex" in {row.organization_id for row in left["flowactions_statistics"]}
+    assert [row.organization_id for row in left["flowactions_destinations"]] == ["globex"]
+
+
+async def test_statistics_that_could_not_be_written_are_dropped_all_the_same(queue: Queue) -> None:
+    """What was counted long before the purge, and is written long after it; what is counted later is kept."""
+    now = queue.database.clock()
+    monitor = Monitor(queue.database, "scheduled", 1, None)
+    monitor._clock = lambda: now - 600
+    monitor.record([completion(), completion(organization_id="globex")])
+    await purge(queue.database, "acme", OPERATOR, dry=False)
+    await queue.run("ALTER TABLE flowactions_statistics RENAME TO away")
+    with pytest.raises(StorageUnavailable):
+        await monitor.write()
+    await queue.run("ALTER TABLE away RENAME TO flowactions_statistics")
+    await monitor.write()
+    organizations = select(metadata.tables["flowactions_statistics"].c.organization_id)
+    async with queue.database.read() as connection:
+        assert set((await connection.execute(organizations)).scalars()) == {"", "globex"}
+    monitor._clock = lambda: now + 600
+    monitor.record([completion()])
+    await monitor.write()
+    async with queue.database.read() as connection:
+        assert set((await connection.execute(organizations)).scalars()) == {"", "acme", "globex"}
+
+
+async def test_statistics_that_are_being_written_are_waited_for(postgres_url: str) -> None:
+    """A purge that begins meanwhile removes them: it does not pass them by because it cannot see them."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
+    async with Database(url) as database, Database(url) as elsewhere:
+        monitor = Monitor(database, "scheduled", 1, None)
+        monitor.record([completion()])
+        waiting = text("SELECT 1 FROM pg_locks WHERE NOT granted AND relation = CAST(:name AS regclass)")
+
+        async def waits_for(name: str) -> bool:
+            async with database.read() as connection:
+                return bool((await connection.execute(waiting, {"name": name})).all())
+
+        async with elsewhere.write() as blocking:
+            await blocking.execute(text("LOCK TABLE flowactions_destinations IN SHARE MODE"))
+            writing = asyncio.create_task(monitor.write())
+            await until(lambda: waits_for("flowactions_destinations"))
+            purging = asyncio.create_task(purge(database, "acme", OPERATOR, dry=False))
+            await until(lambda: purging.done() or waits_for("flowactions_statistics"))
+        await asyncio.gather(writing, purging)
+        left = await kept(Queue(database))
+    assert {row.organization_id for row in left["flowactions_statistics"]} == {""}
+    assert left["flowactions_destinations"] == []

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+
+from flowactions_plugin.deliveries.explain import certainty, why_not_sent
+from flowactions_plugin.deliveries.results import ActionState, DeliveryFacts, Pause
+from flowactions_plugin.deliveries.views import Attempt
+from flowactions_plugin.egress import transport_errors
+from flowactions_plugin.health.results import Counted, Worker
+
+NOW = 1_900_000_000_000
+WHERE = "example.com:443"
+
+
+def attempt(error: str | None, status_code: int | None = None) -> Attempt:
+    return Attempt(number=1, started_at=None, duration_ms=1, status_code=status_code, error=error, response="")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("timed out after 10 s while resolving the name", "never connected"),
+        ("timed out after 10 s while connecting", "never connected"),
+        ("timed out after 10 s while making the TLS handshake", "never connected"),
+        ("timed out after 10 s while sending the request", "sent, no answer"),
+        ("timed out after 10 s while waiting for the answer", "sent, no answer"),
+        ("timed out after 10 s while sending the request or waiting for the answer", "sent, no answer"),
+        ("timed out after 10 s while reading the body", "answered"),
+        (transport_errors.no_address("example.com", OSError("nothing")), "never connected"),
+        (transport_errors.cannot_connect(WHERE, ConnectionRefusedError()), "never connected"),
+        (transport_errors.cannot_connect(WHERE, ssl.SSLCertVerificationError()), "never connected"),
+        (f"{transport_errors.PROXY_FAILED}: it cannot be reached", "never connected"),
+        ("Requests to 10.0.0.1 are not allowed (private).", "never connected"),
+        (transport_errors.closed_unanswered(WHERE), "sent, no answer"),
+        (transport_errors.broke(WHERE, OSError("reset")), "sent, no answer"),
+        (transport_errors.broke_off(WHERE), "answered"),
+        (transport_errors.not_http(WHERE, "no status line"), "answered"),
+        ("ValueError: unforeseen", "sent, no answer"),
+    ],
+)
+def test_it_is_said_whether_the_receiver_can_have_had_an_attempt(error: str, expected: str) -> None:
+    """Where the reason does not say, it may have: a replay could bring it a second time."""
+    assert certainty(attempt(error)) == expected
+
+
+def test_an_attempt_with_a_status_was_answered() -> None:
+    """Whatever went wrong afterwards."""
+    assert certainty(attempt("timed out after 10 s while connecting", 500)) == "answered"
+
+
+def a_row(**changes: Any) -> DeliveryFacts:
+    values: dict[str, Any] = {
+        **dict.fromkeys(DeliveryFacts.__struct_fields__),
+        "status": "pending",
+        "attempts": 0,
+        "due_at": NOW - 1000,
+    }
+    return DeliveryFacts(**{**values, **changes})
+
+
+def a_worker(**changes: Any) -> Worker:
+    values: dict[str, Any] = {
+        **dict.fromkeys(Worker.__struct_fields__, 0),
+        "name": "w1",
+        "mode": "continuous",
+        "state": "alive",
+    }
+    return Worker(**{**values, **changes})
+
+
+ANN: dict[str, Any] = {"actor_id": "ann", "actor_name": "Ann", "actor_role": "operator"}
+CANCEL = ActionState(id="1", kind="cancel", state="waiting", reason="", created_at=NOW, **ANN)
+PAUSE = Pause(
+    organization_id="",
+    destination="d",
+    paused_at=NOW,
+    paused_by="Ann",
+    paused_role="operator",
+    reason="they asked",
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "given", "says"),
+    [
+        ({"status": "delivered", "attempts": 2, "finished_at": "2030-03-17T17:46:40.000Z"}, {}, "by attempt 2"),
+        (
+            {"status": "dead", "last_error": "it answered 500"},
+            {},
+            "without success at an unknown time: it answered 500.",
+        ),
+        ({"claimed_at": NOW - 2000, "claimed_until": NOW + 28_000}, {}, "A worker holds it for attempt 1"),
+        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"workers": [a_worker()]}, "A worker holds it"),
+        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"holder": a_worker()}, "Worker w1 holds it"),
+        (
+            {"claimed_at": NOW, "claimed_until": NOW + 1},
+            {"holder": a_worker(state="stale", last_seen_at=NOW - 60_000)},
+            "Worker w1, of which nothing was heard since 2030-03-17T17:45:40Z, holds it",
+        ),
+        (
+            {"claimed_at": NOW, "claimed_until": NOW + 1},
+            {"holder": a_worker(state="stopped")},
+            "Worker w1, which has stopped, holds it",
+        ),
+        ({}, {"pause": PAUSE}, "paused for all organizations by Ann at 2030-03-17T17:46:40Z (they asked)"),
+        ({"waiting_since": NOW, "due_at": NOW + 5000, "last_error": "Host failed"}, {}, "in 5 s: Host failed."),
+        (
+            {"due_at": NOW + 12_000, "attempts": 1, "error_class": "http_5xx"},
+            {},
+            "The backoff before attempt 2 ends in 12 s, at 2030-03-17T17:46:52Z; the last one failed: http_5xx.",
+        ),
+        ({"status": "dead", "last_status_code": 401}, {}, "it was answered 401."),
+        (
+            {"due_at": NOW + 12_000, "attempts": 1, "error_class": "http_4xx", "last_status_code": 401},
+            {},
+            "the last one failed: http_4xx (401).",
+        ),
+        ({"due_at": NOW + 300_000}, {}, "in 5 min"),
+        (
+            {"reclaims": 5, "quarantine_rounds": 2},
+            {"workers": [a_worker()]},
+            "one such delivery in 10 s; 2 of 3 such attempts have ended their worker",
+        ),
+        ({"reclaims": 5}, {}, "no worker is alive"),
+        ({"reclaims": 4}, {"workers": [a_worker()]}, "claims it soon"),
+        ({}, {}, "no worker is alive"),
+        ({}, {"workers": [a_worker(state="stale")]}, "no worker is alive"),
+        ({}, {"workers": [a_worker()], "in_flight": 10, "limit": 10}, "limit is used up: 10 attempts"),
+        ({}, {"workers": [a_worker(), a_worker()], "in_flight": 10, "limit": 10}, "claims it soon"),
+        (
+            {},
+            {"workers": [a_worker()], "ahead": Counted(number=1000, exact=False)},
+            "1,000+ older rows are due",
+        ),
+        ({}, {"workers": [a_worker()], "ahead": Counted(number=1, exact=True)}, "1 older row is due"),
+        ({}, {"workers": [a_worker(mode="scheduled")]}, "at its next tick"),
+        ({}, {"ended_by": CANCEL, "pause": PAUSE}, "A bulk cancel of Ann ends it, unless that is undone."),
+        ({"status": "dead", "last_error": "gone"}, {"ended_by": CANCEL}, "ended without success"),
+        ({"due_at": None}, {"workers": [a_worker()]}, "claims it soon"),
+        ({"due_at": 1 << 60}, {}, "an unknown time"),
+    ],
+)
+def test_why_a_delivery_is_not_sent_is_said_in_one_sentence(
+    row: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    """Of several reasons, the one that has to end first."""
+    sentence = why_not_sent(a_row(**row), given.pop("pause", None), NOW, **given)
+    assert says in sentence
+    assert sentence.endswith(".")
+    assert sentence.count(". ") == 0
+
+
+def test_a_row_that_is_being_sent_is_not_held_back_by_a_pause() -> None:
+    """Requests that are on their way are finished."""
+    assert "holds it" in why_not_sent(a_row(claimed_at=NOW, claimed_until=NOW + 1), PAUSE, NOW)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from flowactions_plugin.clock import id_at, is_id
+from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.schema import outbox
+from tests.queueing import Queue
+
+ALL = Scope(None)
+ACME = Scope("acme")
+START = 1_800_000_000_000
+ROWS = 120
+
+
+def an_id(number: int) -> str:
+    return id_at(START + number * 1000)
+
+
+def organization(number: int) -> str:
+    return ("acme", "globex", "initech")[number % 3]
+
+
+async def fill(queue: Queue) -> None:
+    """Write rows of three organizations: some delivered, some dead, some that wait, of several destinations and nodes."""
+    for number in range(ROWS):
+        await queue.put(
+            id=an_id(number),
+            organization_id=organization(number),
+            agent_id=f"agent-{number % 4}",
+            destination=f"https://d{number % 5}.example.com:443",
+            event_id=f"evt_{number % 40}",
+            idempotency_key=f"k-{number % 30}" if number % 2 else None,
+        )
+    await queue.run(
+        f"""UPDATE flowactions_outbox SET created_at = {START} + 1000 * (
+            SELECT count(*) FROM flowactions_outbox o WHERE o.id < flowactions_outbox.id)"""  # noqa: S608
+    )
+    await queue.run(
+        f"""UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at, error_class =
+            CASE WHEN (created_at / 1000) % 2 = 0 THEN 'timeout' ELSE 'http_5xx' END, flow_id = 'f', node_id = 'n-1'
+            WHERE (created_at - {START}) / 1000 % 7 = 0"""  # noqa: S608
+    )
+    await queue.run(
+        f"""UPDATE flowactions_outbox SET status = 'delivered', finished_at = created_at
+            WHERE status = 'pending' AND (created_at - {START}) / 1000 % 2 = 0"""  # noqa: S608
+    )
+
+
+@pytest.fixture
+async def filled(queue: Queue) -> Queue:
+    await fill(queue)
+    return queue
+
+
+async def pages(queries: OperatorQueries, scope: Scope, wanted: Filter, limit: int = 7) -> list[Sequence[str]]:
+    """Read all pages of a search."""
+    found: list[Sequence[str]] = []
+    before: str | None = None
+    for _ in range(200):
+        page = await queries.deliveries(scope, wanted, before, limit)
+        found.append([row.id for row in page.rows])
+        assert len(page.rows) <= limit
+        before = page.next_cursor
+        if before is None:
+            assert page.looked_back_to is None
+            return found
+    raise AssertionError("there is no end")
+
+
+SEARCHES: dict[str, Filter] = {
+    "all": Filter(),
+    "pending": Filter(status="pending"),
+    "dead": Filter(status="dead"),
+    "delivered": Filter(status="delivered"),
+    "ids": Filter(ids=(an_id(3), an_id(4), an_id(500))),
+    "agent": Filter(agent_id="agent-2"),
+    "agent that is dead": Filter(agent_id="agent-2", status="dead"),
+    "destination": Filter(destination="https://d1.example.com:443"),
+    "dead of a destination": Filter(destination="https://d0.example.com:443", status="dead"),
+    "event": Filter(event_id="evt_7"),
+    "key": Filter(idempotency_key="k-3"),
+    "key of a state": Filter(idempotency_key="k-21", status="dead"),
+    "flow": Filter(flow_id="f"),
+    "node": Filter(flow_id="f", node_id="n-1"),
+    "node without its flow": Filter(node_id="n-1"),
+    "error": Filter(error_class="timeout"),
+    "error of a destination": Filter(error_class="timeout", destination="https://d2.example.com:443"),
+    "type": Filter(event_type="t"),
+    "of an organization": Filter(organization_id="globex", status="dead"),
+    "time": Filter(created_from=START + 20_000, created_before=START + 60_000),
+    "dead of a time": Filter(status="dead", created_from=START + 20_000),
+    "error before": Filter(error_class="http_5xx", created_before=START + 90_000),
+    "ended": Filter(finished_from=START + 50_000, finished_before=START + 70_000),
+    "nothing": Filter(event_id="none"),
+}
+
+
+async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
+    """Find the same by a scan of all rows."""
+    async with queue.database.read() as connection:
+        everything = (
+            await connection.execute(select(outbox).order_by(outbox.c.organization_id, outbox.c.id.desc()))
+        ).all()
+    assert len(everything) == ROWS
+
+    def matches(row: Any) -> bool:
+        equal = all(
+            getattr(wanted, name) in {None, getattr(row, name)}
+            for name in (
+                "organization_id", "status", "agent_id", "destination", "event_type", "event_id", "idempotency_key",
+                "flow_id", "node_id", "error_class",
+            )
+        )  # fmt: skip
+        times = all(
+            (start is None or (at is not None and at >= start))
+            and (end is None or (at is not None and at < end))
+            for at, start, end in (
+                (row.created_at, wanted.created_from, wanted.created_before),
+                (row.finished_at, wanted.finished_from, wanted.finished_before),
+            )
+        )
+        ids = wanted.ids is None or row.id in wanted.ids
+        return equal and times and ids and scope.allows(row.organization_id)
+
+    return sorted((row.id for row in everything if matches(row)), reverse=True)
+
+
+@pytest.mark.parametrize(("window", "shares"), [(5000, 3), (10, 3), (5000, 0)])
+async def test_a_search_finds_each_row_once(
+    filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int, shares: int
+) -> None:
+    """Over all of its pages, in every scope, whether it reads back to the end at once or in several steps.
+
+    And whether an organization has more of a page than was read of it first, or not.
+    """
+    monkeypatch.setattr(search_queries, "READ_BACK", window)
+    monkeypatch.setattr(search_queries, "FIRST_SHARES", shares)
+    queries = OperatorQueries(filled.database)
+    for name, wanted in SEARCHES.items():
+        for scope in (ALL, ACME):
+            found = [each for page in await pages(queries, scope, wanted) for each in page]
+            assert sorted(found, reverse=True) == await expected(filled, scope, wanted), (name, scope)
+            if window == 5000:
+                assert found == sorted(found, reverse=True), (name, scope)
+
+
+async def test_each_organization_is_asked_or_all_rows_are_read_back(
+    filled: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more organizations than are asked one by one, the same rows are found."""
+    monkeypatch.setattr(search_queries, "ORGANIZATIONS", 2)
+    queries = OperatorQueries(filled.database)
+    for name in ("dead", "error", "agent", "dead of a time"):
+        found = [each for page in await pages(queries, ALL, SEARCHES[name]) for each in page]
+        assert found == await expected(filled, ALL, SEARCHES[name]), name
+
+
+async def test_a_search_says_how_far_it_has_looked_back(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is found at once, and what was delivered by reading on."""
+    monkeypatch.setattr(search_queries, "READ_BACK", 10)
+    queries = OperatorQueries(filled.database)
+    wanted = Filter(destination="https://d0.example.com:443")
+    page = await queries.deliveries(ACME, wanted, None, 50)
+    assert page.looked_back_to is not None
+    assert page.looked_back_to > START + 30_000
+    assert {row.status for row in page.rows if row.id < id_at(page.looked_back_to)} == {"dead"}
+    older = await queries.deliveries(ACME, wanted, page.next_cursor, 50)
+    assert older.looked_back_to is not None
+    assert older.looked_back_to < page.looked_back_to
+
+
+async def test_an_event_is_found_however_old_it_is(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delivered or not, with the first page: receivers ask by it."""
+    monkeypatch.setattr(search_queries, "READ_BACK", 1)
+    queries = OperatorQueries(filled.database)
+    wanted = Filter(event_id="evt_0")
+    page = await queries.deliveries(ALL, wanted, None, 50)
+    assert page.next_cursor is None
+    assert [row.id for row in page.rows] == await expected(filled, ALL, wanted)
+    assert len(page.rows) > 1
+    counted = await queries.count(ALL, wanted)
+    assert (counted.number, counted.exact) == (len(page.rows), True)
+
+
+async def test_another_organizations_rows_are_not_found(filled: Queue) -> None:
+    """Whatever a principal asks for."""
+    queries = OperatorQueries(filled.database)
+    wanted = Filter(organization_id="globex")
+    assert not (await queries.deliveries(ACME, wanted, None, 50)).rows
+    assert (await queries.count(ACME, wanted)).number == 0
+    assert await queries.delivery(ACME, an_id(1)) is None
+    assert await queries.delivery(Scope("globex"), an_id(1)) is not None
+    assert not (await queries.deliveries(ACME, Filter(ids=(an_id(1),)), None, 50)).rows
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "-.-.-", "'; DROP TABLE", f"{an_id(1)}.{an_id(2)}.", "\0", an_id(1) * 2]
+)
+async def test_a_cursor_that_is_none_is_refused(queue: Queue, cursor: str) -> None:
+    """It comes from outside."""
+    with pytest.raises(FilterInvalid) as raised:
+        await OperatorQueries(queue.database).deliveries(ALL, Filter(), cursor, 50)
+    assert raised.value.field == "cursor"
+
+
+async def test_a_count_is_exact_up_to_its_limit(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it, and where only some of the rows were read, it says that there are at least so many."""
+    queries = OperatorQueries(filled.database)
+    for name, wanted in SEARCHES.items():
+        for scope in (ALL, ACME):
+            counted = await queries.count(scope, wanted)
+            assert (counted.number, counted.exact) == (len(await expected(filled, scope, wanted)), True), name
+    counted = await queries.count(ALL, Filter(), 50)
+    assert (counted.number, counted.exact, str(counted)) == (50, False, "50+")
+    monkeypatch.setattr(search_queries, "COUNTED_BACK", 10)
+    for name in ("destination", "delivered", "node without its flow", "pending", "error", "agent"):
+        counted = await queries.count(ALL, SEARCHES[name])
+        assert not counted.exact, name
+        assert counted.number <= len(await expected(filled, ALL, SEARCHES[name])), name
+
+
+async def test_ids_of_corrupt_rows_are_no_cursor(filled: Queue) -> None:
+    """SQLite holds anything in any column: such rows are shown, and the pages go on."""
+    if filled.database.dialect != "sqlite":
+        return
+    await filled.run(f"UPDATE flowactions_outbox SET id = CAST(x'ff31' AS TEXT) WHERE id = '{an_id(50)}'")  # noqa: S608
+    queries = OperatorQueries(filled.database)
+    found = [each for page in await pages(queries, ALL, Filter()) for each in page]
+    assert len(found) == len(set(found)) == ROWS
+    assert sum(not is_id(each) for each in found) == 1

@@ -1,0 +1,245 @@
+"""What a dashboard is shown of a delivery: no credentials, and whatever of a corrupt row can be read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.operator_views import row_of
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.views import detail
+from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.settings.model import read_settings
+from tests.queueing import Queue
+
+
+class TestMasking:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "Authorization",
+            "Proxy-Authorization",
+            "X-Authentication",
+            "Cookie",
+            "Set-Cookie",
+            "X-Api-Key",
+            "Api_Key",
+            "apikey",
+            "Ocp-Apim-Subscription-Key",
+            "X-Auth-Token",
+            "X-Gitlab-Token",
+            "client_secret",
+            "X-Hub-Signature-256",
+            "Password",
+            "x-passwd",
+            "X-Credentials",
+            "X-Session-Id",
+            "X-JWT",
+            "sig",
+            "X-Sig",
+            "pwd",
+            " X-Token ",
+        ],
+    )
+    def test_a_header_name_that_means_a_credential_is_recognized(self, name: str) -> None:
+        """By what it holds, whatever its spelling."""
+        assert is_credential_name(name)
+        assert masked_header(name, "the value") == MASK
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "Content-Type",
+            "X-Request-Id",
+            "X-User",
+            "X-Design",
+            "X-Signal",
+            "X-Mapping",
+            "X-Patient",
+            "Idempotency-Key",
+            "x-idempotency-key",
+            "Accept",
+        ],
+    )
+    def test_other_names_are_shown(self, name: str) -> None:
+        """A short word inside another one is none, and what operators look for when something came twice is shown."""
+        assert not is_credential_name(name)
+        assert masked_header(name, "the value") == "the value"
+
+    @pytest.mark.parametrize("value", ["Bearer x", "bearer  x", "Basic eDp5", " Token x", "Digest username=x"])
+    def test_credentials_are_known_under_any_name(self, value: str) -> None:
+        """By their scheme."""
+        assert masked_header("X-Forwarded-As", value) == MASK
+
+    @pytest.mark.parametrize("value", ["", "Bearer", "basically fine", "tokens: 3"])
+    def test_other_values_are_shown(self, value: str) -> None:
+        """A scheme alone is no credential."""
+        assert masked_header("X-Note", value) == value
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("https://a.example/hook", "https://a.example/hook"),
+            ("https://a.example/token/secret", "https://a.example/token/secret"),
+            ("https://a.example/?token=abc&x=1", "https://a.example/?token=…&x=1"),
+            ("https://a.example/?x=1&API_KEY=abc#token=b", "https://a.example/?x=1&API_KEY=…#token=b"),
+            ("https://a.example/?sig=a%20b;key=c&key=", "https://a.example/?sig=…;key=…&key="),
+            ("https://a.example/?a?token=b", "https://a.example/?a?token=…"),
+            ("https://a.example/?monday=1&token", "https://a.example/?monday=1&token"),
+            ("", ""),
+        ],
+    )
+    def test_a_url_hides_the_values_of_credentials_only(self, url: str, shown: str) -> None:
+        """The rest stays as it is stored."""
+        assert masked_url(url) == shown
+
+    @given(st.text())
+    def test_any_text_is_a_name_a_value_and_a_url(self, text: str) -> None:
+        """Nothing raises."""
+        assert masked_header(text, text) in {text, MASK}
+        assert masked_url(text).count("?") == text.count("?") or MASK in masked_url(text)
+
+
+def a_row(**changes: Any) -> SimpleNamespace:
+    values = {
+        "id": "00000000-0000-7000-8000-000000000000",
+        "status": "dead",
+        "organization_id": "acme",
+        "destination": "https://a.example:443",
+        "flow_id": None,
+        "node_id": None,
+        "error_class": None,
+        "idempotency_key": None,
+        "event_id": "evt_1",
+        "event_type": "t",
+        "agent_id": "a",
+        "url": "https://a.example/?token=abc",
+        "method": "POST",
+        "attempts": 1,
+        "max_attempts": 5,
+        "next_attempt_at": 0,
+        "created_at": 0,
+        "updated_at": 0,
+        "finished_at": 0,
+        "last_status_code": None,
+        "last_error": None,
+        "origin": b'{"kind":"flow_node","organizationId":"o","agentId":"a","flowId":"f","runId":"r","nodeId":"n"}',
+        "headers": b'[["authorization","Bearer abc"],["x-user","u"]]',
+        "body": b"\xff{}",
+    }
+    return SimpleNamespace(**{**values, **changes})
+
+
+def an_attempt(**changes: Any) -> SimpleNamespace:
+    values = {
+        "number": 1,
+        "started_at": 0,
+        "duration_ms": 3,
+        "phases": None,
+        "status_code": 500,
+        "error": None,
+        "response": b"x",
+    }
+    return SimpleNamespace(**{**values, **changes})
+
+
+STRANGE: list[Any] = [
+    None,
+    "",
+    "\udcff\udcfe",
+    "a\x00b",
+    b"\xff\x00",
+    "x" * 100_000,
+    0,
+    -1,
+    2**31 - 1,
+    2**63 - 1,
+    -(2**63),
+    10**30,
+    1.5,
+    float("nan"),
+    float("inf"),
+    True,
+    "[" * 100_000,
+    b"[" * 100_000,
+    "{",
+    '[["a"]]',
+    '[["a","b","c"]]',
+    '[["a",7]]',
+    '{"kind":"later"}',
+    b'"\xff"',
+    '[["\\ud800","b"]]',
+]
+
+
+class TestCorruptRows:
+    def test_a_sound_row_has_no_defect(self) -> None:
+        """The field is not there at all."""
+        shown = msgspec.to_builtins(detail(a_row(), [an_attempt()]))
+        assert "defect" not in shown
+        assert shown["url"] == "https://a.example/?token=…"
+        assert shown["headers"] == [{"key": "authorization", "value": MASK}, {"key": "x-user", "value": "u"}]
+        assert shown["origin"]["flowId"] == "f"
+        assert shown["body"] == "\ufffd{}"
+        assert shown["createdAt"] == "1970-01-01T00:00:00.000Z"
+
+    @pytest.mark.parametrize("column", sorted(vars(a_row())))
+    def test_whatever_a_column_holds_the_row_is_shown(self, column: str) -> None:
+        """And it can be written as JSON, in the list and in the detail."""
+        for value in STRANGE:
+            row = a_row(**{column: value})
+            msgspec.json.decode(msgspec.json.encode(row_of(row, for_operators=False)))
+            shown = msgspec.json.decode(msgspec.json.encode(detail(row, [an_attempt()])))
+            assert shown["attemptLog"][0]["number"] == 1
+
+    @pytest.mark.parametrize("column", sorted(vars(an_attempt())))
+    def test_whatever_an_attempt_holds_the_row_is_shown(self, column: str) -> None:
+        """With its other attempts."""
+        for value in STRANGE:
+            log = [an_attempt(**{column: value}), an_attempt(number=2)]
+            shown = msgspec.json.decode(msgspec.json.encode(detail(a_row(), log)))
+            assert shown["attemptLog"][1]["number"] == 2
+
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"origin": b"{"}, "origin"),
+            ({"origin": '{"kind":"later"}', "headers": "[7]"}, "origin, headers"),
+            ({"created_at": 2**62}, "created_at"),
+            ({"finished_at": -(2**62)}, "finished_at"),
+            ({"attempts": "x"}, "attempts"),
+            ({"agent_id": "\udcff"}, "agent_id"),
+            ({"method": b"POST"}, "method"),
+        ],
+    )
+    def test_the_defect_names_what_cannot_be_read(self, changes: dict[str, Any], named: str) -> None:
+        """What can be read is shown beside it."""
+        shown = detail(a_row(**changes), [])
+        assert shown.defect == f"stored values that cannot be read: {named}"
+        assert shown.event_id == "evt_1"
+
+    def test_the_largest_counts_are_no_defect(self) -> None:
+        """They are numbers like others."""
+        shown = row_of(a_row(attempts=2**31 - 1, max_attempts=2**31 - 1), for_operators=False)
+        assert (shown.attempts, shown.max_attempts, shown.defect) == (2**31 - 1, 2**31 - 1, msgspec.UNSET)
+
+
+async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> None:
+    """In lists and of one delivery, also where an earlier release has stored them (§2.5)."""
+    row_id = await queue.put(url="http://name.example/")
+    stored = "Requests to 10.0.0.1 are not allowed (private)."
+    await queue.run(f"UPDATE flowactions_outbox SET last_error = '{stored}'")  # noqa: S608
+    shown = "Requests to (an address) are not allowed (private)."
+    queries = OperatorQueries.of(queue.database, read_settings({}))
+    for scope, reason in ((Scope("acme"), shown), (Scope(), stored)):
+        (listed,) = (await queries.deliveries(scope, Filter(), None, 5)).rows
+        found = await queries.delivery(scope, row_id)
+        assert found is not None
+        assert (listed.last_error, found.row.last_error) == (reason, reason)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from flowactions_hookspecs import DeliveryAlert, FlowActions, Node
+from flowactions_plugin.deliveries.filters import parse
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.support import SmallHost, a_walk, development
+from tests.waiting import until
+
+
+class AlertedHost(SmallHost):
+    """Takes note of alerts, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alerts: list[DeliveryAlert] = []
+
+    async def delivery_alert(self, alert: DeliveryAlert) -> None:
+        self.alerts.append(alert)
+
+
+@pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
+async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
+    database_url: str, delivery: str
+) -> None:
+    """Statistics and alerts are of what its worker really sent, in both modes; what is left is written when it stops."""
+    settings = development(database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_CONCURRENCY="7")
+    host = AlertedHost(settings, transport=httpx.MockTransport(lambda request: httpx.Response(503)))
+    actions = FlowActions.load(host)
+    node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/", "webhookBody": "{}"})
+    database = Database(read_settings(settings).database_url)
+    async with database:
+        queries = OperatorQueries(database)
+        async with actions.lifespan():
+            for _ in range(20):
+                assert (await actions.reach(a_walk(), node)).status == "queued"
+            await until(lambda: len(host.finished) == 20)
+            (worker,) = await until(queries.status.workers)
+            assert (worker.mode, worker.state) == (delivery, "alive")
+            assert worker.slots == (7 if delivery == "continuous" else 50)
+        (alert,) = host.alerts
+        assert (alert.kind, alert.failures, alert.last_error) == ("failing", 20, "http_5xx")
+        assert alert.destination == "http://127.0.0.1:9"
+        overview = await queries.overview(Scope("acme"))
+        assert sum(each.failed for each in overview.hour) == sum(each.dead for each in overview.hour) == 20
+        assert overview.dead.number == 20
+        assert overview.verdict.state == "failing"
+        assert [each.state for each in overview.workers] == ["stopped"]
+        wanted = parse(
+            {"status": "dead", "error": "http_5xx", "from": "5m", "destination": "http://127.0.0.1:9/x"}
+        )
+        assert len((await queries.deliveries(Scope("acme"), wanted, None, 50)).rows) == 20

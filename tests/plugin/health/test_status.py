@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from flowactions_hookspecs import DeliveryAlert
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.health import fleet
+from flowactions_plugin.health.fleet import Fleet
+from flowactions_plugin.health.monitor import Monitor
+from flowactions_plugin.health.statistics import ALERT_MS, Counts, Tally, alert_of
+from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.queue.rules import Transition
+from tests.queueing import Queue, claimed
+from tests.waiting import until
+
+ALL = Scope(None)
+DESTINATION = "https://example.com:443"
+
+
+def completion(*, ok: bool = False, organization_id: str = "acme", **changes: Any) -> Completion:
+    delivery = claimed(organization_id=organization_id, destination=changes.pop("destination", DESTINATION))
+    outcome = Outcome(0, 100, status_code=200 if ok else 500)
+    return Completion(
+        delivery, outcome, Transition("delivered" if ok else changes.pop("status", "retrying")), **changes
+    )
+
+
+class Host:
+    """Takes note of alerts."""
+
+    def __init__(self) -> None:
+        self.alerts: list[DeliveryAlert] = []
+
+    async def delivery_alert(self, alert: DeliveryAlert) -> None:
+        self.alerts.append(alert)
+
+
+def a_monitor(queue: Queue, host: Host | None = None) -> Monitor:
+    return Monitor(queue.database, "continuous", 10, host.delivery_alert if host else None)
+
+
+async def settle(monitor: Monitor) -> None:
+    await monitor.write()
+    if monitor._telling:
+        await asyncio.wait(monitor._telling)
+
+
+class TestCounts:
+    def test_a_success_ends_a_row_of_failures(self) -> None:
+        """What was counted later follows what was counted before."""
+        first, second = Counts(), Counts()
+        for ok in (False, False):
+            first.add(completion(ok=ok))
+        for ok in (False, True, False):
+            second.add(completion(ok=ok))
+        first.follow(second)
+        assert (first.delivered, first.failed, first.failures_in_row, first.duration_ms) == (1, 4, 1, 500)
+        third = Counts()
+        third.add(completion(status="dead"))
+        first.follow(third)
+        assert (first.dead, first.failures_in_row, first.last_error) == (1, 2, "http_5xx")
+
+    def test_an_end_without_an_attempt_says_nothing_about_the_destination(self) -> None:
+        """The row was cancelled, or its action is gone."""
+        counts = Counts()
+        counts.add(completion(status="dead", attempted=False))
+        assert (counts.dead, counts.attempts, counts.failures_in_row) == (1, 0, 0)
+
+    def test_what_could_not_be_written_is_counted_before_what_came_since(self) -> None:
+        """So a success since ends its failures."""
+        tally = Tally()
+        tally.record([completion()])
+        taken = tally.pop()
+        tally.record([completion(ok=True)])
+        tally.restore(taken)
+        (counts,) = tally.pop().values()
+        assert (counts.delivered, counts.failed, counts.failures_in_row) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("since", "last", "failures", "alerted", "kind"),
+    [
+        (None, None, 0, None, None),
+        (5, 5, 19, None, None),
+        (5, 5, 20, None, "failing"),
+        (5, 5 + ALERT_MS - 1, 2, None, None),
+        (5, 5 + ALERT_MS, 2, None, "failing"),
+        (5, 5 + ALERT_MS, 25, 10, None),
+        (None, 5, 0, 10, "recovered"),
+        (11, 11, 1, 10, "recovered"),
+    ],
+)
+def test_the_host_is_told_after_an_hour_or_twenty_failures(
+    since: int | None, last: int | None, failures: int, alerted: int | None, kind: str | None
+) -> None:
+    """And of the recovery only when it was told of the failures."""
+    assert alert_of(since, last, failures, alerted) == kind
+
+
+class TestStatistics:
+    async def test_attempts_are_summed_by_destination_and_organization(self, queue: Queue) -> None:
+        """Of all workers together; an organization sees its own."""
+        for _ in range(2):
+            monitor = a_monitor(queue)
+            monitor.record([completion(ok=True), completion(status="dead")])
+            monitor.record([completion(ok=True, organization_id="globex", destination="http://b:80")])
+            await monitor.write()
+        queries = OperatorQueries(queue.database)
+        mine, every = await queries.overview(Scope("acme")), await queries.overview(ALL)
+        sums = [
+            tuple(
+                sum(getattr(each, name) for each in buckets)
+                for name in ("delivered", "failed", "dead", "duration_ms")
+            )
+            for buckets in (mine.hour, mine.day, every.hour, every.day)
+        ]
+        assert sums == [(2, 2, 2, 400), (2, 2, 2, 400), (4, 2, 2, 600), (4, 2, 2, 600)]
+        assert (len(mine.hour), len(mine.day)) == (12, 24)
+        assert [each.destination for each in mine.slowest] == [DESTINATION]
+        assert [each.destination for each in every.slowest] == [DESTINATION, "http://b:80"]
+        (worst,) = every.worst
+        assert (worst.failed, worst.dead, worst.worker_ms, worst.failures_in_row) == (2, 2, 400, 1)
+        assert worst.failing_since is not None
+        listed = await queries.status.destinations(ALL, 10)
+        assert [each.organization_id for each in listed] == ["acme", "globex"]
+        assert await queries.status.destinations(ALL, 10, after=("acme", DESTINATION)) == listed[1:]
+        assert await queries.status.destinations(Scope("globex"), 10) == listed[1:]
+
+    async def test_several_workers_write_the_same_destinations_at_once(self, queue: Queue) -> None:
+        """No count is lost, and none waits for another in a circle."""
+        monitors = [a_monitor(queue) for _ in range(6)]
+        for number, monitor in enumerate(monitors):
+            places = [f"http://d{(each * (1 if number % 2 else -1)) % 20}:80" for each in range(20)]
+            monitor.record([completion(ok=True, destination=place) for place in places])
+        await asyncio.gather(*(monitor.write() for monitor in monitors))
+        overview = await OperatorQueries(queue.database).overview(ALL)
+        assert sum(each.delivered for each in overview.hour) == 120
+
+    async def test_old_statistics_are_deleted(self, queue: Queue) -> None:
+        """After eight days; what is younger stays."""
+        monitor = a_monitor(queue)
+        monitor.record([completion(ok=True)])
+        await monitor.write()
+        assert await monitor._store.prune(100) == 0
+        await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 691500000")
+        assert await monitor._store.prune(100) == 3
+
+    async def test_what_the_database_did_not_take_is_written_later(self, queue: Queue) -> None:
+        """Nothing that was counted is lost while it is away."""
+        monitor = a_monitor(queue)
+        monitor.record([completion(ok=True)])
+        await queue.run("ALTER TABLE flowactions_statistics RENAME TO gone")
+        with pytest.raises(Exception, match="flowactions_statistics"):
+            await monitor.write()
+        await queue.run("ALTER TABLE gone RENAME TO flowactions_statistics")
+        await monitor.write()
+        overview = await OperatorQueries(queue.database).overview(ALL)
+        assert sum(each.delivered for each in overview.hour) == 1
+
+
+class TestAlerts:
+    async def test_the_host_is_told_once_that_a_destination_fails_and_once_that_it_recovered(
+        self, queue: Queue
+    ) -> None:
+        """However many workers see it."""
+        host = Host()
+        monitors = [a_monitor(queue, host) for _ in range(3)]
+        for monitor in monitors:
+            monitor.record([completion() for _ in range(9)])
+            await settle(monitor)
+        (failing,) = host.alerts
+        assert (failing.kind, failing.destination, failing.organization_id) == ("failing", DESTINATION, "acme")
+        assert (failing.failures, failing.last_error) == (27, "http_5xx")
+        assert failing.failing_since is not None
+        assert failing.failing_since.tzinfo is not None
+        for monitor in monitors:
+            monitor.record([completion(ok=True)])
+            await settle(monitor)
+        assert [each.kind for each in host.alerts] == ["failing", "recovered"]
+
+    async def test_a_success_in_between_ends_the_row_of_failures(self, queue: Queue) -> None:
+        """Nineteen failures, a success and nineteen failures are no reason."""
+        host = Host()
+        monitor = a_monitor(queue, host)
+        for _ in range(2):
+            monitor.record([*(completion() for _ in range(19)), completion(ok=True)])
+            monitor.record([completion() for _ in range(19)])
+            await settle(monitor)
+        assert host.alerts == []
+
+    async def test_failures_of_an_hour_are_told_of(self, queue: Queue) -> None:
+        """However few they are."""
+        host = Host()
+        monitor = a_monitor(queue, host)
+        monitor.record([completion()])
+        await settle(monitor)
+        await queue.run(f"UPDATE flowactions_destinations SET failing_since = failing_since - {ALERT_MS}")  # noqa: S608
+        assert host.alerts == []
+        monitor.record([completion()])
+        await settle(monitor)
+        assert [each.failures for each in host.alerts] == [2]
+
+    async def test_a_host_that_fails_to_take_note_stops_nothing(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is logged."""
+
+        class Broken(Host):
+            async def delivery_alert(self, alert: DeliveryAlert) -> None:
+                raise RuntimeError("no pager")
+
+        monitor = a_monitor(queue, Broken())
+        monitor.record([completion() for _ in range(20)])
+        await settle(monitor)
+        assert "failed to take note of an alert" in caplog.text
+        assert "fails: 20 failures in a row" in caplog.text
+
+    async def test_a_destination_that_succeeds_is_not_written_each_time(self, queue: Queue) -> None:
+        """Once a minute is enough."""
+        monitor = a_monitor(queue)
+        times = []
+        for _ in range(2):
+            monitor.record([completion(ok=True)])
+            await monitor.write()
+            times.append((await QueueStatus(queue.database).destinations(ALL, 1))[0].last_success_at)
+            await asyncio.sleep(0.01)
+        assert times[0] == times[1] is not None
+
+
+class TestFleet:
+    async def test_a_process_is_alive_then_stale_or_stopped_then_gone(self, queue: Queue) -> None:
+        """Stopping in order is told apart from being killed."""
+        queries = OperatorQueries(queue.database)
+        stopped, killed = Fleet(queue.database, "continuous", 100), Fleet(queue.database, "scheduled", 50)
+        for each in (killed, stopped):
+            each.begin()
+            await each.beat(0, 0)
+        await stopped.beat(7, 12)
+        one, other = sorted(await queries.status.workers(), key=lambda each: each.mode)
+        assert (one.state, one.in_flight, one.slots, one.last_claim_at is not None) == ("alive", 7, 100, True)
+        assert (other.state, other.last_claim_at) == ("alive", None)
+        assert one.version
+        assert one.name.startswith(one.host_name)
+        await stopped.stop()
+        await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
+        assert {each.mode: each.state for each in await queries.status.workers()} == {
+            "continuous": "stopped",
+            "scheduled": "stale",
+        }
+        assert await fleet.prune(queue.database, 100) == 0
+        await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 86400000")
+        assert await fleet.prune(queue.database, 100) == 2
+
+    async def test_a_claim_is_noted_only_when_there_was_one(self, queue: Queue) -> None:
+        """A worker that is alive and claims nothing shows."""
+        own = Fleet(queue.database, "continuous", 1)
+        await own.beat(0, 5)
+        await queue.run("UPDATE flowactions_workers SET last_claim_at = 1")
+        await own.beat(0, 5)
+        assert [each.last_claim_at for each in await QueueStatus(queue.database).workers()] == [1]
+
+    async def test_a_row_that_was_removed_comes_back(self, queue: Queue) -> None:
+        """The process was away for a day."""
+        own = Fleet(queue.database, "continuous", 1)
+        await own.beat(0, 0)
+        await queue.run("DELETE FROM flowactions_workers")
+        await own.beat(0, 0)
+        assert len(await QueueStatus(queue.database).workers()) == 1
+
+    async def test_a_monitor_writes_while_its_process_delivers_and_when_it_stops(self, queue: Queue) -> None:
+        """What was counted last is not lost."""
+        queries = OperatorQueries(queue.database)
+        monitor = a_monitor(queue)
+        async with monitor.watching(lambda: Load(3, 4)):
+            await until(queries.status.workers)
+            monitor.record([completion(ok=True)])
+        (worker,) = await queries.status.workers()
+        assert (worker.state, worker.in_flight) == ("stopped", 0)
+        assert sum(each.delivered for each in (await queries.overview(ALL)).hour) == 1
+
+
+class TestVerdict:
+    async def test_rows_that_nobody_claims_have_stalled_unless_they_are_paused(self, queue: Queue) -> None:
+        """A paused destination's rows are not due for anybody."""
+        status = QueueStatus(queue.database, uptime_ms=lambda: 0)
+        assert (await status.verdict()).state == "idle"
+        await queue.put(destination=DESTINATION)
+        assert (await status.verdict()).state == "ok"
+        await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 181000")
+        verdict = await status.verdict()
+        assert (verdict.state, verdict.waited_ms is not None and verdict.waited_ms >= 181_000) == (
+            "stalled",
+            True,
+        )
+        assert (await status.verdict(Scope("globex"))).state == "idle"
+        for organization, state in (("globex", "stalled"), ("acme", "idle"), ("", "idle")):
+            await queue.run(
+                "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"  # noqa: S608
+                f" VALUES ('{organization}', '{DESTINATION}', 1, 'Ann', '')"
+            )
+            assert (await status.verdict()).state == state, organization
+            await queue.run("UPDATE flowactions_pauses SET resumed_at = 2")
+            assert (await status.verdict()).state == "stalled", organization
+            await queue.run("DELETE FROM flowactions_pauses")
+
+    async def test_a_claim_that_is_held_shows_that_deliveries_go_on(self, queue: Queue) -> None:
+        """Also one of a worker of an earlier release, which is not in the fleet."""
+        status = QueueStatus(queue.database, uptime_ms=lambda: 0)
+        for _ in range(2):
+            await queue.put()
+        await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 600000")
+        assert (await status.verdict()).state == "stalled"
+        await queue.store.claim(1)
+        assert (await status.verdict()).state == "ok"
+        due, oldest = await status.due()
+        assert (due.number, due.exact, oldest >= 600_000) == (1, True, True)
+
+    async def test_workers_that_claim_show_that_deliveries_go_on(self, queue: Queue) -> None:
+        """A backlog is no stall."""
+        status = QueueStatus(queue.database, mode="continuous", uptime_ms=lambda: 0)
+        await queue.put()
+        await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 16000")
+        assert (await status.verdict()).state == "stalled"
+        await Fleet(queue.database, "continuous", 1).beat(0, 1)
+        assert (await status.verdict()).state == "ok"
+        await queue.run("UPDATE flowactions_workers SET last_claim_at = last_claim_at - 16000")
+        verdict = await status.verdict()
+        assert verdict.state == "stalled"
+        assert "although a worker is alive" in verdict.reason
+
+    async def test_attempts_of_which_most_fail_are_a_verdict(self, queue: Queue) -> None:
+        """Within the last fifteen minutes."""
+        monitor = a_monitor(queue)
+        monitor.record([completion() for _ in range(20)])
+        await monitor.write()
+        status = QueueStatus(queue.database, uptime_ms=lambda: 0)
+        assert (await status.verdict()).state == "failing"
+        await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 1200000")
+        assert (await status.verdict()).state == "idle"
+
+    async def test_without_a_live_worker_nothing_is_idle(self, queue: Queue) -> None:
+        """From a minute on: after the first start where none has ever been, otherwise after the last was seen."""
+        for uptime, state in ((59_000, "idle"), (60_000, "no_worker")):
+            status = QueueStatus(queue.database, uptime_ms=partial(int, uptime))
+            assert (await status.verdict()).state == state
+        await Fleet(queue.database, "continuous", 1).beat(0, 0)
+        assert (await status.verdict()).state == "idle"
+        await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 50000, stopped_at = 1")
+        assert (await status.verdict()).state == "idle"
+        await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 10000")
+        assert (await status.verdict()).state == "no_worker"
+        # A row that is due is claimed by nobody either, and no stall yet; a claim that is held is somebody's.
+        await queue.put()
+        assert (await status.verdict()).state == "no_worker"
+        await queue.store.claim(1)
+        assert (await status.verdict()).state == "idle"
+
+
+class TestOneDelivery:
+    async def test_everything_that_is_known_of_a_delivery_is_shown(self, queue: Queue) -> None:
+        """With what was done to it, by itself or with others; of other organizations' rows, no number."""
+        row_id = await queue.put(destination=DESTINATION)
+        (one,) = await queue.store.claim(1)
+        outcome = Outcome(1000, 5, error="timed out after 10 s while waiting for the answer")
+        await queue.complete(one, outcome, Transition("retrying", 60))
+        action = "0190c0de-0000-7000-8000-00000000000a"
+        await queue.run(
+            f"UPDATE flowactions_outbox SET action_id = '{action}', trace = '00-x-y-01', url = 'http://h/?token=s3cret'"  # noqa: S608
+        )
+        await queue.run(
+            "INSERT INTO flowactions_actions (id, kind, organization_id, filter, as_of, counted, actor_id, actor_name,"  # noqa: S608
+            " actor_role, reason, reset_attempts, canary, state, created_at, starts_at, done, paced_done)"
+            f" VALUES ('{action}', 'retry', '', '{{}}', 1, 99, 'u', 'Ann', 'operator', 'why', 0, 0, 'done', 1, 1, 99, 0)"
+        )
+        entry = "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action, delivery_id, action_id, reason, number) VALUES"
+        await queue.run(
+            f"{entry} ('{action}', 1, '', 'u', 'Ann', 'operator', 'retry', NULL, '{action}', '', 99)"
+        )
+        later = action.replace("a", "b")
+        await queue.run(
+            f"{entry} ('{later}', 2, 'acme', 'v', 'Bob', 'dashboard', 'cancel', '{row_id}', NULL, '', 1)"
+        )
+        queries = OperatorQueries(queue.database)
+        found = await queries.delivery(Scope("acme"), row_id)
+        assert found is not None
+        assert [each.certainty for each in found.attempts] == ["sent, no answer"]
+        assert "The backoff before attempt 2" in found.why
+        assert found.action is not None
+        assert found.action.kind == "retry"
+        assert (found.row.trace, "s3cret" in repr(found)) == ("00-x-y-01", False)
+        assert [(each.actor_name, each.number) for each in found.audit] == [("Bob", 1), ("Ann", None)]
+        every = await queries.delivery(ALL, row_id)
+        assert every is not None
+        assert [each.number for each in every.audit] == [1, 99]
+        assert [each.actor_name for each in await queries.audit(Scope("acme"), None, 10)] == ["Bob"]
+        assert [each.actor_name for each in await queries.audit(ALL, later, 10)] == ["Ann"]
+        assert await queries.delivery(ALL, "no id") is None

@@ -1,0 +1,139 @@
+"""Every list that operators and tenants are shown has a bound, however many rows there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sqlalchemy import insert
+
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.queries import MOST_ATTEMPTS, Filter
+from flowactions_plugin.health.status import COUNT_LIMIT
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.pages.parts import ROWS
+from flowactions_plugin.pages.routes import PAGES
+from flowactions_plugin.storage.schema import (
+    attempts,
+    chat_connections,
+    inbound_events,
+    pauses,
+    statistics,
+    workers,
+)
+from tests.bulk import fill as fill_outbox
+from tests.commanding import command
+from tests.plugin.bulk.test_purge import fill
+from tests.plugin.pages.conftest import Site
+from tests.queueing import Queue
+
+MANY = MOST_ATTEMPTS + 60
+
+PAGED = {
+    "": ROWS + 10,  # workers, and twice five destinations
+    "/deliveries": ROWS,
+    "/actions": ROWS,
+    "/destinations": 2 * ROWS,  # with those that are paused
+    "/connections": ROWS,
+    "/inbound": ROWS,
+    "/audit": ROWS,
+}
+"""Page \u2192 how many rows its tables have at the most."""
+
+OF_ONE = {"/find", "/deliveries/{delivery_id:str}", "/actions/{action_id:str}", "/actions/new"}
+"""Pages without a list of rows: they lead on, or show one thing."""
+
+
+async def crowd(site: Site) -> str:
+    """Write more rows than any list holds into every table, and give the id of a delivery with as many attempts."""
+    await fill(site.queue, "acme", MANY)
+    shown = await site.put("dead")
+    now, each = int(time.time() * 1000), range(MANY)
+    text: dict[str, Any] = dict.fromkeys(
+        ("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id"), "x"
+    )
+    text |= {"installed_by_name": "x", "status": "active", "sealed_token": b"x"}
+    connections = [{**text, "organization_id": f"o{number:03}", "installed_at": now} for number in each]
+    shape = {
+        "name": "w",
+        "version": "1",
+        "host_name": "h",
+        "pid": 1,
+        "mode": "continuous",
+        "slots": 1,
+        "in_flight": 0,
+    }
+    fleet = [{**shape, "id": f"{number:036}", "started_at": now, "last_seen_at": now} for number in each]
+    counts = {"organization_id": "acme", "delivered": 1, "failed": 1, "dead": 0, "duration_ms": 5}
+    async with site.queue.database.write() as connection:
+        made = [
+            {"delivery_id": shown, "number": number, "started_at": now, "duration_ms": 1} for number in each
+        ]
+        await connection.execute(insert(attempts), made)
+        await connection.execute(insert(chat_connections), connections)
+        await connection.execute(insert(workers), fleet)
+        events = [{"provider": "chat", "event_id": f"e{number}", "received_at": now} for number in each]
+        await connection.execute(insert(inbound_events), events)
+        recent = [{**counts, "bucket": now - now % 300_000, "destination": f"d{number}"} for number in each]
+        await connection.execute(insert(statistics), recent)
+        await connection.execute(pauses.update().values(resumed_at=None))
+    return shown
+
+
+async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
+    """Of pages, of the JSON routes and of commands; a page that is added has to say its own."""
+    paths = {path for handler in PAGES if "GET" in handler.http_methods for path in handler.paths}
+    assert {path if path != "/" else "" for path in paths} == PAGED.keys() | OF_ONE
+    delivery = await crowd(site)
+    for role in ("operator", "changer"):
+        site.sign_in(role)
+        for path, most in PAGED.items():
+            page = await site.get(path)
+            assert page.status_code == 200, path
+            rows = page.text.count("<tr data-live=")
+            assert rows <= most, path
+            if role == "operator":
+                assert rows == most, path
+        shown = (await site.get(f"/deliveries/{delivery}")).text
+        assert shown.count('<strong class="certainty">') == MOST_ATTEMPTS
+        preview = (await site.get("/actions/new", params={"kind": "replay", "organization": "acme"})).text
+        assert preview.count("<tr") <= 25
+    answer = (await site.browser.get(f"/v1/webhooks/outbox/{delivery}")).json()
+    assert [each["number"] for each in answer["data"]["attemptLog"]] == list(range(60, MANY))
+    answer = (await site.browser.get("/v1/webhooks/outbox", params={"limit": "100"})).json()
+    assert len(answer["data"]) == 100
+    documents = {
+        ("outbox", "list"): (("rows", 50),),
+        ("outbox", "actions"): (("data", 20),),
+        ("destinations", "list"): (("data", 50), ("pauses", 50)),
+    }
+    for words, lists in documents.items():
+        ended = await command(*words, "--json", cwd=tmp_path, **site.host.settings)
+        for name, most in lists:
+            assert len(ended.document[name]) == most, (words, ended.err)
+
+
+async def test_an_overview_costs_as_much_as_other_pages(queue: Queue) -> None:
+    """With 12,000 rows that are due: at most five times what a page of deliveries takes."""
+    await fill_outbox(queue.database, 13_000, 12_000, spread=False)
+    queries, scope = OperatorQueries(queue.database), Scope("acme")
+
+    async def seconds(call: Callable[[], Awaitable[object]]) -> float:
+        took = []
+        for _ in range(7):
+            begun = time.perf_counter()
+            await call()
+            took.append(time.perf_counter() - begun)
+        return median(took)
+
+    overview = await queries.overview(scope)
+    assert (overview.due, overview.due_exact, str(overview.waiting)) == (
+        COUNT_LIMIT,
+        False,
+        f"{COUNT_LIMIT:,}+",
+    )
+    search = await seconds(lambda: queries.deliveries(scope, Filter(), None, 50))
+    assert await seconds(lambda: queries.overview(scope)) < 5 * search

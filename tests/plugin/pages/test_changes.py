@@ -1,0 +1,216 @@
+"""What people do on the pages: bulk actions with preview, undo and stop; pauses."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import httpx
+import pytest
+
+from flowactions_plugin.bulk import pause_store
+from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.sets import Kind
+from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.operators.scope import Actor, Scope
+from tests.plugin.pages.conftest import ROOT, Site
+
+
+def hidden(page: httpx.Response) -> dict[str, str]:
+    """Give the hidden fields of a page's form."""
+    return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page.text))
+
+
+async def preview(site: Site, kind: str, **query: str) -> httpx.Response:
+    page = await site.get("/actions/new", params={"kind": kind, **query})
+    assert page.status_code == 200, page.text
+    return page
+
+
+async def test_a_replay_is_done_to_the_whole_filter_and_can_be_undone(site: Site) -> None:
+    """Shown with its number, confirmed, and taken back before anything has left."""
+    ids = [await site.put("dead", event_type="wanted") for _ in range(3)]
+    other = await site.put("dead", event_type="other")
+    page = await preview(site, "replay", type="wanted")
+    assert "Replay 3 deliveries?" in page.text
+    begun = await site.post("/actions", {**hidden(page), "reason": "it is up again", "rate": "5"})
+    assert begun.status_code == 303
+    where = httpx.URL(f"http://host{ROOT}/actions").join(begun.headers["location"]).path
+    shown = (await site.browser.get(where)).text
+    assert "Nothing leaves before" in shown
+    assert "it is up again" in shown
+    assert "Undo" in shown
+    assert set((await site.statuses()).values()) == {"dead"}
+    undone = await site.post(where.removeprefix(ROOT) + "/undo")
+    assert undone.status_code == 303
+    assert "undone" in (await site.browser.get(where)).text
+    assert await site.statuses() == dict.fromkeys([*ids, other], "dead")
+    assert "it is up again" in (await site.get("/audit")).text
+    assert "it is up again" in (await site.get("/actions")).text
+
+
+async def test_when_the_set_has_changed_it_is_shown_and_asked_again(site: Site) -> None:
+    """409 with the new number and what was typed; nothing is begun. Rows that are dead later are not in it."""
+    ids = [await site.put("dead") for _ in range(3)]
+    page = await preview(site, "replay")
+    await site.execute("DELETE FROM flowactions_outbox WHERE id = :id", id=ids[0])
+    refused = await site.post("/actions", {**hidden(page), "reason": "typed before"})
+    assert refused.status_code == 409
+    assert "Replay 2 deliveries?" in refused.text
+    assert 'value="typed before"' in refused.text
+    assert await site.execute("SELECT 1 FROM flowactions_actions") == []
+    begun = await site.post("/actions", {**hidden(refused), "reason": "typed before"})
+    assert begun.status_code == 303
+
+
+async def test_the_rows_of_a_page_are_selected_by_id(site: Site) -> None:
+    """As a browser sends checked boxes, and as one delivery's page links."""
+    ids = [await site.put("dead") for _ in range(4)]
+    page = await site.get(f"/actions/new?kind=delete&id={ids[0]}&id={ids[2]}")
+    assert "Delete 2 deliveries?" in page.text
+    page = await site.get(f"/actions/new?kind=retry&id={ids[1]}")
+    assert "Retry 1 delivery?" in page.text
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ({"kind": "explode", "token": "x"}, 400),
+        ({"token": "x"}, 400),
+        ({"kind": "replay", "token": "nonsense"}, 400),
+        ({"kind": "replay"}, 400),
+        ({"kind": "replay", "token": "x", "canary": "many"}, 400),
+        ({"kind": "replay", "token": "x", "rate": "nan"}, 400),
+        ({"kind": "replay", "token": "x", "rate": "-1"}, 400),
+        ({"kind": "replay", "token": "x", "canary": "9" * 5000}, 400),
+    ],
+)
+async def test_what_cannot_be_done_says_why(site: Site, form: dict[str, str], status: int) -> None:
+    """And begins nothing."""
+    await site.put("dead")
+    answer = await site.post("/actions", form)
+    assert answer.status_code == status
+    assert await site.execute("SELECT 1 FROM flowactions_actions") == []
+
+
+async def test_a_token_of_one_organization_does_nothing_in_another(site: Site) -> None:
+    """The set of an operator's preview neither."""
+    await site.put("dead")
+    site.sign_in("operator")
+    form = hidden(await preview(site, "delete"))
+    site.sign_in("other")
+    assert (await site.post("/actions", form)).status_code in {400, 409}
+    assert await site.execute("SELECT 1 FROM flowactions_actions") == []
+
+
+async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
+    """For the organization; an operator's pause is of one or of all, and the organization cannot end it."""
+    form = {"destination": "https://hooks.example.com/path", "reason": "their certificate"}
+    assert (await site.post("/destinations/pause", form)).status_code == 303
+    shown = (await site.get("/destinations")).text
+    assert "their certificate" in shown
+    assert "https://hooks.example.com:443" in shown
+    site.sign_in("other")
+    assert "hooks.example.com:443" not in (await site.get("/destinations")).text
+    site.sign_in("changer")
+    assert (await site.post("/destinations/resume", {"destination": form["destination"]})).status_code == 303
+    assert await site.execute("SELECT 1 FROM flowactions_pauses") == []
+    site.sign_in("operator")
+    await site.post("/destinations/pause", {**form, "organization": "acme"})
+    await site.post("/destinations/pause", form)
+    rows = await site.execute("SELECT organization_id FROM flowactions_pauses ORDER BY organization_id")
+    assert [row.organization_id for row in rows] == ["", "acme"]
+    site.sign_in("changer")
+    page = (await site.get("/destinations")).text
+    assert page.count("by the operator") == 2
+    assert "/destinations/resume" not in page
+    for _ in range(2):
+        assert (await site.post("/destinations/pause", form)).status_code == 303
+        answer = await site.post("/destinations/resume", form)
+        assert answer.status_code == 403
+        assert "only operators can resume it" in answer.text
+    rows = await site.execute("SELECT paused_by FROM flowactions_pauses WHERE resumed_at IS NULL")
+    assert [row.paused_by for row in rows] == ["Olive", "Olive"]
+    assert (await site.post("/destinations/pause", {"destination": "nonsense"})).status_code == 400
+
+
+async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
+    """Nor is there a button for it."""
+    await site.put("dead")
+    made = Actions(site.queue.database)
+    preview = await made.preview(Scope("acme"), "delete", Filter())
+    begun = await made.begin(Scope("acme"), "delete", preview.token, Actor("root", "root@box", "command"), "")
+    page = (await site.get(f"/actions/{begun.id}")).text
+    assert f"{begun.id}/undo" not in page
+    assert (await site.post(f"/actions/{begun.id}/undo")).status_code == 403
+
+
+async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty a page; one more than may be is a conflict, and is not there."""
+    monkeypatch.setattr(pause_store, "MOST_PAUSES", 52)
+    values = ", ".join(
+        f"('acme', 'https://h{number:02}.example:443', 1, 'Ada', 'dashboard', '')" for number in range(52)
+    )
+    columns = "organization_id, destination, paused_at, paused_by, paused_role, reason"
+    await site.execute(f"INSERT INTO flowactions_pauses ({columns}) VALUES {values}")  # noqa: S608
+    first = (await site.get("/destinations")).text
+    assert (first.count('badge paused">'), "h49.example" in first, "h50.example" in first) == (50, True, False)
+    more = re.search(r'href="[^"]*(/destinations\?paused-after=[^"]*)"', first)
+    assert more is not None
+    second = (await site.get(html.unescape(more[1]))).text
+    assert re.findall(r"https://(h\d+)\.example:443 <", second) == ["h50", "h51"]
+    answer = await site.post("/destinations/pause", {"destination": "https://new.example"})
+    assert (answer.status_code, "Too many destinations are paused" in answer.text) == (409, True)
+    assert await site.execute("SELECT 1 FROM flowactions_pauses WHERE destination LIKE '%new%'") == []
+
+
+@pytest.mark.parametrize(
+    "site", [{}, {"FLOWACTIONS_SHOW_OPERATORS": "on"}], indirect=True, ids=["hidden", "shown"]
+)
+async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
+    """Wherever somebody is named who did something, unless the setting says so; their reasons are as they typed them."""
+    waiting, dead = await site.put(), await site.put("dead")
+    place = "http://127.0.0.1:9"
+    await site.execute("UPDATE flowactions_outbox SET destination = :place", place=place)
+    site.sign_in("operator")
+    await site.post("/destinations/pause", {"destination": place, "organization": "acme", "reason": "the why"})
+    queue, olive = site.queue, Actor("olive", "Olive", "operator")
+    made = Actions(queue.database)
+    done: list[tuple[Kind, str]] = [("cancel", waiting), ("retry", dead)]
+    for kind, row_id in done:
+        preview = await made.preview(Scope("acme"), kind, Filter(ids=(row_id,)))
+        begun = await made.begin(Scope("acme"), kind, preview.token, olive, "", undo_seconds=3600)
+    held = (await site.get(f"/deliveries/{waiting}")).text
+    assert "Olive" in held
+    site.sign_in("changer")
+    shown = "FLOWACTIONS_SHOW_OPERATORS" in site.host.settings
+    pages = {
+        path: (await site.get(path)).text
+        for path in ("/destinations", "/audit", "/actions", f"/actions/{begun.id}", f"/deliveries/{waiting}")
+    }
+    name = "Olive" if shown else "operator"
+    for path, page in pages.items():
+        assert name in page, path
+        assert shown or "olive" not in page.lower(), path
+    assert "the why" in pages["/destinations"]
+    # What is stored with a row names no operator.
+    await made.undo(Scope(), begun.id, olive)
+    assert await made.one(Scope("acme"), "cancel", waiting, olive)
+    (row,) = await site.execute("SELECT last_error FROM flowactions_outbox WHERE id = :id", id=waiting)
+    assert row.last_error == "cancelled by an operator"
+
+
+async def test_find_leads_to_what_a_text_names(site: Site) -> None:
+    """A delivery by its id, the others by a search."""
+    row_id = await site.put()
+    for text, there in (
+        (row_id, f"/deliveries/{row_id}"),
+        (row_id.upper(), f"/deliveries/{row_id}"),
+        ("evt_1", "/deliveries?event-id=evt_1"),
+        ("https://a.example/x?y=1", "/deliveries?destination=https%3A%2F%2Fa.example%2Fx%3Fy%3D1"),
+        ("order 7", "/deliveries?key=order+7"),
+        ("", "/deliveries"),
+    ):
+        answer = await site.get("/find", params={"q": text})
+        assert answer.headers["location"] == f"../webhooks{there}"
+        assert (await site.get(there)).status_code == 200

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from flowactions_plugin.deliveries.results import KnownAttempt
+from flowactions_plugin.health.results import Bucket
+from flowactions_plugin.pages import formats
+from flowactions_plugin.pages.charts import HEIGHT, WIDTH, chart
+from flowactions_plugin.pages.timeline import line, steps
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1.0 s"),
+        (9999, "10.0 s"),
+        (59_000, "59 s"),
+        (60_000, "1 min"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h"),
+        (3_605_000, "1 h"),
+        (7_500_000, "2 h 5 min"),
+        (90_000_000, "1 d 1 h"),
+        (-5, "0 ms"),
+        (None, formats.NOTHING),
+        ("x", formats.NOTHING),
+    ],
+)
+def test_a_duration_is_written_in_its_two_largest_units(milliseconds: object, text: str) -> None:
+    """Or as nothing."""
+    assert formats.span(milliseconds) == text
+
+
+@pytest.mark.parametrize("moment", [None, "x" * 0, 10**18, -(10**18), 1.5, b"x"])
+def test_what_is_no_time_is_nothing(moment: object) -> None:
+    """Whatever a column holds."""
+    assert formats.utc(moment).endswith((formats.NOTHING, "UTC"))
+
+
+def test_a_time_is_written_in_utc() -> None:
+    """To the second."""
+    assert formats.utc(1_700_000_000_123) == "2023-11-14 22:13:20 UTC"
+    assert formats.utc("2023-11-14T22:13:20.123Z") == "2023-11-14 22:13:20 UTC"
+
+
+@given(st.text())
+def test_nothing_that_is_written_is_unseen_or_turns_the_line(text: str) -> None:
+    """Line breaks and tabs apart; what a template has escaped is left as it is."""
+    shown = formats.plain(text)
+    laid_out = "".join(each for each in shown if each not in formats._LAID_OUT)
+    assert laid_out.isprintable()
+    assert formats.plain("\0\x1b\u202e\u2066\u200b\ufeff\x85\u2028").isascii()
+    shown.encode()
+    assert formats.plain(Markup(text)) == text  # noqa: S704
+
+
+def test_shares_are_rounded_for_people() -> None:
+    """One decimal below ten percent."""
+    assert [formats.share(*each) for each in ((0, 0), (0, 5), (1, 1000), (1, 3), (5, 5))] == [
+        formats.NOTHING,
+        "0 %",
+        "0.1 %",
+        "33 %",
+        "100 %",
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), max_size=40))
+def test_a_chart_stays_within_its_frame(counts: list[tuple[int, int]]) -> None:
+    """And what is not zero can be seen."""
+    drawn = chart([Bucket(at=i, delivered=ok, failed=bad) for i, (ok, bad) in enumerate(counts)])
+    assert len(drawn.bars) == len(counts)
+    for bar in drawn.bars:
+        assert bar.x >= 0
+        assert bar.x + bar.width <= WIDTH + 0.1
+        assert -0.02 <= bar.bad_y <= bar.ok_y <= HEIGHT
+        assert bar.ok_y + bar.ok_height == pytest.approx(HEIGHT, abs=0.02)
+        assert bar.bad_y + bar.bad_height == pytest.approx(bar.ok_y, abs=0.03)
+        assert (bar.bad_height > 0) is (bar.failed > 0)
+
+
+def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **changes: object) -> KnownAttempt:
+    values: dict[str, object] = {"status_code": 503, "error": None, "response": "", "certainty": "answered"}
+    return KnownAttempt(number=number, started_at=started_at, duration_ms=duration_ms, **{**values, **changes})  # type: ignore[arg-type]
+
+
+class TestTimeline:
+    def test_waits_lie_between_attempts(self) -> None:
+        """From the enqueue to the first, then from the end of one to the start of the next."""
+        made = [
+            an_attempt(1, "2030-01-01T00:00:02.000Z", 500),
+            an_attempt(2, "2030-01-01T00:00:10.000Z", status_code=200),
+        ]
+        found = steps("2030-01-01T00:00:00.000Z", made)
+        assert [each.waited for each in found] == [2000, 7500]
+        assert [each.ok for each in found] == [False, True]
+
+    def test_the_line_goes_from_the_enqueue_to_the_next_attempt(self) -> None:
+        """With a mark where that is due."""
+        drawn = line(
+            "2030-01-01T00:00:00.000Z",
+            [an_attempt(1, "2030-01-01T00:00:00.000Z", 5000)],
+            "2030-01-01T00:00:10.000Z",
+        )
+        assert [(part.kind, part.x) for part in drawn.parts] == [("bad", 0), ("next", 996)]
+        assert drawn.parts[0].width == 500
+        assert drawn.summary == "1 attempt within 10 s"
+
+    def test_what_is_not_known_is_left_out(self) -> None:
+        """Corrupt rows have no times."""
+        assert line(None, [], None).parts == ()
+        assert line(None, [an_attempt(1, None)], None).parts == ()
+        assert steps(None, [an_attempt(1, None)])[0].waited is None
+
+    @given(st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1, max_size=12))
+    def test_it_stays_within_its_frame(self, made: list[tuple[int, int]]) -> None:
+        """Whatever the order of the times."""
+        iso = [(formats.iso(start), duration) for start, duration in made]
+        drawn = line(None, [an_attempt(i, start, duration) for i, (start, duration) in enumerate(iso)], None)
+        for part in drawn.parts:
+            assert part.x >= 0
+            assert part.x + part.width <= 1000.1

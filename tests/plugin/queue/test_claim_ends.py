@@ -1,0 +1,233 @@
+"""How claims end other than by an outcome: what is given back, what is lost, and to whom (§3.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from flowactions_plugin.bulk.purge_store import PurgeStore
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.health.fleet import Fleet
+from flowactions_plugin.queue.claimed import Completion, Return
+from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.executor import LARGE_BYTES
+from flowactions_plugin.queue.rules import DELIVERED, WAIT_LIMIT_SECONDS
+from flowactions_plugin.queue.tokens import token_prefix
+from flowactions_plugin.queue.worker import Worker
+from tests.queueing import Queue, an_executor
+
+WAITED = WAIT_LIMIT_SECONDS * 1000 + 1000
+
+
+def ok(_request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200)
+
+
+class TestGivenBack:
+    async def test_a_row_that_is_too_late_goes_back(self, queue: Queue) -> None:
+        """The rest of its lease is too short for an attempt: it is due at once, and what it waited for is over."""
+        sent: list[httpx.Request] = []
+        row_id = await queue.put()
+        await queue.run("UPDATE flowactions_outbox SET waiting_since = 5")
+        (claim,) = await queue.store.claim(1)
+        executor = an_executor(queue, sent.append)
+        await executor.execute(replace(claim, lease_end=lease_clock()), {})
+        await executor.completer.flush()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, row.claimed_by, row.waiting_since) == ("pending", 0, None, None)
+        assert [each.id for each in await queue.store.claim(1)] == [row_id]
+        assert sent == []
+
+    async def test_a_row_in_quarantine_that_is_too_late_goes_back(self, queue: Queue) -> None:
+        """No round of it has begun."""
+        sent: list[httpx.Request] = []
+        row_id = await queue.put()
+        await queue.run("UPDATE flowactions_outbox SET takeovers = 5")
+        claim = await queue.store.claim_quarantined()
+        assert claim is not None
+        executor = an_executor(queue, sent.append)
+        await executor.execute_alone(replace(claim, lease_end=lease_clock()))
+        await executor.completer.flush()
+        row = await queue.row(row_id)
+        assert (row.status, row.quarantine_rounds, row.claimed_by, sent) == ("pending", 0, None, [])
+
+    async def test_a_failed_give_back_stops_claims(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A worker that cannot give back what it has not sent claims nothing, until it can."""
+        first = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        executor = an_executor(queue, ok)
+        claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+        worker = Worker(queue.store, executor, claims)
+        tried = asyncio.Event()
+
+        async def away(_returns: object) -> Any:
+            tried.set()
+            raise StorageUnavailable("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queue.store, "give_back", away)
+            executor.abandon([claim])
+            await tried.wait()
+            second = await queue.put()
+            with pytest.raises(StorageUnavailable):
+                await worker.run_once()
+            assert (await queue.row(second)).claimed_by is None
+        await worker.run_once()
+        await claims.quiesce()
+        await executor.completer.flush()
+        assert {(await queue.row(each)).status for each in (first, second)} == {"delivered"}
+
+    async def test_only_a_wait_ends_dead_of_age(self, queue: Queue) -> None:
+        """A row that has waited for longer than any may is given back for another reason: it stays, until it waits again."""
+        row_id = await queue.put()
+        since = int(await queue.database.time() * 1000) - WAITED
+        await queue.run(f"UPDATE flowactions_outbox SET waiting_since = {since}")  # noqa: S608
+        (claim,) = await queue.store.claim(1)
+        assert await queue.store.give_back([Return(claim)]) == {row_id: "pending"}
+        assert (await queue.row(row_id)).waiting_since == since
+        (claim,) = await queue.store.claim(1)
+        assert await queue.store.give_back([Return(claim, waits_for="the host")]) == {row_id: "dead"}
+
+    async def test_what_is_dead_for_another_reason_has_not_waited_too_long(self, queue: Queue) -> None:
+        """A row was given back, the answer was lost, and an operator has cancelled it since: the host is told by that."""
+        told: list[object] = []
+
+        async def finished(delivery: object) -> None:
+            told.append(delivery)
+
+        row_id = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        await queue.store.give_back([Return(claim)])
+        assert await queue.queries.cancel(row_id, "acme", "no more")
+        completer = Completer(queue.store, finished)
+        completer.give_back(Return(claim))
+        await completer.flush()
+        assert told == []
+        assert (await queue.row(row_id)).last_error == "no more"
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
+async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: int) -> None:
+    """An outcome that waits for the database keeps no body of more than 64 KiB."""
+    written: list[Completion] = []
+    await queue.put(body=b"x" * size)
+    executor = an_executor(queue, ok)
+    executor.completer = Completer(queue.store, None, [written.extend])
+    (claim,) = await queue.store.claim(1)
+    await executor.execute(claim, {})
+    await executor.completer.flush()
+    ((kept, change),) = [(each.delivery.body, each.change) for each in written]
+    assert change == DELIVERED
+    assert (kept is None) == (size > LARGE_BYTES)
+
+
+class TestLost:
+    async def lose(self, queue: Queue, how: str) -> str:
+        """Claim a row, take it away, and write its outcome; give its id."""
+        row_id = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        if how == "reclaimed":
+            fleet = Fleet(queue.database, "continuous", 1)
+            queue.store.token_prefix = token_prefix(fleet.begin())
+            await fleet.beat(0, 0)
+            await queue.run("UPDATE flowactions_workers SET name = 'other:7'")
+            await queue.expire_claims()
+            await queue.store.claim(1)
+            queue.store.token_prefix = "00000000"
+        elif how == "purged":
+            store = PurgeStore(queue.database, "acme")
+            await store.begin(("ada", "Ada", "operator"))
+            await store.remove()
+        elif how == "deleted":
+            await queue.run("DELETE FROM flowactions_outbox")
+        else:
+            await queue.run("UPDATE flowactions_outbox SET status = 'dead', claimed_by = NULL")
+        executor = an_executor(queue, ok)
+        await executor.execute(claim, {})
+        await executor.completer.flush()
+        return row_id
+
+    @pytest.mark.parametrize(
+        ("how", "line"),
+        [
+            ("reclaimed", "was reclaimed by worker other:7"),
+            ("purged", "was removed while it was sent: its organization was purged"),
+            ("deleted", "was removed while it was sent: its row was deleted"),
+            ("changed", "was changed to dead while it was sent, and its outcome is dropped"),
+        ],
+    )
+    async def test_what_ends_a_claim_is_named(
+        self, queue: Queue, how: str, line: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Another worker, by its name; a purge; a deletion; somebody who has changed the row."""
+        row_id = await self.lose(queue, how)
+        lines = [each.getMessage() for each in caplog.records if each.name == "flowactions.outbox"]
+        assert lines == [f"delivery {row_id} {line}"]
+
+    async def test_a_row_that_was_enqueued_after_a_purge_was_not_purged(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The purge of an organization long ago is no reason for what happens now."""
+        await PurgeStore(queue.database, "acme").begin(("ada", "Ada", "operator"))
+        await queue.run("UPDATE flowactions_audit SET at = 1")
+        await self.lose(queue, "deleted")
+        assert "its row was deleted" in caplog.text
+
+    @pytest.mark.parametrize("waits", [False, True], ids=["an outcome", "given back"])
+    async def test_what_a_worker_claimed_again_itself_is_written_under_the_new_claim(
+        self, queue: Queue, waits: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its lease ended while it stood still, before the answer to its own claim was read: nobody else is blamed."""
+        queue.store.token_prefix = "00000001"
+        row_id = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        executor = an_executor(queue, ok)
+        await queue.expire_claims()
+        (again,) = await queue.store.claim(1)
+        if waits:
+            executor.abandon([claim])
+        else:
+            await executor.execute(claim, {})
+            assert await executor.admit([again]) == []  # it is in hand already
+        await executor.completer.flush()
+        row = await queue.row(row_id)
+        assert (row.status, row.claimed_by) == ("pending" if waits else "delivered", None)
+        assert await executor.admit([again]) == [again]
+        assert caplog.text == ""
+
+
+async def test_what_arrived_while_a_worker_stood_still_is_written_before_it_claims(queue: Queue) -> None:
+    """It stands still for longer than a lease in the pause before a claim: the claim waits for what it has in flight."""
+    now, answer, arrived = [0.0], asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: httpx.Request) -> httpx.Response:
+        arrived.set()
+        await answer.wait()
+        return httpx.Response(200)
+
+    def stand_still() -> None:
+        now[0] += 40
+        answer.set()
+
+    row_id = await queue.put()
+    with StallMonitor(lambda: now[0]) as monitor:
+        executor = an_executor(queue, slow, monitor=monitor)
+        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
+        await claims.run_once()
+        await arrived.wait()
+        await queue.expire_claims()
+        await claims.settle()
+        asyncio.get_running_loop().call_soon(stand_still)
+        await claims.run_once()
+        assert answer.is_set()
+        assert executor.load().claimed == 1
+        await claims.quiesce()
+        await executor.completer.flush()
+    assert (await queue.row(row_id)).status == "delivered"

@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.queue import continuous
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.slots import LEAST_DEMAND
+from flowactions_plugin.queue.worker import Worker
+from flowactions_plugin.settings.model import read_settings
+from tests.bulk import copy
+from tests.loopback import listening
+from tests.queueing import Queue, a_schedule, an_executor
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until, within
+
+
+def a_continuous_worker(queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5) -> Worker:
+    executor = an_executor(queue, answer)
+    claims = ContinuousClaims(queue.store, executor, slots=slots, per_destination=per_destination)
+    return Worker(queue.store, executor, claims)
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[None]:
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+class Silent:
+    """A receiver that takes connections and never answers; it knows how many it has at once."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.now = 0
+        self.most = 0
+        self.ended = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            while await reader.read(65536):
+                pass
+        finally:
+            self.now -= 1
+            self.ended += 1
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[Silent]:
+    made = Silent()
+    async with listening(made.serve) as port:
+        made.url = f"http://127.0.0.1:{port}/"
+        yield made
+
+
+async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(database_url: str) -> None:
+    """Its backlog is older, and yet a row to another destination is there within a second of its enqueue."""
+    settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")
+    host = SmallHost(settings)
+    actions = FlowActions.load(host)
+    services = services_of(host)
+    async with silent() as dead, recorder() as healthy:
+        before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
+        async with before.lifespan():
+            config = {"webhookUrl": dead.url, "webhookRetryOnFailure": True}
+            first = await before.reach(a_walk(), Node(id="n", type="webhook", config=config))
+            database = services_of(before.host)._database
+            await copy(database, str(first.delivery_id), 10_000)
+        async with actions.lifespan():
+            await until(lambda: dead.now == 10)
+            node = Node(id="n", type="webhook", config={"webhookUrl": healthy.url})
+            async with within(10):
+                for number in range(1, 11):
+                    await actions.reach(a_walk(), node)
+                    await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
+            assert dead.most == 10
+            async with services._database.read() as connection:
+                tried = await connection.exec_driver_sql(
+                    "SELECT count(*) FROM flowactions_outbox WHERE attempts > 0"
+                )
+                # Those of the healthy one, and what has reached its deadline: no other attempt was used up.
+                assert tried.scalar_one() <= 10 + dead.ended
+
+
+async def test_a_tick_claims_within_the_limit_of_a_destination(queue: Queue) -> None:
+    """In scheduled mode with a limit, a tick takes what is due elsewhere, too, though it is younger."""
+    slow = await queue.put(url="http://dead.example.com/", destination="http://dead.example.com:80")
+    await copy(queue.database, slow, 10_000)
+    healthy = await queue.put(url="http://healthy.example.com/", destination="http://healthy.example.com:80")
+    asked: Counter[str] = Counter()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked[request.url.host] += 1
+        return httpx.Response(200 if request.url.host.startswith("healthy") else 503)
+
+    assert await a_schedule(queue, answer, limit=50, per_destination=10).tick() == 11
+    assert asked == {"dead.example.com": 10, "healthy.example.com": 1}
+    assert (await queue.row(healthy)).status == "delivered"
+
+
+async def test_without_a_limit_a_tick_takes_the_oldest(queue: Queue) -> None:
+    """§8 as it stands: up to fifty, oldest first, wherever they go."""
+    slow = await queue.put(destination="http://dead.example.com:80")
+    await copy(queue.database, slow, 100)
+    assert await a_schedule(queue, lambda request: httpx.Response(200), limit=50).tick() == 50
+
+
+async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
+    """More destinations than a claim asks, each with more rows than its limit: all is delivered, within the limits."""
+    for number in range(130):
+        url = f"http://r{number}.example.com/"
+        first = await queue.put(url=url, destination=url)
+        if number % 10 == 0:
+            await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{first}'")  # noqa: S608
+            for _ in range(9):
+                await queue.put(url=url, destination=url)
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        for key in (request.url.host, "all"):
+            now[key] += 1
+            most[key] = max(most[key], now[key])
+        await asyncio.sleep(0.005)
+        for key in (request.url.host, "all"):
+            now[key] -= 1
+        return httpx.Response(200)
+
+    async with running(a_continuous_worker(queue, answer, slots=20, per_destination=2)):
+        await until(lambda: _live(queue, 0))
+    assert most.pop("all") <= 20
+    assert len(most) == 130
+    assert max(most.values()) <= 2
+
+
+async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Queue) -> None:
+    """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
+    for number in range(70):
+        url = f"http://dead{number:02}.example.com/"
+        first = await queue.put(url=url, destination=url)
+        for _ in range(4):
+            await queue.put(url=url, destination=url)
+        await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{first}'")  # noqa: S608
+    healthy = await queue.put(url="http://a.example.com/", destination="http://a.example.com/")
+    end, ended, ended_before = asyncio.Event(), 0, -1
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal ended, ended_before
+        if not request.url.host.startswith("dead"):
+            ended_before = ended
+            return httpx.Response(200)
+        try:
+            await end.wait()
+        finally:
+            ended += 1
+        return httpx.Response(200)
+
+    async with running(a_continuous_worker(queue, answer, slots=100, per_destination=1)):
+        await until(lambda: _is(queue, healthy, "delivered"))
+        end.set()
+    # Without rounds it would be asked when the others have no more rows that are due.
+    assert 0 <= ended_before <= 70
+
+
+async def test_what_is_enqueued_here_is_sent_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit wakes the worker: one of the plugin's own transactions, and one of the host's."""
+    monkeypatch.setattr(continuous, "POLL_SECONDS", 3600)
+    engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"), database=engine)
+    actions = FlowActions.load(host)
+    async with recorder() as receiver, actions.lifespan():
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        await asyncio.sleep(0.3)
+        await actions.reach(a_walk(), node)
+        await until(lambda: len(receiver.requests) == 1)
+        await until(lambda: len(host.finished) == 1)
+        async with engine.begin() as connection:
+            await actions.reach(a_walk(), node, connection)
+            await asyncio.sleep(0.1)
+            assert len(receiver.requests) == 1
+        await until(lambda: len(receiver.requests) == 2)
+    await engine.dispose()
+
+
+async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
+    """What no one in this process said is found by looking, twice a second."""
+    async with running(a_continuous_worker(queue, lambda request: httpx.Response(200))):
+        await asyncio.sleep(0.1)
+        row_id = await queue.put()
+        async with within(10):
+            await until(lambda: _is(queue, row_id, "delivered"))
+
+
+async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
+    """Cancelled, it claims no more, and writes what comes of what it has sent."""
+    sending, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        sending.set()
+        await answer.wait()
+        return httpx.Response(200)
+
+    ids = [await queue.put() for _ in range(8)]
+    task = asyncio.create_task(a_continuous_worker(queue, slow, per_destination=3).run())
+    await sending.wait()
+    task.cancel()
+    await asyncio.sleep(0.05)
+    answer.set()
+    await asyncio.wait({task})
+    states = Counter([(await queue.row(row_id)).status for row_id in ids])
+    assert states == {"delivered": 3, "pending": 5}
+    assert await queue.store.claim(10) != []
+
+
+@pytest.mark.parametrize("stall", [True, False])
+async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enqueue(
+    queue: Queue, stall: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While answers may wait to be read, what an enqueue wakes claims nothing: leases of what was sent may have expired.
+
+    A row that is claimed again all the same is not sent again; its outcome is written under the new claim (§3.1).
+    """
+    now, arrived, answer = [0.0], list[str](), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        arrived.append(str(request.url))
+        await answer.wait()
+        return httpx.Response(200)
+
+    row_id = await queue.put()
+    queue.store.token_prefix = "00000001"
+    with StallMonitor(lambda: now[0]) as monitor:
+        executor = an_executor(queue, slow, monitor=monitor)
+        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
+        await claims.run_once()
+        await until(lambda: len(arrived) == 1)
+        now[0] += 20 if stall else 0
+        await queue.expire_claims()
+        claims.wake(["acme"])
+        assert claims._claiming_beside is not None
+        await claims._claiming_beside
+        # Without a stall that was seen, this is what an enqueue does.
+        assert executor.load().claimed == (1 if stall else 2)
+        answer.set()
+        await claims.quiesce()
+        await executor.completer.flush()
+    assert len(arrived) == 1
+    assert (await queue.row(row_id)).status == "delivered"
+    assert "reclaimed" not in caplog.text
+
+
+async def test_nothing_is_claimed_beside_for_whom_enough_waits(queue: Queue) -> None:
+    """An organization of which many rows wait here has its turns; a claim for one row more would be dear."""
+    for number in range(2 * LEAST_DEMAND):
+        await queue.put(url=f"http://r{number}.example.com/")
+    answer = asyncio.Event()
+
+    async def slow(_request: httpx.Request) -> httpx.Response:
+        await answer.wait()
+        return httpx.Response(200)
+
+    claims = ContinuousClaims(queue.store, an_executor(queue, slow), slots=2 * LEAST_DEMAND, per_destination=1)
+    await claims.run_once()
+    assert claims._slots.in_flight.total() == LEAST_DEMAND
+    claims.wake(["acme"])
+    assert claims._claiming_beside is not None  # all that was claimed is under way
+    await claims._claiming_beside
+    claims._waiting["acme"] = LEAST_DEMAND
+    claims.wake(["acme", "other"])
+    assert list(claims._enqueued_for) == ["other"]
+    claims._waiting.clear()
+    answer.set()
+    await claims.quiesce()
+    assert claims._claiming_beside is None
+
+
+async def test_an_unexpected_failure_affects_its_delivery_only(
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect in one is logged; its slot is free again, and the rest is delivered."""
+    caplog.set_level(logging.ERROR)
+    worker = a_continuous_worker(queue, lambda request: httpx.Response(200), slots=2, per_destination=1)
+    ids = sorted([await queue.put() for _ in range(4)])
+    send = worker._executor._sender.send
+
+    async def fail_once(delivery: Any, *others: Any) -> Any:
+        if delivery.id == ids[0]:
+            raise LookupError
+        return await send(delivery, *others)
+
+    monkeypatch.setattr(worker._executor._sender, "send", fail_once)
+    async with running(worker):
+        await until(lambda: _live(queue, 1))
+    assert "failed unexpectedly" in caplog.text
+
+
+async def _live(queue: Queue, count: int) -> bool:
+    async with queue.database.read() as connection:
+        query = "SELECT count(*) FROM flowactions_outbox WHERE status IN ('pending', 'retrying')"
+        return bool((await connection.exec_driver_sql(query)).scalar_one() == count)
+
+
+async def _is(queue: Queue, row_id: str, status: str) -> bool:
+    return bool((await queue.row(row_id)).status == status)
+
+
+async def test_an_old_row_is_found_by_the_next_full_scan(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
+    monkeypatch.setattr("flowactions_plugin.queue.claim_store.FULL_SCAN_INTERVAL", 0.3)
+    first = await queue.put()
+    assert [each.id for each in await queue.store.claim(10, per_destination=10)] == [first]
+    old = await queue.put()
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{old}'")  # noqa: S608
+    found: list[str] = []
+
+    async def look_again() -> bool:
+        found.extend(each.id for each in await queue.store.claim(10, per_destination=10))
+        return bool(found)
+
+    await until(look_again)
+    assert found == [old]
+
+
+async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue) -> None:
+    """Rows that were claimed ahead are due at once for others, without an attempt or a reclaim."""
+    hold, sent = asyncio.Event(), 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal sent
+        sent += 1
+        if sent > 10:
+            await hold.wait()
+        return httpx.Response(200)
+
+    for _ in range(30):
+        await queue.put()
+    executor = an_executor(queue, answer)
+    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+    async with running(Worker(queue.store, executor, claims)):
+        await until(lambda: sent == 15 and claims._slots.waiting > 0)
+        asyncio.get_running_loop().call_later(0.1, hold.set)
+    statuses = Counter[tuple[str, bool, int]]()
+    async with queue.database.read() as connection:
+        query = "SELECT status, claimed_by, takeovers FROM flowactions_outbox"
+        for row in await connection.exec_driver_sql(query):
+            statuses[row.status, row.claimed_by is None, row.takeovers] += 1
+    assert statuses == {("delivered", True, 0): 15, ("pending", True, 0): 15}

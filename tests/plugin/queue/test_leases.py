@@ -1,0 +1,198 @@
+"""What a claim writes, what is kept of it in memory, and how a lease that ends is told from one that holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.rules import Timing, Transition, failure_class
+from flowactions_plugin.queue.worker import Worker
+from tests.queueing import Queue, a_schedule, an_executor
+from tests.waiting import until
+
+DESTINATION = "http://one.example.com:80"
+SHORT = Timing(lease_seconds=3.0, deadline_seconds=1.0)
+
+
+async def put(queue: Queue, count: int, **changes: Any) -> list[str]:
+    changes = {"url": f"{DESTINATION}/", "destination": DESTINATION, **changes}
+    return [await queue.put(**changes) for _ in range(count)]
+
+
+async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
+    """A claim writes no column that is indexed; what it writes is gone when it ends, whichever way."""
+    row_id = await queue.put()
+    before = await queue.row(row_id)
+    for end in ("release", "outcome"):
+        (claim,) = await queue.store.claim(1)
+        row = await queue.row(row_id)
+        assert row.claimed_until > row.next_attempt_at == before.next_attempt_at
+        assert row.claimed_by == claim.token
+        if end == "release":
+            await queue.store.give_back([Return(claim)])
+        else:
+            await queue.complete(claim, Outcome(0, 1, status_code=500), Transition("retrying", 5))
+        row = await queue.row(row_id)
+        assert (row.claimed_by, row.claimed_until) == (None, None)
+        before = row
+
+
+async def test_claims_write_no_index_entry(queue: Queue) -> None:
+    """On PostgreSQL nearly every claim is a heap-only update: there is room on the pages, and no indexed value changes."""
+    if queue.database.dialect != "postgresql":
+        pytest.skip("heap-only updates are PostgreSQL's")
+    await put(queue, 200, body=b"x" * 300)
+    for _ in range(4):
+        await queue.store.claim(50, per_destination=1000)
+    query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'flowactions_outbox'"
+
+    async def counted() -> Any:
+        async with queue.database.write() as connection:
+            await connection.execute(text("SELECT pg_stat_force_next_flush(), pg_stat_clear_snapshot()"))
+            row = (await connection.execute(text(query))).one()
+        return row if row.n_tup_upd >= 200 else None
+
+    row = await until(counted)
+    assert row.n_tup_hot_upd >= 0.9 * row.n_tup_upd
+
+
+async def test_a_lease_from_before_the_clock_was_set_back_is_rescued(queue: Queue) -> None:
+    """A row that was due is not held longer than a lease from when that is noticed."""
+    (row_id,) = await put(queue, 1)
+    await queue.store.claim(1)
+    far = int((queue.database.clock() + 10**6) * 1000)
+    await queue.run(f"UPDATE flowactions_outbox SET claimed_until = {far}")  # noqa: S608
+    assert await queue.store.rescue() == 1
+    assert (await queue.row(row_id)).claimed_until <= (queue.database.clock() + 31) * 1000
+    assert await queue.store.rescue() == 0
+
+
+@pytest.mark.parametrize("response", [b"", b"ok", "größer".encode(), b"\xff\x00\xfe", b"a\0b"])
+async def test_the_attempt_that_delivers_is_in_the_log(queue: Queue, response: bytes) -> None:
+    """It is kept in its row, and yet is the last of the row's attempts, behind those that failed."""
+    row_id = await queue.put(max_attempts=2)
+    (claim,) = await queue.store.claim(1)
+    await queue.complete(claim, Outcome(5, 6, status_code=503, response=b"no"), Transition("retrying"))
+    (claim,) = await queue.store.claim(1)
+    await queue.complete(claim, Outcome(7, 8, status_code=200, response=response), Transition("delivered"))
+    found = await queue.queries.detail(row_id, "acme")
+    assert found is not None
+    log = [
+        (each.number, each.started_at, each.duration_ms, each.status_code, each.error, bytes(each.response))
+        for each in found[1]
+    ]
+    assert log == [(1, 5, 6, 503, None, b"no"), (2, 7, 8, 200, None, response)]
+    async with queue.database.read() as connection:
+        rows = await connection.execute(text("SELECT number FROM flowactions_attempts"))
+        assert rows.scalars().all() == [1]
+
+
+async def test_the_kind_of_a_failure_is_kept(queue: Queue) -> None:
+    """Operators search by it; what is delivered has none."""
+    kinds = {
+        "http_5xx": Outcome(0, 0, status_code=503),
+        "http_4xx": Outcome(0, 0, status_code=404),
+        "timeout": Outcome(0, 0, error="timed out after 10 s while connecting"),
+        "network": Outcome(0, 0, error="refused the connection"),
+        "refused": Outcome(0, 0, error="not allowed", final=True),
+    }
+    for kind, outcome in kinds.items():
+        assert failure_class(outcome) == kind
+        row_id = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        await queue.complete(claim, outcome, Transition("retrying"))
+        assert (await queue.row(row_id)).error_class == kind
+        (claim,) = await queue.store.claim(1)
+        await queue.complete(claim, Outcome(0, 0, status_code=200), Transition("delivered"))
+        assert (await queue.row(row_id)).error_class is None
+    row_id = await queue.put(max_attempts=2)
+    assert await queue.queries.cancel(row_id, "acme", "no more")
+    assert (await queue.row(row_id)).error_class == "cancelled"
+
+
+async def test_a_row_knows_its_flow_and_node(queue: Queue) -> None:
+    """Operators search by them."""
+    row = await queue.row(await queue.put())
+    assert (row.flow_id, row.node_id) == ("f", "n")
+    assert (await a_schedule(queue, lambda request: httpx.Response(200)).tick()) == 1
+
+
+async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(queue: Queue) -> None:
+    """Half a hundred answers come fast, then none: what waits is free again before its lease has ended, and is not sent."""
+    await put(queue, 200)
+    hangs, end = asyncio.Event(), asyncio.Event()
+    answered = flying = most = 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal answered, flying, most
+        flying += 1
+        most = max(most, flying)
+        try:
+            if answered < 50:
+                answered += 1
+                return httpx.Response(200)
+            hangs.set()
+            await end.wait()
+            return httpx.Response(200)
+        finally:
+            flying -= 1
+
+    executor = an_executor(queue, answer, timing=Timing(lease_seconds=3.0, deadline_seconds=60.0))
+    executor._is_too_late = lambda delivery: False  # type: ignore[method-assign]
+    timing = Timing(lease_seconds=3.0, quarantine_seconds=60.0)
+    claims = ContinuousClaims(queue.store, executor, slots=100, per_destination=10, timing=timing)
+    task = asyncio.create_task(Worker(queue.store, executor, claims, timing).run())
+    try:
+        await hangs.wait()
+        held = 0
+
+        async def only_those_in_flight_are_held() -> bool:
+            nonlocal held
+            query = "SELECT count(*) FROM flowactions_outbox WHERE claimed_by IS NOT NULL"
+            async with queue.database.read() as connection:
+                found: int = (await connection.execute(text(query))).scalar_one()
+            held = max(held, found)
+            return found == 10
+
+        await until(only_those_in_flight_are_held)
+        assert 10 < held <= 110
+        assert most == 10
+        async with queue.database.read() as connection:
+            query = "SELECT max(attempts), max(takeovers) FROM flowactions_outbox WHERE status = 'pending'"
+            assert tuple((await connection.execute(text(query))).one()) == (0, 0)
+    finally:
+        end.set()
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_a_vain_look_elsewhere_is_not_repeated_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only a destination at its limit has rows, the next look is later, or when something was enqueued."""
+    looks = 0
+    look = queue.store._destinations.next
+
+    def counted(database: Any, connection: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(database, connection)
+
+    monkeypatch.setattr(queue.store._destinations, "next", counted)
+    await put(queue, 5)
+    full = {DESTINATION: 2}
+    for _ in range(3):
+        assert await queue.store.claim(20, per_destination=2, in_flight=full) == []
+    assert looks == 1
+    monkeypatch.setattr("flowactions_plugin.queue.claim_store.LEAST_WINDOW", 1)
+    await put(queue, 70)
+    (other,) = await put(queue, 1, destination="http://other.example.com:80")
+    (claim,) = await queue.store.claim(20, per_destination=2, in_flight=full, look_elsewhere=True)
+    assert (claim.id, looks) == (other, 2)

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue import continuous, notifier
+from flowactions_plugin.queue.notifier import (
+    DEBOUNCE_SECONDS,
+    PAYLOAD_BYTES,
+    Listener,
+    Notifier,
+    organizations_in,
+    payload_of,
+)
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
+
+
+class Pauses:
+    """Stands in for the notifier's pauses: each lasts until the test ends it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self._end = asyncio.Semaphore(0)
+        stand_in = SimpleNamespace(**{**vars(asyncio), "sleep": self._pause})
+        monkeypatch.setattr(notifier, "asyncio", stand_in)
+
+    async def _pause(self, seconds: float) -> None:
+        assert seconds == DEBOUNCE_SECONDS
+        self.begun += 1
+        await self._end.acquire()
+
+    async def end(self, number: int) -> None:
+        """Wait until so many pauses were begun, and end the last of them."""
+        await until(lambda: self.begun == number)
+        self._end.release()
+
+
+async def turns() -> None:
+    """Let the event loop do what is there to be done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first goes out at once; those of a moment go together; the last is never swallowed."""
+    pauses, notified = Pauses(monkeypatch), 0
+
+    async def notify(_payload: str) -> None:
+        nonlocal notified
+        notified += 1
+
+    sending = Notifier(notify)
+    async with sending:
+        for round_ in (1, 2, 3):
+            for _ in range(100):
+                sending.notify("acme")
+                await turns()
+            # The first round's first notification, and then one for all that came during each pause.
+            assert (notified, pauses.begun) == (round_, round_)
+            await pauses.end(round_)
+            await until(lambda round_=round_: notified == round_ + 1)  # type: ignore[misc]
+        await pauses.end(4)
+        await turns()
+        assert notified == 4
+        sending.notify("acme")
+        await until(lambda: notified == 5)
+
+
+async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is sent all the same."""
+    pauses, tried = Pauses(monkeypatch), 0
+
+    async def notify(_payload: str) -> None:
+        nonlocal tried
+        tried += 1
+        raise StorageUnavailable("away")
+
+    sending = Notifier(notify)
+    async with sending:
+        for expected in (1, 2):
+            sending.notify("acme")
+            await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
+            await pauses.end(expected)
+            await turns()
+
+
+async def test_after_its_end_it_does_not_notify() -> None:
+    """A commit that is notified of too late opens no connection that nobody would close."""
+    notified = 0
+
+    async def notify(_payload: str) -> None:
+        nonlocal notified
+        notified += 1
+
+    sending = Notifier(notify)
+    sending.notify("acme")
+    async with sending:
+        pass
+    sending.notify("acme")
+    await turns()
+    assert notified == 0
+    async with sending:
+        sending.notify("acme")
+        await until(lambda: notified)
+
+
+async def test_a_notification_names_the_organizations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of those of a moment once; the next notification names others only."""
+    pauses, payloads = Pauses(monkeypatch), list[str]()
+
+    async def notify(payload: str) -> None:
+        payloads.append(payload)
+
+    sending = Notifier(notify)
+    async with sending:
+        sending.notify("first")
+        await until(lambda: pauses.begun == 1)
+        for each in ("a", "b", "a"):
+            sending.notify(each)
+        await pauses.end(1)
+        await until(lambda: pauses.begun == 2)
+    assert [organizations_in(payload) for payload in payloads] == [["first"], ["a", "b"]]
+
+
+@given(st.lists(st.text(max_size=300), unique=True, max_size=60))
+@example(["\x01" * 250 + str(number) for number in range(60)])
+@example(["\x01" * 200, "\x02" * 200])
+def test_a_payload_fits_and_names_the_first(organizations: list[str]) -> None:
+    """As many as fit into what PostgreSQL takes, in their order; whatever their names are."""
+    payload = payload_of(organizations)
+    assert len(payload.encode()) < 8000
+    named = organizations_in(payload)
+    assert named == organizations[: len(named)]
+    assert named == organizations or len(msgspec.json.encode(organizations)) > PAYLOAD_BYTES
+
+
+@pytest.mark.parametrize("payload", ["", "acme", "[1]", '{"a": 1}', "[", '["a"'])
+def test_a_payload_of_somebody_else_names_nobody(payload: str) -> None:
+    """Whoever may connect to the database may notify; releases before this one sent nothing."""
+    assert organizations_in(payload) == []
+
+
+async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a lost connection the worker looks once, for it may have missed something, and listens again."""
+    monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.01)
+    listened, notified = 0, 0
+
+    async def listen() -> None:
+        nonlocal listened
+        listened += 1
+        if listened % 2:
+            raise StorageUnavailable("away")
+
+    def on_missed() -> None:
+        nonlocal notified
+        notified += 1
+
+    task = asyncio.create_task(Listener(listen, on_missed).run())
+    await until(lambda: notified >= 3)
+    task.cancel()
+    assert listened >= 3
+
+
+async def test_a_worker_of_another_process_is_notified(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, a row of one host is delivered by another at once, and again after its connection was cut."""
+    monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.2)
+    settings = development(postgres_url, FLOWACTIONS_DELIVERY="continuous")
+    sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
+    delivering = FlowActions.load(SmallHost(settings))
+    async with recorder() as receiver, sending.lifespan(), delivering.lifespan():
+        database = services_of(sending.host)._database
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+
+        async def listeners() -> int:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+            async with database.read() as connection:
+                return int((await connection.execute(text(query))).scalar_one())
+
+        await until(listeners)
+        assert (await sending.reach(a_walk(), node)).status == "queued"
+        await until(lambda: len(receiver.requests) == 1)
+        async with database.read() as connection:
+            await connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+                )
+            )
+        assert (await sending.reach(a_walk(), node)).status == "queued"  # nobody listens, perhaps
+        await until(lambda: len(receiver.requests) == 2)
+        await until(listeners)

@@ -1,0 +1,370 @@
+"""Faults of this side: what is lost, lacking or cut here uses up no attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.resources import SHORTAGES, shortage
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.worker import Worker
+from flowactions_plugin.storage.database import Database
+from tests.loopback import listening
+from tests.queueing import Queue, a_schedule, an_executor
+from tests.recorder import OK, recorder
+from tests.sending import own_transport
+from tests.support import SmallHost, a_walk, development, services_of
+from tests.waiting import until
+
+TIMING = Timing(lease_seconds=4.0, deadline_seconds=0.6)
+
+
+@contextmanager
+def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve in a thread, so that the receiver answers while this event loop stands still."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.settimeout(30)
+                    read = b""
+                    while b"\r\n\r\n" not in read:
+                        read += connection.recv(65536)
+                    answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+
+
+class TestLostTime:
+    """The receiver answers in time; the event loop stands still meanwhile."""
+
+    @pytest.mark.parametrize("seconds", [1.5, 5.0])
+    async def test_an_answer_that_is_read_late_counts_as_what_it_says(
+        self, queue: Queue, seconds: float
+    ) -> None:
+        """A block longer than the deadline, and one longer than the lease: 200 is delivered, at the first attempt."""
+        loop = asyncio.get_running_loop()
+
+        def answer(connection: socket.socket) -> None:
+            loop.call_soon_threadsafe(time.sleep, seconds)
+            time.sleep(0.2)
+            connection.sendall(OK)
+
+        with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
+            async with own_transport() as transport:
+                queue.store = type(queue.store)(queue.database, TIMING.lease_seconds)
+                row_id = await queue.put(url=url, max_attempts=1)
+                await a_schedule(queue, transport, monitor=monitor, timing=TIMING).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, row.last_error) == ("delivered", 1, None)
+
+    async def test_a_failure_in_lost_time_is_no_attempt(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The receiver gives up while this process stands still: the row is given back, and the log says why once."""
+        loop = asyncio.get_running_loop()
+        stands, closed = threading.Event(), threading.Event()
+
+        def stand() -> None:
+            stands.set()
+            closed.wait(30)
+            time.sleep(0.7)
+
+        def answer(connection: socket.socket) -> None:
+            loop.call_soon_threadsafe(stand)
+            stands.wait(30)
+            time.sleep(0.3)
+            connection.close()
+            closed.set()
+            stands.clear()
+
+        with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
+            async with own_transport() as transport:
+                row_id = await queue.put(url=url, max_attempts=1)
+                claims = a_schedule(queue, transport, monitor=monitor, timing=TIMING)
+                for _ in range(2):
+                    await claims.tick()
+                    row = await queue.row(row_id)
+                    assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
+                    await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
+        assert caplog.text.count("this process stood still") == 1
+
+    async def test_a_receiver_that_used_the_whole_deadline_has_failed(self, queue: Queue) -> None:
+        """What was lost is added to the deadline; when the receiver is silent all the same, that is its failure."""
+        loop = asyncio.get_running_loop()
+        end = threading.Event()
+
+        def answer(connection: socket.socket) -> None:
+            loop.call_soon_threadsafe(time.sleep, 0.8)
+            end.wait(20)
+
+        with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
+            async with own_transport() as transport:
+                row_id = await queue.put(url=url, max_attempts=2)
+                await a_schedule(queue, transport, monitor=monitor, timing=TIMING).tick()
+                end.set()
+        found = await queue.queries.detail(row_id, "acme")
+        assert found is not None
+        row, (attempt,) = found
+        assert row.last_error == "timed out after 0.6 s while waiting for the answer"
+        assert attempt.duration_ms >= 1400
+
+    async def test_a_worker_that_resumes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
+        """What is left of the lease does not cover an attempt: the rows are given back, and sent with the next claim."""
+        queue.store = type(queue.store)(queue.database, 1.5)
+        block = True
+
+        async def secret(origin: object) -> str | None:
+            if block:
+                time.sleep(1.2)  # noqa: ASYNC251  that is the fault
+            return None
+
+        ids = [await queue.put() for _ in range(3)]
+        sent: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            return httpx.Response(200)
+
+        claims = a_schedule(queue, answer, signing_secret=secret, timing=Timing(1.5, 0.6))
+        await claims.tick()
+        assert sent == []
+        rows = [await queue.row(row_id) for row_id in ids]
+        assert {(row.status, row.attempts, row.claimed_by, row.takeovers) for row in rows} == {
+            ("pending", 0, None, 0)
+        }
+        block = False
+
+        async def all_sent() -> bool:
+            await claims.tick()
+            return len(sent) >= 3
+
+        await until(all_sent)  # a machine that is slow itself gives them back, too
+        assert len(sent) == 3
+
+    async def test_the_lease_begins_before_the_claim_is_asked_for(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However long the claim's answer is on the way, the row is not held longer than the database holds it."""
+        await queue.put()
+        at_once = queue.database.in_transaction
+
+        async def slow(work: Any) -> Any:
+            answer = await at_once(work)
+            await asyncio.sleep(0.3)
+            return answer
+
+        monkeypatch.setattr(queue.database, "in_transaction", slow)
+        (row,) = await queue.store.claim(1)
+        assert row.lease_end <= lease_clock() + 30 - 0.3
+
+
+class TestShortages:
+    @pytest.mark.parametrize("number", sorted(SHORTAGES))
+    async def test_a_shortage_is_found_anywhere_in_the_chain_of_causes(self, number: int) -> None:
+        """As the error itself, as a cause, a context, an argument, an attribute, in a group."""
+        lack = OSError(number, os.strerror(number))
+        wrapped = RuntimeError("outer")
+        wrapped.__cause__ = ExceptionGroup("all", [ValueError("x"), lack])
+        assert shortage(lack) == os.strerror(number)
+        assert shortage(RuntimeError("x", lack)) == os.strerror(number)
+        assert shortage(wrapped) == os.strerror(number)
+
+    def test_memory_and_threads(self) -> None:
+        """Python tells these in its own way."""
+        assert shortage(MemoryError()) == "memory"
+        assert shortage(RuntimeError("can't start new thread")) == "threads"
+
+    def test_a_lookup_that_fails_without_descriptors_is_a_shortage(self) -> None:
+        """Without descriptors a lookup fails as if there were no such name."""
+        failed = OSError()
+        failed.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        lack = OSError(errno.EMFILE, "Too many open files")
+        assert shortage(failed, lambda: lack) == "Too many open files"
+        assert shortage(failed, lambda: None) is None
+        assert shortage(failed) is None
+
+    @pytest.mark.parametrize(
+        "number", [errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL]
+    )
+    def test_a_network_error_is_an_attempt(self, number: int) -> None:
+        """Only this side's lacks are meant."""
+        assert shortage(OSError(number, os.strerror(number))) is None
+
+    async def test_a_shortage_gives_rows_back_and_is_logged_once(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No attempt is used up, and when it is over that is said as well."""
+        caplog.set_level(logging.INFO)
+        ids = [await queue.put(max_attempts=1) for _ in range(4)]
+        lacking = True
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            if lacking:
+                raise httpx.ConnectError("All connection attempts failed") from OSError(
+                    errno.EMFILE, "Too many open files"
+                )
+            return httpx.Response(200)
+
+        claims = a_schedule(queue, answer)
+        await claims.tick()
+        for row_id in ids:
+            row = await queue.row(row_id)
+            assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
+            assert row.next_attempt_at > row.updated_at + 4000
+        lacking = False
+        await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
+        await claims.tick()
+        assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * 4
+        assert caplog.text.count("given back without an attempt") == 1
+        assert caplog.text.count("deliveries go on") == 1
+
+
+@pytest.mark.parametrize("broken", ["claim", "complete", "give_back"])
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_a_crash_of_the_delivery_task_costs_no_attempt(
+    database_url: str, delivery: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 requests are in flight when the task crashes, and each is answered 200: all are delivered, none twice."""
+    count = 600
+    settings = development(
+        database_url,
+        FLOWACTIONS_DELIVERY=delivery,
+        FLOWACTIONS_CONCURRENCY=str(count + 50),
+        FLOWACTIONS_CLAIM_LIMIT=str(count),
+        FLOWACTIONS_DESTINATION_LIMIT=str(count),
+    )
+    arrived = 0
+    answer = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n")
+        arrived += 1
+        await answer.wait()
+        writer.write(OK)
+        await writer.drain()
+
+    async with listening(serve) as port:
+        host = SmallHost(settings)
+        actions = FlowActions.load(host)
+        services = services_of(host)
+        node = Node(id="n", type="webhook", config={"webhookUrl": f"http://127.0.0.1:{port}/"})
+        before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
+        async with before.lifespan():
+            for _ in range(count):
+                await before.reach(a_walk(), node)
+        method, failures = getattr(services._delivery.store, broken), 0
+
+        async def fail_in_flight(*arguments: Any, **others: Any) -> Any:
+            nonlocal failures
+            if arrived == count and not failures:
+                failures += 1
+                raise LookupError("a defect")
+            return await method(*arguments, **others)
+
+        monkeypatch.setattr(services._delivery.store, broken, fail_in_flight)
+        async with actions.lifespan():
+            await until(lambda: arrived == count, 60)
+            if delivery == "continuous" and broken == "claim":
+                await until(lambda: failures)
+            answer.set()
+
+            async def all_ended() -> bool:
+                async with services._database.read() as connection:
+                    query = "SELECT count(*) FROM flowactions_outbox WHERE status = 'delivered'"
+                    return bool((await connection.exec_driver_sql(query)).scalar_one() == count)
+
+            await until(all_ended, 60)
+        assert arrived == count
+        assert len(host.finished) == count
+
+
+async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(queue: Queue) -> None:
+    """Crashed in the middle of an outage, it still writes what it has read before it ends."""
+    answered, crash = asyncio.Event(), LookupError("a defect")
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        answered.set()
+        return httpx.Response(200)
+
+    row_id = await queue.put()
+    executor = an_executor(queue, answer)
+    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+    worker, completer = Worker(queue.store, executor, claims), executor.completer
+    database = queue.database
+    opened = database._engines.current, database._engines.thread
+    claim = queue.store.claim
+
+    async def fail(*arguments: Any, **others: Any) -> Any:
+        if answered.is_set():
+            raise crash
+        found = await claim(*arguments, **others)
+        if found:
+            database._engines.current = database._engines.thread = None
+        return found
+
+    queue.store.claim = fail  # type: ignore[method-assign]
+    flush = completer.flush
+
+    async def tell(*_: Any) -> None:
+        if answered.is_set():
+            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "current", opened[0])
+            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "thread", opened[1])
+            completer.flush = flush  # type: ignore[method-assign]
+            if completer.behind:
+                raise crash
+        await flush()
+
+    completer.flush = tell  # type: ignore[method-assign]
+    with pytest.raises(LookupError):
+        await asyncio.wait_for(worker.run(), 30)
+    assert (await queue.row(row_id)).status == "delivered"
+
+
+async def test_missing_rights_are_an_outage(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is not there: said once, tried again with backoff, and delivered when it is back."""
+    caplog.set_level(logging.INFO)
+    host = SmallHost(development(database_url))
+    actions = FlowActions.load(host)
+    database: Database = services_of(host)._database
+    async with recorder() as receiver, actions.lifespan():
+
+        async def rename(old: str, new: str) -> None:
+            async with database.write() as connection:
+                await connection.exec_driver_sql(f"ALTER TABLE {old} RENAME TO {new}")
+
+        await rename("flowactions_outbox", "flowactions_elsewhere")
+        await until(lambda: "out of reach" in caplog.text)
+        await asyncio.sleep(1)
+        await rename("flowactions_elsewhere", "flowactions_outbox")
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        assert (await actions.reach(a_walk(), node)).status == "queued"
+        await until(lambda: len(receiver.requests) == 1)
+    said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
+    assert sum("out of reach" in message for message in said) == 1
+    assert "crashed" not in caplog.text

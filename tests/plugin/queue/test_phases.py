@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+from sqlalchemy import insert
+
+from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.egress import sender
+from flowactions_plugin.queue import outcomes
+from flowactions_plugin.storage.schema import attempts
+from tests.loopback import listening
+from tests.support import SmallHost, a_walk, development, services_of, transport_of
+from tests.waiting import until
+
+WAIT_MS = 300
+
+
+def serving(
+    status: bytes, wait_ms: int
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Give a receiver that thinks for a while, and answers with a status."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(wait_ms / 1000)
+        writer.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\n\r\n" % status)
+        await writer.drain()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("status", "wait_ms", "kept"),
+    [(b"500 Oops", WAIT_MS, True), (b"200 OK", WAIT_MS, True), (b"500 Oops", 0, True), (b"200 OK", 0, False)],
+)
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_an_attempt_that_fails_or_is_slow_says_how_long_each_phase_took(
+    database_url: str, delivery: str, monkeypatch: pytest.MonkeyPatch, status: bytes, wait_ms: int, kept: bool
+) -> None:
+    """It has the phases that it went through; together these are no longer than the attempt."""
+    if not kept:
+        for module in (sender, outcomes):
+            monkeypatch.setattr(module, "SLOW_MS", 60_000)  # this machine may be slow
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY=delivery))
+    actions = FlowActions.load(host)
+    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
+    async with listening(serving(status, wait_ms)) as port, actions.lifespan(), client:
+        config = {"webhookUrl": f"http://127.0.0.1:{port}/", "webhookRetryOnFailure": False}
+        assert (await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))).status == "queued"
+        await until(lambda: host.finished)
+        (row,) = (await client.get("/v1/webhooks/outbox")).json()["data"]
+        shown = (await client.get(f"/v1/webhooks/outbox/{row['id']}")).json()["data"]
+    (attempt,) = shown["attemptLog"]
+    assert list(attempt["phases"]) == (["resolve", "connect", "send", "wait"] if kept else [])
+    assert attempt["phases"].get("wait", 0) >= wait_ms - 10
+    assert attempt["phases"].get("connect", 0) < WAIT_MS
+    assert sum(attempt["phases"].values()) <= attempt["durationMs"] + len(attempt["phases"])
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["not JSON", "[]", '{"wait": -1}', '{"wait": "long"}', '{"wait": 1e400}', '{"wait": 9007199254740993}'],
+)
+async def test_stored_phases_that_cannot_be_read_are_left_out(database_url: str, stored: str) -> None:
+    """The rest of the attempt is shown, and that something is wrong with it."""
+    host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
+    actions = FlowActions.load(host)
+    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
+    async with actions.lifespan(), client:
+        config = {"webhookUrl": "http://127.0.0.1:9/"}
+        assert (await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))).status == "queued"
+        (row,) = (await client.get("/v1/webhooks/outbox")).json()["data"]
+        async with services_of(host)._database.write() as connection:
+            values = {"number": 1, "started_at": 0, "duration_ms": 5, "error": "lost", "phases": stored}
+            await connection.execute(insert(attempts).values(delivery_id=row["id"], **values))
+        shown = (await client.get(f"/v1/webhooks/outbox/{row['id']}")).json()["data"]
+    assert [(each["error"], each["phases"]) for each in shown["attemptLog"]] == [("lost", {})]
+    assert shown["defect"] == "stored values that cannot be read: attempts"

@@ -1,0 +1,296 @@
+"""What the statements of the queue cost when the table is large: plans and work, not seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from flowactions_hookspecs import Node
+from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.search_queries import DeliverySearch
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.nodes.records import Step
+from flowactions_plugin.nodes.store import DeferredStore, Release
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.claimed import Completion, Return
+from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.bulk import copy, fill
+from tests.queueing import Queue
+from tests.support import a_walk
+
+ROW = "00000001-0000-7000-8000-000000000001"
+EVERYTHING = Filter(
+    ids=(ROW,), agent_id="agent-7", destination="d", event_type="t", finished_from=0, finished_before=10**12
+)
+
+
+async def complete_one(store: OutboxStore) -> None:
+    (claimed,) = await store.claim(1)
+    completion = Completion(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
+    assert await store.complete([completion]) == {claimed.id}
+
+
+def deferred(store: OutboxStore) -> DeferredStore:
+    return DeferredStore(store._database, lambda: ("webhook", "chat_message"))
+
+
+async def give_back_one(store: OutboxStore) -> None:
+    (claimed,) = await store.claim(1)
+    assert await store.give_back([Return(claimed, waits_for="the host")]) == {claimed.id: "pending"}
+
+
+async def forget_one(store: OutboxStore) -> None:
+    async with store._database.write() as connection:
+        await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
+
+
+def queries(store: OutboxStore) -> OutboxQueries:
+    return OutboxQueries(store._database)
+
+
+SCANNED = re.compile(r"(?:Seq Scan on|SCAN) (flowactions\w*)")
+
+
+def listed(
+    store: OutboxStore, wanted: Filter, before: str | None = None, organization_id: str = "acme"
+) -> Awaitable[Any]:
+    return DeliverySearch(store._database).page(Scope(organization_id), wanted, before, 50)
+
+
+STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
+    "claim": lambda store: store.claim(50),
+    "claim within limits": lambda store: store.claim(50, per_destination=2),
+    "complete": complete_one,
+    "give back": give_back_one,
+    "search for quarantined rows": lambda store: store.any_quarantined(),
+    "claim of a quarantined row": lambda store: store.claim_quarantined(),
+    "rescue": lambda store: store.rescue(),
+    "retry": lambda store: queries(store).retry(ROW, "acme"),
+    "cancel": lambda store: queries(store).cancel(ROW, "acme", "no"),
+    "replay": lambda store: queries(store).retry_many("acme", Filter(), reset_attempts=True, limit=1000),
+    "replay by filter": lambda store: queries(store).retry_many(
+        "acme", EVERYTHING, reset_attempts=False, limit=1000
+    ),
+    "list": lambda store: listed(store, Filter()),
+    "list by status": lambda store: listed(store, Filter(status="dead"), ROW),
+    "list by agent": lambda store: listed(store, Filter(agent_id="agent-7"), ROW),
+    "list by what no index serves": lambda store: listed(store, Filter(event_type="none")),
+    "list of a tenant without rows": lambda store: listed(store, Filter(), organization_id="globex"),
+    "detail": lambda store: queries(store).detail(ROW, "acme"),
+    "lease of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
+    "reach of a node": lambda store: deferred(store).record(
+        a_walk(run_id="run-6", flow_id="f"), Node(id="n", type="webhook"), None, None
+    ),
+    "expired leases": lambda store: deferred(store).queries.expired(20),
+    "lease of a step that waits for another process": lambda store: deferred(store).lease(
+        Step("acme", "run-5", "f", "")
+    ),
+    "release of a step": lambda store: deferred(store).release(
+        Release(Step("acme", "run-7", "f", ""), "token")
+    ),
+    "end of a lease": lambda store: deferred(store).state(Step("acme", "run-9", "f", "")),
+    "end of a run": forget_one,
+    "prune of inbound events": lambda store: inbound_store.prune(store._database, 0, 500),
+    "prune of delivered rows": lambda store: queries(store).prune("delivered", 0, 500),
+    "prune of dead rows": lambda store: queries(store).prune("dead", 0, 500),
+    "prune of halted runs": lambda store: deferred(store).prune_halted(0, 500),
+    "prune of records": lambda store: deferred(store).prune(0, 500),
+}
+
+
+class Watched:
+    """The queue of a large table, and what the database says of the statements."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store = OutboxStore(database)
+        self.statements: list[tuple[str, Any]] = []
+        engines = database._engines
+        assert engines.current is not None
+        self.engine = engines.current
+        self.engines = [self.engine.sync_engine, *([engines.thread.engine] if engines.thread else [])]
+        for engine in self.engines:
+            event.listen(engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        self.statements.append((statement, parameters))
+
+    async def plans(self, call: Callable[[OutboxStore], Awaitable[Any]]) -> list[str]:
+        """Give the plans of everything that a call says to the database."""
+        self.statements.clear()
+        await call(self.store)
+        found: list[str] = []
+        for statement, parameters in list(self.statements):
+            if "flowactions_" in statement and not statement.startswith(("INSERT", "LOCK")):
+                found += await self._explained(statement, parameters)
+        assert found
+        return found
+
+    async def _explained(self, statement: str, parameters: Any) -> list[str]:
+        if self.database.dialect == "sqlite":
+            async with self.engine.connect() as connection:
+                rows: Any = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                return ["\n".join(str(row[3]) for row in rows)]
+        # With these parameters, and as a prepared statement may come to be planned for any.
+        async with self.engine.connect() as connection:
+            one = (await connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)).scalars().all()
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await driver.execute(f"PREPARE asked AS {statement}")
+            await driver.execute("SET plan_cache_mode = force_generic_plan")
+            count = max(map(int, re.findall(r"\$(\d+)", statement)), default=0)
+            values = f"({', '.join(['NULL'] * count)})" if count else ""
+            any_ = [row[0] for row in await driver.fetch(f"EXPLAIN EXECUTE asked{values}")]
+            await driver.execute("RESET plan_cache_mode; DEALLOCATE asked")
+            return ["\n".join(one), "\n".join(any_)]
+
+    async def work(self, call: Callable[[OutboxStore], Awaitable[Any]]) -> int:
+        """Count what a call costs: pages touched, or SQLite's steps by the hundred."""
+        if self.database.dialect == "sqlite":
+            return await self._steps(call)
+        self.statements.clear()
+        await call(self.store)
+        pages = 0
+        for statement, parameters in [each for each in self.statements if "flowactions_outbox" in each[0]]:
+            async with self.engine.connect() as connection:
+                explained = await connection.exec_driver_sql(
+                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+                )
+                (plan,) = explained.scalars()
+            root = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+            pages += int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
+        return pages
+
+    async def _steps(self, call: Callable[[OutboxStore], Awaitable[Any]]) -> int:
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        def watch(connection: Any, *_: Any) -> None:
+            driver = getattr(connection, "driver_connection", connection)
+            getattr(driver, "_conn", driver).set_progress_handler(step, 100)
+
+        for engine in self.engines:
+            event.listen(engine, "checkout", watch)
+        await call(self.store)
+        for engine in self.engines:
+            event.remove(engine, "checkout", watch)
+        return steps
+
+
+async def watched(url: str, rows: int) -> Watched:
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+    database = Database(url, statement_seconds=None)  # filling takes long
+    await database.__aenter__()
+    await fill(database, rows=rows, live=1000)
+    return Watched(database)
+
+
+@pytest.mark.parametrize("rows", [200_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, rows: int) -> None:
+    """Of many rows a thousand live: everything goes by an index; a claim costs what it does at 10,000."""
+    large = await watched(database_url, rows)
+    found = {name: await large.plans(call) for name, call in STATEMENTS.items()}
+    for name, plans in found.items():
+        for plan in plans:
+            scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses", "flowactions_actions"}  # few rows
+            assert not scanned, (name, plan)
+    for plan in (*found["claim"][:1], *found["rescue"][:1]):
+        assert "ix_flowactions_outbox_due" in plan
+    for name in ("search for quarantined rows", "claim of a quarantined row"):
+        assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
+    # By type and time: a process comes by no record that it cannot run.
+    assert "ix_flowactions_deferred_held" in found["expired leases"][0]
+    work = [await large.work(STATEMENTS["claim"]) for _ in range(5)]
+    await large.database.__aexit__()
+
+    small_url = f"sqlite:///{tmp_path / 'small.db'}"
+    if large.database.dialect == "postgresql":
+        await _emptied(database_url)
+        small_url = database_url
+    small = await watched(small_url, 10_000)
+    compared = [await small.work(STATEMENTS["claim"]) for _ in range(5)]
+    await small.database.__aexit__()
+    assert min(compared) > 10
+    assert sorted(work)[2] <= 2 * sorted(compared)[2], (work, compared)
+
+
+async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backlog(database_url: str) -> None:
+    """With all its slots taken, a destination's hundred thousand due rows cost a claim what its thousand do."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    async with Database(url, statement_seconds=None) as database:
+        queue = Queue(database)
+        slow = await queue.put(destination="http://slow.example.com:80")
+        for number in range(60):
+            await queue.put(destination=f"http://r{number}.example.com:80")
+        seen = Watched(database)
+
+        def claim(store: OutboxStore) -> Awaitable[Any]:
+            return store.claim(20, per_destination=5, in_flight={"http://slow.example.com:80": 5})
+
+        work = []
+        for backlog in (1000, 100_000):
+            await queue.run("DELETE FROM flowactions_outbox WHERE next_attempt_at <= 1000")
+            await copy(database, slow, backlog)
+            work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
+        assert work[0] > 5
+        assert work[1] <= 2 * work[0], work
+
+
+async def test_the_cost_of_a_claim_does_not_grow_with_another_organizations_backlog(database_url: str) -> None:
+    """The youngest rows of an organization are found by an index of its own, behind a hundred thousand of another."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    slow = "http://slow.example.com:80"
+    async with Database(url, statement_seconds=None) as database:
+        queue = Queue(database)
+        big = await queue.put(organization_id="big", destination=slow)
+        seen = Watched(database)
+
+        def claim(store: OutboxStore) -> Awaitable[Any]:
+            return store.claim(20, per_destination=5, in_flight={slow: 5})
+
+        work = []
+        for backlog in (1000, 100_000):
+            await queue.run("DELETE FROM flowactions_outbox WHERE next_attempt_at <= 1000")
+            await copy(database, big, backlog)
+            for number in range(60):
+                await queue.put(organization_id="small", destination=f"http://r{number}.example.com:80")
+            await queue.run("ANALYZE")
+            work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
+        assert work[0] > 5
+        assert work[1] <= 2 * work[0], work
+
+
+async def test_an_organizations_rows_are_not_searched_for_among_those_of_others(database_url: str) -> None:
+    """The statistics know of one organization: behind its twenty thousand rows, the rows of another cost a few pages."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    async with Database(url, statement_seconds=None) as database:
+        queue = Queue(database)
+        big = await queue.put(organization_id="big", destination="http://slow.example.com:80")
+        await copy(database, big, 20_000)
+        for number in range(8):
+            await queue.put(organization_id="small", destination=f"http://r{number}.example.com:80")
+        work = await Watched(database).work(
+            lambda store: store.claim_of(["small"], 8, per_destination=100, in_flight={})
+        )
+    assert 0 < work < 200  # by the index of all rows that are due, 1,700 pages
+
+
+async def _emptied(url: str) -> None:
+    database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
+    async with database, database.write() as connection:
+        await connection.exec_driver_sql(
+            "TRUNCATE flowactions_outbox, flowactions_attempts, flowactions_deferred, flowactions_halted_runs,"
+            " flowactions_inbound_events"
+        )

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import asyncio
+
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.rules import Transition
+from tests.queueing import Queue
+
+OK = Outcome(0, 1, status_code=200)
+FAILED = Outcome(0, 1, status_code=500)
+
+
+class TestClaims:
+    async def test_a_claim_takes_the_oldest_up_to_the_limit(self, queue: Queue) -> None:
+        """Rows that are due are claimed oldest first, and no more than the limit (§8)."""
+        ids = [await queue.put() for _ in range(5)]
+        for age, row_id in enumerate(ids):
+            due = 1000 - age
+            await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {due} WHERE id = '{row_id}'")  # noqa: S608
+        claimed = await queue.store.claim(3)
+        assert {delivery.id for delivery in claimed} == set(ids[2:])
+
+    async def test_a_row_that_is_not_due_is_left(self, queue: Queue) -> None:
+        """nextAttemptAt must have elapsed."""
+        row_id = await queue.put()
+        (claimed,) = await queue.store.claim(10)
+        await queue.complete(claimed, FAILED, Transition("retrying", 60))
+        assert await queue.store.claim(10) == []
+        assert (await queue.row(row_id)).status == "retrying"
+
+    async def test_a_claimed_row_is_claimed_by_nobody_else(self, queue: Queue) -> None:
+        """Simultaneous claims share the rows out without overlap."""
+        ids = {await queue.put() for _ in range(30)}
+        claims = await asyncio.gather(*(queue.store.claim(10) for _ in range(6)))
+        taken = [delivery.id for claim in claims for delivery in claim]
+        assert sorted(taken) == sorted(ids)
+
+    async def test_an_expired_lease_is_reclaimed_without_using_up_an_attempt(self, queue: Queue) -> None:
+        """The new holder writes; the old one, waking late, changes nothing."""
+        row_id = await queue.put()
+        (late,) = await queue.store.claim(1)
+        await queue.expire_claims()
+        (second,) = await queue.store.claim(1)
+        assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
+        assert not await queue.complete(late, OK, Transition("delivered"))
+        assert not await queue.store.give_back([Return(late)])
+        assert not await queue.mark_dead(late, "late")
+        assert (await queue.row(row_id)).status == "pending"
+        assert await queue.complete(second, FAILED, Transition("retrying", 5))
+        row = await queue.row(row_id)
+        assert (row.status, row.attempts, row.takeovers, row.claimed_by) == ("retrying", 1, 0, None)
+
+    async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
+        """Delivered and dead rows are done."""
+        for status in ("delivered", "dead"):
+            await queue.put()
+            (claimed,) = await queue.store.claim(1)
+            await queue.complete(claimed, OK, Transition(status))
+        assert await queue.store.claim(10) == []

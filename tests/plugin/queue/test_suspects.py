@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowactions_plugin.queue.suspects import GROUPS, Suspects
+from tests.queueing import claimed
+
+
+@given(st.lists(st.lists(st.integers(0, 7), max_size=60), max_size=6))
+def test_no_more_than_a_group_of_each_is_admitted(claims: list[list[int]]) -> None:
+    """Whatever claims bring: everything is admitted or given back, and of suspects never more than a group at once."""
+    suspects = Suspects()
+    in_hand: Counter[int] = Counter()
+    for number, levels in enumerate(claims):
+        rows = [claimed(id=f"{number}-{index}", reclaims=level) for index, level in enumerate(levels)]
+        admitted, surplus = suspects.admit(rows)
+        assert sorted(row.id for row in (*admitted, *surplus)) == sorted(row.id for row in rows)
+        in_hand.update(row.reclaims for row in admitted)
+        assert all(row.reclaims >= min(GROUPS) for row in surplus)
+        assert all(in_hand[level] <= room for level, room in GROUPS.items())
+        assert not any(in_hand[level] for level in (5, 6, 7))
+        for level, room in GROUPS.items():  # nothing is given back for which there is room
+            assert in_hand[level] == room or level not in {row.reclaims for row in surplus}
+        if number % 2:
+            for row in admitted[::2]:
+                suspects.settle(row)
+                in_hand[row.reclaims] -= 1
+
+
+def test_groups_become_smaller() -> None:
+    """Sixteen, four, one, and then none but in quarantine."""
+    assert GROUPS == {2: 16, 3: 4, 4: 1}

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+
+from flowactions_hookspecs import FlowActions, Node, OriginGone
+from flowactions_plugin.queue.worker import outage_delay
+from tests.outages import Outage
+from tests.queueing import Queue, a_schedule, a_worker
+from tests.support import SmallHost, a_walk, development, transport_of
+from tests.waiting import until
+
+
+async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
+    """A worker that is cancelled while it sends writes the outcome before it ends."""
+    row_id = await queue.put()
+    sending, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        sending.set()
+        await release.wait()
+        return httpx.Response(200)
+
+    running = asyncio.create_task(a_worker(queue, slow).run())
+    await sending.wait()
+    running.cancel()
+    await asyncio.sleep(0.02)
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await queue.row(row_id)).status == "delivered"
+
+
+async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
+    caplog.set_level(logging.INFO)
+    row_id = await queue.put()
+    database = queue.database
+    opened = database._engines.current, database._engines.thread
+    database._engines.current = database._engines.thread = None
+    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+    await until(lambda: "out of reach" in caplog.text)
+    database._engines.current, database._engines.thread = opened
+    await until(lambda: "reachable again" in caplog.text)
+    assert (await queue.row(row_id)).status == "delivered"
+    running.cancel()
+    await asyncio.wait({running})
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("out of reach" in message for message in messages) == 1
+    assert sum("reachable again" in message for message in messages) == 1
+
+
+async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
+    """What was claimed and waits for its signing secret is due at once for other workers, and was not sent."""
+    row_id = await queue.put()
+    asked, answer, sent = asyncio.Event(), asyncio.Event(), list[object]()
+
+    async def secret(origin: object) -> str:
+        asked.set()
+        await answer.wait()
+        return "s"
+
+    worker = a_worker(queue, sent.append, signing_secret=secret)
+    running = asyncio.create_task(worker.run())
+    await asked.wait()
+    running.cancel()
+    await asyncio.sleep(0.02)
+    answer.set()
+    await asyncio.wait({running})
+    row = await queue.row(row_id)
+    assert (row.status, row.attempts, row.claimed_by, sent) == ("pending", 0, None, [])
+    assert [claimed.id for claimed in await queue.store.claim(1)] == [row_id]
+
+
+async def test_rows_that_a_clock_change_left_in_the_future_are_rescued(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that is due later than any rule would have it is due after a claim's length at the most."""
+    row_id = await queue.put()
+    far = int((queue.database.clock() + 10**6) * 1000)
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {far}")  # noqa: S608
+    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+    await until(lambda: "the clock was set back" in caplog.text)
+    running.cancel()
+    await asyncio.wait({running})
+    assert (await queue.row(row_id)).next_attempt_at <= (queue.database.clock() + 31) * 1000
+
+
+def test_an_outage_is_tried_with_backoff() -> None:
+    """Soon at first, then every ten seconds, for however long; half as long by chance, so that workers are not in step."""
+    assert [outage_delay(failures, 10, 1) for failures in range(1, 8)] == [0.5, 1, 2, 4, 8, 10, 10]
+    assert outage_delay(10**6, 10, 1) == 10
+    assert outage_delay(10**6, 10, 0) == 5
+
+
+async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> None:
+    """A host's reason that has NUL bytes and half a character is recorded all the same."""
+    row_id = await queue.put(max_attempts=1)
+
+    async def gone(origin: object) -> None:
+        raise OriginGone("bad \x00 header \ud800" + "x" * 10_000)
+
+    await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=gone).tick()
+    row = await queue.row(row_id)
+    assert row.status == "dead"
+    assert row.last_error.startswith("bad   header ?xxx")
+    assert len(row.last_error) <= 1000
+
+
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+async def test_a_database_lost_between_sending_and_writing_costs_nothing(
+    outage: Outage, delivery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty rows are on their way when the database goes: each arrives once, and all are delivered when it is back."""
+    caplog.set_level(logging.INFO)
+    arrived: list[str] = []
+    answer = asyncio.Event()
+
+    async def receive(request: httpx.Request) -> httpx.Response:
+        arrived.append(request.headers["x-service-webhook-id"])
+        await answer.wait()
+        return httpx.Response(200, content=b"x" * 2048)
+
+    node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1/", "webhookBody": "{}"})
+    before = FlowActions.load(SmallHost(development(outage.url, FLOWACTIONS_HOST_WORKER="off")))
+    async with before.lifespan():
+        for _ in range(20):
+            assert (await before.reach(a_walk(), node)).status == "queued"
+    settings = development(outage.url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="20")
+    host = SmallHost(settings, database=outage.engine(), transport=httpx.MockTransport(receive))
+    actions = FlowActions.load(host)
+    async with (
+        actions.lifespan(),
+        httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
+    ):
+        await until(lambda: len(arrived) == 20)
+        async with outage.lasting():
+            answer.set()
+            await until(lambda: "out of reach" in caplog.text)
+            if outage.kind != "disk full":  # a small row may still find room
+                failed = await actions.reach(a_walk(), node)
+                assert (failed.status, failed.reason, failed.halt) == ("failed", "storage_unavailable", False)
+            if outage.kind == "refused":
+                looked = await client.get("/v1/webhooks/outbox")
+                assert (looked.status_code, looked.json()["code"]) == (503, "storage_unavailable")
+            await asyncio.sleep(1)
+        await until(lambda: len(host.finished) == 20)
+        shown = (await client.get("/v1/webhooks/outbox")).json()["data"]
+        assert [row["status"] for row in shown] == ["delivered"] * 20
+        assert sorted(arrived) == sorted(set(arrived))
+        assert len(arrived) == 20
+        assert (await actions.reach(a_walk(), node)).status == "queued"
+        await until(lambda: len(host.finished) == 21)
+        await until(lambda: "reachable again" in caplog.text)
+    if host.database is not None:
+        await host.database.dispose()
+    said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
+    assert sum("out of reach" in message for message in said) == 1
+    assert sum("reachable again" in message for message in said) == 1
+
+
+async def test_outcomes_that_could_not_be_written_at_a_stop_are_logged(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that stops during an outage tells how many will be sent again."""
+    await queue.put()
+    sending, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        sending.set()
+        await answer.wait()
+        return httpx.Response(200)
+
+    running = asyncio.create_task(a_worker(queue, slow).run())
+    await sending.wait()
+    database = queue.database
+    opened = database._engines.current, database._engines.thread
+    database._engines.current = database._engines.thread = None
+    running.cancel()
+    answer.set()
+    await asyncio.wait({running})
+    database._engines.current, database._engines.thread = opened
+    assert "the outcomes of 1 deliveries could not be written" in caplog.text
