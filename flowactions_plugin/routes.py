@@ -13,8 +13,9 @@ from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.deliveries.routes import outbox_router
 from flowactions_plugin.deliveries.views import DeliverySummary
 from flowactions_plugin.errors import NotConfigured

@@ -29,7 +29,7 @@ from flowactions_plugin.bulk.sets import (
 from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.changes import change_one
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import ActionInvalid, SetChanged
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry

@@ -17,7 +17,7 @@ import msgspec
 from flowactions_plugin.bulk.ramp import Pace, Stage, allowed, judge, wait_seconds
 from flowactions_plugin.bulk.sets import SENDING, Shown
 from flowactions_plugin.bulk.store import ActionRow, ActionStore, Connection
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import Entry

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from flowactions_plugin.bulk.sets import Kind
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.scope import Role
 
 State: TypeAlias = Literal["waiting", "running", "done", "undone", "stopped"]

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.operators.scope import Scope
 

@@ -25,6 +25,7 @@ from flowactions_plugin.bulk.ramp import Result
 from flowactions_plugin.bulk.sets import KINDS, Shown
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
+from flowactions_plugin.deliveries.queries import conditions as conditions_of
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording
@@ -290,7 +291,7 @@ class ActionStore:
 
 def _of_set(shown: Shown) -> list[ColumnElement[bool] | TextClause]:
     """Return the conditions on the rows of a set, as long as they are in it."""
-    conditions: list[ColumnElement[bool] | TextClause] = [*shown.filter.conditions()]
+    conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(shown.filter)]
     if shown.organization_id is not None:
         conditions.append(outbox.c.organization_id == shown.organization_id)
     if shown.kind != "cancel":

@@ -168,8 +168,8 @@ async def _clock(checks: Checks, place: Place) -> None:
 
 async def _deliveries(checks: Checks, place: Place) -> str | None:
     """Check whether deliveries go on; return the verdict."""
+    from flowactions_plugin.deliveries.filters import Filter
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-    from flowactions_plugin.deliveries.queries import Filter
     from flowactions_plugin.health.statistics import fails
     from flowactions_plugin.operators.scope import Scope
     from flowactions_plugin.queue.rules import FINISHED

@@ -1,35 +1,18 @@
-"""The options by which commands select deliveries: the names of `flowactions_plugin.deliveries.filters`."""
+"""The options by which commands select deliveries: the fields of `flowactions_plugin.deliveries.fields`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS
+
 if TYPE_CHECKING:
-    from flowactions_plugin.deliveries.queries import Filter
+    from flowactions_plugin.deliveries.filters import Filter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-FILTERS: Final[Mapping[str, tuple[str, str]]] = {
-    "status": ("STATE", "pending, retrying, delivered or dead."),
-    "organization": ("ID", "Of this organization."),
-    "agent": ("ID", "Of this agent."),
-    "destination": ("URL", "To this scheme, host and port; a URL is one, too."),
-    "type": ("TYPE", "Of this event type."),
-    "event-id": ("ID", "Of this event, as receivers see it."),
-    "key": ("KEY", "Enqueued with this idempotency key."),
-    "flow": ("ID", "Of this flow."),
-    "node": ("ID", "Of this node."),
-    "error": ("CLASS", "Whose last failure is of this class: http_5xx, timeout, network, refused, …"),
-    "from": ("TIME", "Enqueued at this time or later: ISO 8601, or 15m, 2h, 3d ago."),
-    "before": ("TIME", "Enqueued before this time."),
-    "ended-from": ("TIME", "Ended at this time or later."),
-    "ended-before": ("TIME", "Ended before this time."),
-    "id": ("IDS", "These deliveries, by commas."),
-}
-"""Name → what its value is called, and help."""
 
 
 def filter_options(*, without: Collection[str] = ()) -> Callable[[Function], Function]:
@@ -40,9 +23,12 @@ def filter_options(*, without: Collection[str] = ()) -> Callable[[Function], Fun
     """
 
     def add(function: Function) -> Function:
-        for name, (metavar, text) in reversed([*FILTERS.items()]):
-            if name not in without:
-                function = click.option(f"--{name}", _variable(name), metavar=metavar, help=text)(function)
+        for field in reversed(FIELDS):
+            if field.name not in without:
+                option = click.option(
+                    f"--{field.name}", _variable(field.name), metavar=field.metavar, help=field.help
+                )
+                function = option(function)
         return function
 
     return add
@@ -56,13 +42,13 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
     """
     from flowactions_plugin.deliveries.filters import parse
 
-    values = {name: given.get(_variable(name)) for name in FILTERS}
+    values = {name: given.get(_variable(name)) for name in BY_NAME}
     return parse({name: value for name, value in values.items() if value is not None})
 
 
 def is_given(given: Mapping[str, str | None]) -> bool:
     """Return whether any filter is given."""
-    return any(given.get(_variable(name)) for name in FILTERS)
+    return any(given.get(_variable(name)) for name in BY_NAME)
 
 
 def _variable(name: str) -> str:

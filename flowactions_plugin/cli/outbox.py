@@ -15,7 +15,7 @@ from flowactions_plugin.cli.options import WORDS, host_option, organization_opti
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flowactions_plugin.deliveries.results import Found
+    from flowactions_plugin.deliveries.results import DeliveryRow, Found
     from flowactions_plugin.health.results import Bucket, DestinationState
 
 MOST_ROWS = 1000
@@ -48,6 +48,8 @@ def list_deliveries(
 async def _list(
     host: str | None, limit: int, cursor: str | None, as_json: bool, given: dict[str, str | None]
 ) -> int:
+    from msgspec.structs import replace
+
     from flowactions_plugin.cli.moments import moment, short
     from flowactions_plugin.cli.output import status, table, write_json
     from flowactions_plugin.cli.places import opened
@@ -55,10 +57,16 @@ async def _list(
     from flowactions_plugin.operators.scope import Scope
 
     wanted = filter_of(given)
+    rows: list[DeliveryRow] = []
     async with opened(host) as place:
-        page = await OperatorQueries.of(place.database, place.settings).deliveries(
-            Scope(), wanted, cursor, limit
-        )
+        queries = OperatorQueries.of(place.database, place.settings)
+        while True:
+            page = await queries.deliveries(Scope(), wanted, cursor, limit - len(rows))
+            rows += page.rows
+            cursor = page.next_cursor
+            if cursor is None or len(rows) == limit:
+                break
+    page = replace(page, rows=rows)
     if as_json:
         write_json(page)
         return DONE

@@ -113,8 +113,7 @@ def _ended(row: DeliveryFacts) -> str | None:
     if row.status == "delivered":
         return f"It was delivered at {_time(row.finished_at)}, by attempt {row.attempts}."
     if row.status == "dead":
-        answered = None if row.last_status_code is None else f"it was answered {row.last_status_code}"
-        return f"It ended without success at {_time(row.finished_at)}: {_sentence(row.last_error or answered)}"
+        return f"It ended without success at {_time(row.finished_at)}: {_sentence(row.last_error)}"
     return None
 
 

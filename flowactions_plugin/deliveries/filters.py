@@ -1,39 +1,66 @@
-"""One spelling of a filter, for the pages' queries and for the options of commands."""
+"""The filter of deliveries, and its one spelling for the pages' queries and for the options of commands."""
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
-from flowactions_plugin.clock import Clock, is_id, system_clock, to_iso
-from flowactions_plugin.deliveries.queries import Filter
-from flowactions_plugin.egress.destination import parse_destination
+import msgspec
+
+from flowactions_plugin.clock import Clock, system_clock
+from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, RANGES
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
 
-STATES: Final = ("pending", "retrying", "delivered", "dead")
 
-ERRORS: Final = ("timeout", "network", "refused", "not_sent", "waits", "cancelled", "other")
-"""Kinds of failure beside ``http_4xx`` and the like (decision 33)."""
+class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which rows are selected: those that meet everything that is given; ``None`` selects all.
 
-MOST_IDS: Final = 1000
-MOST_CHARACTERS: Final = 2048
+    It is the one filter of routes, pages, commands and bulk actions, and is stored with the latter as JSON.
 
-_HTTP: Final = re.compile(r"http_[1-9]xx")
-_AGO: Final = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    Attributes:
+        ids: only these rows.
+        organization_id: only this organization's rows.
+        status: only rows in this state (§3.1).
+        agent_id: only this agent's rows.
+        destination: only rows to this scheme, host and port.
+        event_type: only rows of this type (§6.1).
+        event_id: only rows of this event (§2.5).
+        idempotency_key: only rows that were enqueued with this key (§2.5).
+        flow_id: only rows of this flow.
+        node_id: only rows of this node.
+        error_class: only rows whose last attempt has failed in this way; see `failure_class`.
+        last_status_code: only rows that were last answered with this status code.
+        created_from: only rows that were enqueued at this time or later, Unix milliseconds.
+        created_before: only rows that were enqueued before this time, Unix milliseconds.
+        finished_from: only rows that ended at this time or later, Unix milliseconds.
+        finished_before: only rows that ended before this time, Unix milliseconds.
+    """
+
+    ids: tuple[str, ...] | None = None
+    organization_id: str | None = None
+    status: str | None = None
+    agent_id: str | None = None
+    destination: str | None = None
+    event_type: str | None = None
+    event_id: str | None = None
+    idempotency_key: str | None = None
+    flow_id: str | None = None
+    node_id: str | None = None
+    error_class: str | None = None
+    last_status_code: int | None = None
+    created_from: int | None = None
+    created_before: int | None = None
+    finished_from: int | None = None
+    finished_before: int | None = None
 
 
 def parse(given: Mapping[str, str], clock: Clock = system_clock) -> Filter:
     """Return the filter that names and values stand for. Values without text are not given.
 
     Args:
-        given: ``status``, ``organization``, ``agent``, ``destination`` (a URL is one, too), ``type``, ``event-id``,
-            ``key``, ``flow``, ``node``, ``error``, ``from`` and ``before`` (of the enqueue), ``ended-from`` and
-            ``ended-before`` (ISO 8601, in UTC where it names no zone, or ``90s``, ``15m``, ``2h``, ``3d``, ``1w``: so long
-            ago), ``id`` (several by commas).
+        given: values by the names of `FIELDS`. ``destination`` may be a URL, ``id`` several ids by commas; a time is ISO 8601,
+            in UTC where it names no zone, or ``90s``, ``15m``, ``2h``, ``3d``, ``1w``: so long ago.
         clock: Unix seconds, for times that are so long ago.
 
     Raises:
@@ -41,22 +68,20 @@ def parse(given: Mapping[str, str], clock: Clock = system_clock) -> Filter:
     """
     values: dict[str, Any] = {}
     for name, text in given.items():
-        if name not in _FIELDS:
+        if name not in BY_NAME:
             raise FilterInvalid(_unknown(name), name)
-        field, read, _ = _FIELDS[name]
+        field = BY_NAME[name]
         value = text.strip()
         if not value:
             continue
         try:
-            _check_text(value, _MOST.get(name, MOST_CHARACTERS))
-            values[field] = read(value, clock)
+            _check_text(value, field.most)
+            values[field.attribute] = field.read(value, clock)
         except (ValueError, EgressRefused) as exc:
             raise FilterInvalid(f"{name}: {exc}", name) from None
-    for start, end, name in (
-        ("created_from", "created_before", "before"),
-        ("finished_from", "finished_before", "ended-before"),
-    ):
-        if start in values and end in values and values[start] >= values[end]:
+    for column, name in RANGES:
+        start, end = values.get(f"{column}_from"), values.get(f"{column}_before")
+        if start is not None and end is not None and start >= end:
             raise FilterInvalid(f"{name}: must be later than the time from which is searched", name)
     return Filter(**values)
 
@@ -64,9 +89,9 @@ def parse(given: Mapping[str, str], clock: Clock = system_clock) -> Filter:
 def to_query(wanted: Filter) -> dict[str, str]:
     """Return the names and values of a filter: `parse` reads the same filter from them."""
     return {
-        name: write(value)
-        for name, (field, _, write) in _FIELDS.items()
-        if (value := getattr(wanted, field)) is not None
+        field.name: field.write(value)
+        for field in FIELDS
+        if (value := getattr(wanted, field.attribute)) is not None
     }
 
 
@@ -82,77 +107,6 @@ def _check_text(value: str, most: int) -> None:
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, _FIELDS, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}"
+    close = difflib.get_close_matches(name, BY_NAME, n=1)
+    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(BY_NAME)}"
     return f"there is no such filter: {meant}"
-
-
-def _text(value: str, _clock: Clock) -> str:
-    return value
-
-
-def _status(value: str, _clock: Clock) -> str:
-    if value not in STATES:
-        raise ValueError(f"must be one of {', '.join(STATES)}")
-    return value
-
-
-def _error(value: str, _clock: Clock) -> str:
-    if value not in ERRORS and not _HTTP.fullmatch(value):
-        raise ValueError(f"must be http_4xx, http_5xx or the like, or one of {', '.join(ERRORS)}")
-    return value
-
-
-def _destination(value: str, _clock: Clock) -> str:
-    return parse_destination(value).key
-
-
-def _ids(value: str, _clock: Clock) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(part.strip().lower() for part in value.split(",") if part.strip()))
-    if not found or not all(map(is_id, found)):
-        raise ValueError("must be ids of deliveries, separated by commas")
-    if len(found) > MOST_IDS:
-        raise ValueError(f"must be {MOST_IDS} ids at the most")
-    return found
-
-
-def _moment(value: str, clock: Clock) -> int:
-    ago = _AGO.fullmatch(value)
-    if ago:
-        found = int(clock() * 1000) - int(ago[1]) * _SECONDS[ago[2]] * 1000
-    else:
-        try:
-            moment = datetime.fromisoformat(value)
-            found = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            raise ValueError(
-                "must be a date and time such as 2030-01-31T12:00:00Z, or how long ago, such as 15m, 2h or 3d"
-            ) from None
-    if found < 0:
-        raise ValueError("must not be before 1970")
-    return found
-
-
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, Clock], Any], Callable[[Any], str]]]] = {
-    "status": ("status", _status, str),
-    "organization": ("organization_id", _text, str),
-    "agent": ("agent_id", _text, str),
-    "destination": ("destination", _destination, str),
-    "type": ("event_type", _text, str),
-    "event-id": ("event_id", _text, str),
-    "key": ("idempotency_key", _text, str),
-    "flow": ("flow_id", _text, str),
-    "node": ("node_id", _text, str),
-    "error": ("error_class", _error, str),
-    "from": ("created_from", _moment, to_iso),
-    "before": ("created_before", _moment, to_iso),
-    "ended-from": ("finished_from", _moment, to_iso),
-    "ended-before": ("finished_before", _moment, to_iso),
-    "id": ("ids", _ids, ",".join),
-}
-"""Name → field of the filter, how its value is read, and how it is written."""
-
-_MOST: Final = {"id": MOST_IDS * 40}
-
-NAMES: Final = tuple(_FIELDS)
-"""The names that `parse` knows, for example for the options of a command."""

@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.detail import DeliveryQueries
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_views import entry_of, struct_of
-from flowactions_plugin.deliveries.queries import Filter
 from flowactions_plugin.deliveries.results import AuditEntry, ChatConnection, Found, InboundEvent, Page
 from flowactions_plugin.deliveries.search_queries import DeliverySearch
 from flowactions_plugin.errors import FilterInvalid
@@ -67,8 +67,7 @@ class OperatorQueries:
         """Return a page of deliveries, newest first.
 
         A search that no index serves (decision 33) reads back some thousand rows, and says how far: the next page goes on
-        there. What has failed is found by event, destination and node at once, however old. Such rows come on the first
-        pages, before newer ones that are found by reading back; each row comes once.
+        there. So a page may have few rows, or none, although there are older ones.
 
         Args:
             scope: what may be seen.

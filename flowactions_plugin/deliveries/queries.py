@@ -12,6 +12,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, TextClause, delete, exists, false, select
 
 from flowactions_plugin.deliveries.changes import change_one, raw, requeueing
+from flowactions_plugin.deliveries.fields import FIELDS, RANGES
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.audit import SOMEBODY, Entry, Who, recording
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
@@ -32,80 +34,31 @@ MOST_ATTEMPTS: Final = 200
 """Of a delivery, so many attempts are shown at the most, the last ones; replays make any number."""
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which rows are selected: those that meet everything that is given; ``None`` selects all.
-
-    It is the one filter of routes, pages, commands and bulk actions, and is stored with the latter as JSON.
-
-    Attributes:
-        ids: only these rows.
-        organization_id: only this organization's rows.
-        status: only rows in this state (§3.1).
-        agent_id: only this agent's rows.
-        destination: only rows to this scheme, host and port.
-        event_type: only rows of this type (§6.1).
-        event_id: only rows of this event (§2.5).
-        idempotency_key: only rows that were enqueued with this key (§2.5).
-        flow_id: only rows of this flow.
-        node_id: only rows of this node.
-        error_class: only rows whose last attempt has failed in this way; see `failure_class`.
-        created_from: only rows that were enqueued at this time or later, Unix milliseconds.
-        created_before: only rows that were enqueued before this time, Unix milliseconds.
-        finished_from: only rows that ended at this time or later, Unix milliseconds.
-        finished_before: only rows that ended before this time, Unix milliseconds.
-    """
-
-    ids: tuple[str, ...] | None = None
-    organization_id: str | None = None
-    status: str | None = None
-    agent_id: str | None = None
-    destination: str | None = None
-    event_type: str | None = None
-    event_id: str | None = None
-    idempotency_key: str | None = None
-    flow_id: str | None = None
-    node_id: str | None = None
-    error_class: str | None = None
-    created_from: int | None = None
-    created_before: int | None = None
-    finished_from: int | None = None
-    finished_before: int | None = None
-
-    def conditions(self) -> list[ColumnElement[bool] | TextClause]:
-        """Return the SQL conditions, with those of the indexes that serve them (decision 33)."""
-        found: list[ColumnElement[bool] | TextClause] = []
-        if self.ids is not None:
-            found.append(outbox.c.id.in_(self.ids))
-        if self.status is not None:
-            found += _in_state(self.status)
-        for name in _EQUAL:
-            value = getattr(self, name)
-            if value is not None:
-                found.append(outbox.c[name] == value)
-        if self.error_class is not None:
-            found.append(FAILED)
-        if self.idempotency_key is not None:
-            found.append(KEYED)
-        for name in ("created", "finished"):
-            start, end = getattr(self, f"{name}_from"), getattr(self, f"{name}_before")
-            if start is not None:
-                found.append(outbox.c[f"{name}_at"] >= start)
-            if end is not None:
-                found.append(outbox.c[f"{name}_at"] < end)
-        return found
+def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
+    """Return the SQL conditions of a filter, with those of the indexes that serve them (decision 33)."""
+    found: list[ColumnElement[bool] | TextClause] = []
+    if wanted.ids is not None:
+        found.append(outbox.c.id.in_(wanted.ids))
+    if wanted.status is not None:
+        found += _in_state(wanted.status)
+    for name in _EQUAL:
+        value = getattr(wanted, name)
+        if value is not None:
+            found.append(outbox.c[name] == value)
+    if wanted.error_class is not None:
+        found.append(FAILED)
+    if wanted.idempotency_key is not None:
+        found.append(KEYED)
+    for name, _ in RANGES:
+        start, end = getattr(wanted, f"{name}_from"), getattr(wanted, f"{name}_before")
+        if start is not None:
+            found.append(outbox.c[f"{name}_at"] >= start)
+        if end is not None:
+            found.append(outbox.c[f"{name}_at"] < end)
+    return found
 
 
-_EQUAL: Final = (
-    "organization_id",
-    "agent_id",
-    "destination",
-    "event_type",
-    "event_id",
-    "idempotency_key",
-    "flow_id",
-    "node_id",
-    "error_class",
-)
+_EQUAL: Final = tuple(field.attribute for field in FIELDS if field.is_column)
 
 
 class OutboxQueries:
@@ -170,7 +123,7 @@ class OutboxQueries:
             .where(
                 outbox.c.organization_id == organization_id,
                 *_in_state("dead"),
-                *wanted.conditions(),
+                *conditions(wanted),
             )
             .order_by(outbox.c.id)
             .limit(inline(limit))

@@ -13,7 +13,8 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, is_id
-from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.deliveries.views import DeliveryDetail, DeliverySummary, detail
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
@@ -29,9 +30,6 @@ REPLAY_LIMIT: Final = 10_000
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
 
-CURSOR_PATTERN: Final = rf"^({ID_PATTERN[1:-1]}|[-])([.]({ID_PATTERN[1:-1]}|[-]))?$"
-"""Where each of the one or two indexes goes on that a search reads."""
-
 Search: TypeAlias = Callable[
     [str, Filter, str | None, int], Awaitable[tuple[Sequence[DeliverySummary], str | None]]
 ]
@@ -45,12 +43,21 @@ LIST_QUERY: Final = {
     "agentId": text,
     "destination": text,
     "eventType": text,
+    "statusCode": integer,
     "finishedFrom": moment,
     "finishedBefore": moment,
     "cursor": text,
     "limit": integer,
 }
-FILTERS: Final = ("ids", "agent_id", "destination", "event_type", "finished_from", "finished_before")
+FILTERS: Final = (
+    "ids",
+    "agent_id",
+    "destination",
+    "event_type",
+    "status_code",
+    "finished_from",
+    "finished_before",
+)
 
 
 class DeliveryPage(msgspec.Struct, rename="camel"):
@@ -103,6 +110,7 @@ class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
     agent_id: Word | None = None
     destination: Word | None = None
     event_type: Word | None = None
+    status_code: Annotated[int, msgspec.Meta(ge=100, le=999)] | None = None
     finished_from: Moment | None = None
     finished_before: Moment | None = None
     all: bool = False
@@ -135,9 +143,10 @@ async def list_deliveries(
     agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
     destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
     event_type: Annotated[str | None, QueryParameter(name="eventType", pattern=NO_NUL_PATTERN)] = None,
+    status_code: Annotated[int | None, QueryParameter(name="statusCode", ge=100, le=999)] = None,
     finished_from: Annotated[datetime | None, QueryParameter(name="finishedFrom")] = None,
     finished_before: Annotated[datetime | None, QueryParameter(name="finishedBefore")] = None,
-    cursor: Annotated[str | None, QueryParameter(pattern=CURSOR_PATTERN)] = None,
+    cursor: Annotated[str | None, QueryParameter(pattern=ID_PATTERN)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
 ) -> DeliveryPage:
     """List the organization's deliveries, newest first.
@@ -150,6 +159,7 @@ async def list_deliveries(
         agent_id=agent_id,
         destination=destination,
         event_type=event_type,
+        last_status_code=status_code,
         finished_from=_milliseconds(finished_from),
         finished_before=_milliseconds(finished_before),
     )
@@ -254,6 +264,7 @@ async def replay_deliveries(
         agent_id=data.agent_id,
         destination=data.destination,
         event_type=data.event_type,
+        last_status_code=data.status_code,
         finished_from=_milliseconds(data.finished_from),
         finished_before=_milliseconds(data.finished_before),
     )

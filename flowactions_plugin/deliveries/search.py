@@ -1,7 +1,7 @@
 """Which indexes a search goes by, and its cursor: pure, no I/O (decision 33).
 
-A search reads one source, or two that share no row: where an index holds the rows that have failed, those are found at
-once, however old; the others are searched for among all rows, from the newest back.
+A search reads one source, or two that share no row: where an index holds the rows that have failed, those are read from it;
+the others are searched for among all rows, from the newest back. Both are in the order of the ids, and are merged by it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from typing import Final, NamedTuple, TypeAlias
 from sqlalchemy import ColumnElement, TextClause
 
 from flowactions_plugin.clock import id_at, is_id
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.schema import FAILED, UNDELIVERED, outbox
 
 SKEW_MS: Final = 60_000
 """By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
-
-ENDED: Final = "-"
-"""The place in the cursor of a source that has been read to its end."""
 
 Conditions: TypeAlias = Sequence[ColumnElement[bool] | TextClause]
 
@@ -141,28 +138,17 @@ def id_bounds(wanted: Filter, place: str | None = None) -> list[ColumnElement[bo
     return bounds
 
 
-def read_cursor(cursor: str | None, count: int) -> list[str | None]:
-    """Return where each source goes on: before this id; ``None``: at its newest row; `ENDED`: nowhere.
+def read_cursor(cursor: str | None) -> str | None:
+    """Return before which id a page begins; ``None``: with the newest row.
 
     Args:
-        cursor: as `write_cursor` wrote it; ``None`` or empty: the first page.
-        count: how many sources there are.
+        cursor: `Page.next_cursor` of the page before; ``None`` or empty: the first page.
 
     Raises:
-        FilterInvalid: it is none of this search.
+        FilterInvalid: it is none.
     """
     if not cursor:
-        return [None] * count
-    places = cursor.split(".")
-    if len(places) == 1:
-        places *= count  # of a release whose searches read one source: where the page before ended
-    if len(places) != count or not all(place == ENDED or is_id(place) for place in places):
-        raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
-    return list(places)
-
-
-def write_cursor(places: Sequence[str | None]) -> str | None:
-    """Return the cursor of the next page; ``None``: every source has been read to its end."""
-    if all(place == ENDED for place in places):
         return None
-    return ".".join(ENDED if place is None else place for place in places)
+    if not is_id(cursor):
+        raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
+    return cursor

@@ -26,10 +26,11 @@ from flowactions_plugin import clock
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import search
 from flowactions_plugin.deliveries.changes import raw
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_views import row_of
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.queries import conditions as conditions_of
 from flowactions_plugin.deliveries.results import Page
-from flowactions_plugin.deliveries.search import ENDED, Source
+from flowactions_plugin.deliveries.search import Source
 from flowactions_plugin.health.results import Counted
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.database import Database
@@ -84,18 +85,14 @@ class DeliverySearch:
         inside = search.within(scope, wanted)
         if inside is None:
             return Page(rows=())
-        found = search.sources(inside)
-        places = search.read_cursor(before, len(found))
+        place = search.read_cursor(before)
 
         def read(connection: Connection) -> list[_Read]:
-            return [
-                _Read([]) if place == ENDED else self._read(connection, inside, source, place, limit)
-                for source, place in zip(found, places, strict=True)
-            ]
+            return [self._read(connection, inside, source, place, limit) for source in search.sources(inside)]
 
         async with self._database.read() as connection:
             reads = await connection.run_sync(read)
-        return _merged(reads, places, limit, for_operators=scope.organization_id is None)
+        return _merged(reads, limit, for_operators=scope.organization_id is None)
 
     async def count(self, scope: Scope, wanted: Filter, limit: int) -> Counted:
         """Count deliveries, up to a limit; see `OperatorQueries.count`."""
@@ -137,7 +134,7 @@ class DeliverySearch:
         The rows of an event are read first. Otherwise PostgreSQL, where it expects many of them, may search all rows of an
         organization in order.
         """
-        conditions: list[ColumnElement[bool] | TextClause] = [*wanted.conditions(), *source.extra]
+        conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(wanted), *source.extra]
         if source.event_id is not None:
             mine = select(*raw([outbox.c.id])).where(outbox.c.event_id == source.event_id)
             found = read_all(connection, mine.limit(inline(EVENT_ROWS)))
@@ -246,7 +243,7 @@ def _horizon(
     """Return the last of the rows that a search reads of a source; ``None``: it reads all of them."""
     last = (
         select(*raw([outbox.c.id]))
-        .where(*source.served.conditions(), *source.extra, *bounds)
+        .where(*conditions_of(source.served), *source.extra, *bounds)
         .order_by(outbox.c.id.desc())
         .offset(inline(limit - 1))
         .limit(inline(1))
@@ -255,25 +252,23 @@ def _horizon(
     return rows[0] if rows else None
 
 
-def _merged(reads: Sequence[_Read], places: Sequence[str | None], limit: int, *, for_operators: bool) -> Page:
-    """Return the newest rows of all sources, and where each goes on."""
-    newest = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)[:limit]
-    shown = {_order(row) for row in newest}
-    following: list[str | None] = []
+def _merged(reads: Sequence[_Read], limit: int, *, for_operators: bool) -> Page:
+    """Return the newest rows of all sources, as far back as each of them was read, and where the next page begins."""
+    horizons = [each.horizon for each in reads if each.horizon is not None and _is_place(each.horizon.id)]
+    horizon = max(horizons, key=_order, default=None)
+    rows = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)
+    if horizon is not None:
+        rows = [row for row in rows if _order(row) >= _order(horizon)]
+    following: str | None = None
     looked_back_to: int | None = None
-    for read, place in zip(reads, places, strict=True):
-        mine = [row for row in read.rows if _order(row) in shown]
-        if len(mine) < len(read.rows):
-            # A corrupt id cannot be a cursor.
-            following.append(next((row.id for row in reversed(mine) if _is_place(row.id)), place))
-        elif read.horizon is not None and _is_place(read.horizon.id):
-            following.append(read.horizon.id)
-            looked_back_to = clock.time_of(read.horizon.id)
-        else:
-            following.append(ENDED)
+    if len(rows) > limit:
+        # A corrupt id cannot be a cursor.
+        following = next((row.id for row in reversed(rows[:limit]) if _is_place(row.id)), None)
+    elif horizon is not None:
+        following, looked_back_to = horizon.id, clock.time_of(horizon.id)
     return Page(
-        rows=[row_of(row, for_operators=for_operators) for row in newest],
-        next_cursor=search.write_cursor(following),
+        rows=[row_of(row, for_operators=for_operators) for row in rows[:limit]],
+        next_cursor=following,
         looked_back_to=looked_back_to,
     )
 

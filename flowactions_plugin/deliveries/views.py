@@ -28,7 +28,8 @@ Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=SAFE_INTEGER)]
 class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
     """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so.
 
-    ``agentId`` is ``null`` for a webhook that belongs to no agent.
+    ``agentId`` is ``null`` for a webhook that belongs to no agent. ``lastError`` says of an answer that is no success, too, that it
+    was one.
     """
 
     id: str
@@ -205,6 +206,10 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         for_operators: whether people see it who may read why something failed here.
     """
     status, url = reader.text("status"), reader.text("url") or ""
+    code = reader.number("last_status_code", optional=True)
+    error = _reason(reader.text("last_error", optional=True), url, for_operators=for_operators)
+    if error is None and code is not None and not 200 <= code < 300:
+        error = f"it answered {code}"
     finished = status in FINISHED
     return {
         "id": reader.text("id"),
@@ -221,8 +226,8 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         "created_at": reader.moment("created_at"),
         "updated_at": reader.moment("updated_at"),
         "finished_at": reader.moment("finished_at", optional=True),
-        "last_status_code": reader.number("last_status_code", optional=True),
-        "last_error": _reason(reader.text("last_error", optional=True), url, for_operators=for_operators),
+        "last_status_code": code,
+        "last_error": error,
     }
 
 

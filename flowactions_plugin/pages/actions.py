@@ -11,8 +11,8 @@ from litestar.params import FromPath
 from flowactions_plugin.bulk.results import Action
 from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.filters import NAMES, to_query
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.fields import BY_NAME
+from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.pages.forms import read_form, read_query
@@ -32,7 +32,7 @@ EXPLAINED: Final[dict[str, str]] = {
 
 FILTER_PREFIX: Final = "filter-"
 OPTIONS: Final = ("reason", "reset", "canary", "rate")
-FORM_FIELDS: Final = ("kind", "token", *OPTIONS, *(FILTER_PREFIX + name for name in NAMES))
+FORM_FIELDS: Final = ("kind", "token", *OPTIONS, *(FILTER_PREFIX + name for name in BY_NAME))
 
 
 class Listed(NamedTuple):
@@ -63,7 +63,7 @@ async def preview_action(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
 ) -> Response[bytes]:
     """Show which deliveries an action would be done to, and ask."""
-    given = read_query(request, ("kind", *NAMES), repeated=("id",))
+    given = read_query(request, ("kind", *BY_NAME), repeated=("id",))
     return await _preview(request, viewer, parts, _kind(given), read_filter(given))
 
 

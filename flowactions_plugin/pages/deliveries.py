@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.filters import NAMES, to_query
+from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, Field
+from flowactions_plugin.deliveries.filters import to_query
 from flowactions_plugin.deliveries.results import Page
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
@@ -27,30 +28,8 @@ BODY_CHARACTERS: Final = 64 << 10
 """Of a body, on a page."""
 
 
-class Field(NamedTuple):
-    """A field of the search."""
-
-    name: str
-    label: str
-    hint: str = ""
-
-
-FIELDS: Final = (
-    Field("id", "Id"),
-    Field("event-id", "Event id", "evt_…"),
-    Field("key", "Idempotency key"),
-    Field("type", "Event type", "order.placed"),
-    Field("destination", "Destination", "https://hooks.example.com"),
-    Field("agent", "Agent"),
-    Field("flow", "Flow"),
-    Field("node", "Node"),
-    Field("error", "Failure", "http_5xx, timeout, network …"),
-    Field("from", "Enqueued from", "2h, 3d or 2030-01-31T12:00Z"),
-    Field("before", "Enqueued before", "15m"),
-    Field("ended-from", "Ended from", "1d"),
-    Field("ended-before", "Ended before"),
-)
-ORGANIZATION: Final = Field("organization", "Organization")
+FORM: Final = tuple(field for field in FIELDS if field.label)
+"""The fields of the search."""
 
 CERTAINTIES: Final = {
     "never connected": "the receiver cannot have had it",
@@ -99,9 +78,9 @@ async def list_deliveries(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
 ) -> Response[bytes]:
     """Search deliveries, newest first; a filter that cannot be read is shown as it was typed, with what is wrong."""
-    given = read_query(request, (*NAMES, "cursor"), repeated=("id",))
+    given = read_query(request, (*BY_NAME, "cursor"), repeated=("id",))
     cursor = given.pop("cursor", None)
-    fields = (*FIELDS, ORGANIZATION) if viewer.sees_all else FIELDS
+    fields = [field for field in FORM if viewer.sees_all or field.name != "organization"]
     try:
         wanted = read_filter(given)
     except FilterInvalid as exc:

@@ -10,8 +10,8 @@ from litestar.di import Provide
 from litestar.exceptions import ImproperlyConfiguredException
 
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.deliveries.filters import NAMES, parse
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.fields import BY_NAME
+from flowactions_plugin.deliveries.filters import Filter, parse
 from flowactions_plugin.pages.rendering import Renderer
 from flowactions_plugin.pages.viewers import Viewer, viewer_of
 
@@ -89,4 +89,4 @@ def read_filter(fields: Mapping[str, str]) -> Filter:
     Raises:
         FilterInvalid: a value cannot be used.
     """
-    return parse({name: value for name, value in fields.items() if name in NAMES})
+    return parse({name: value for name, value in fields.items() if name in BY_NAME})

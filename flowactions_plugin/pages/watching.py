@@ -8,8 +8,7 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
 
-from flowactions_plugin.deliveries.filters import to_query
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.deliveries.results import AuditEntry
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.forms import read_query

@@ -22,8 +22,8 @@ from typing import Any
 
 from sqlalchemy import select, text
 
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.queries import Filter
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.database import Database

@@ -21,7 +21,7 @@ from sqlalchemy import text
 
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.engine import keep_acting
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.scope import Actor, Scope
 from tests.benchmarks.field import ROOT, on_each_database, opened
 from tests.bulk import fill

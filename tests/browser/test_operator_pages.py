@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -12,11 +13,12 @@ from typing import Any, Literal
 import httpx
 import pytest
 from litestar import Litestar
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries import search_queries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import transition
 from tests.queueing import Queue
@@ -210,6 +212,38 @@ async def test_pages_stay_up_to_date_and_move_nothing(page: Page, site: Site) ->
     await site.queue.put(id=new_id(time.time() + 60))
     await expect(page.locator("[data-new]")).to_be_visible(timeout=30_000)
     assert await page.locator("[data-rows] tr").count() == rows
+
+
+async def test_a_search_goes_on_until_something_is_found(
+    page: Page, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Request by request, each of which reads a few rows back; it says how far, and can be stopped."""
+    monkeypatch.setattr(search_queries, "READ_BACK", 7)
+    rare = await site.queue.put(id=new_id(time.time() - 600), event_type="rare")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.goto(f"{site.root}/deliveries?type=rare")
+    await expect(page.locator(f"[data-rows] code:text-is('{rare[-12:]}')")).to_be_visible()
+    assert sum("cursor=" in url for url in asked) >= 60 // 7
+    await page.goto(f"{site.root}/deliveries?type=none")
+    await expect(page.get_by_text("No delivery matches.")).to_be_visible()
+    stopped = asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await stopped.wait()
+        await route.continue_()
+
+    await page.route("**/deliveries?*cursor=*", late)
+    await page.goto(f"{site.root}/deliveries?type=rare")
+    since = page.locator("[data-searching] time")
+    before = await since.get_attribute("datetime")
+    await page.get_by_role("button", name="Stop searching").click()
+    async with page.expect_response("**/deliveries?*cursor=*"):
+        stopped.set()
+    await expect(page.get_by_role("button", name="Stop searching")).to_have_count(0)
+    assert await since.get_attribute("datetime") == before
+    await page.get_by_role("link", name="Older").click()
+    await expect(page.locator(f"[data-rows] code:text-is('{rare[-12:]}')")).to_be_visible()
 
 
 async def test_everything_works_without_javascript(page: Page, site: Site) -> None:

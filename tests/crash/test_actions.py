@@ -14,7 +14,7 @@ import pytest
 
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database

@@ -15,7 +15,7 @@ import msgspec
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS, Command
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.views import Attempt, DeliveryDetail, DeliverySummary
 from tests.docs import generated
 

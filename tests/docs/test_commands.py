@@ -4,8 +4,6 @@ import click
 import pytest
 
 from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.cli.filtering import FILTERS
-from flowactions_plugin.deliveries.filters import NAMES
 from tests.docs.commands import COMMAND, PAGE, commands, document_of, render
 
 NAMED = dict(commands())
@@ -32,11 +30,6 @@ def test_a_command_with_json_has_a_document(name: str) -> None:
     command = NAMED[name]
     has_option = any("--json" in option.opts for option in command.params)
     assert has_option == (document_of(command) is not None)
-
-
-def test_the_filters_of_commands_are_those_of_the_pages() -> None:
-    """One spelling: the same names in the same order."""
-    assert tuple(FILTERS) == NAMES
 
 
 def test_every_group_explains_itself() -> None:

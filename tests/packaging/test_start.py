@@ -88,6 +88,7 @@ def show():
 
 DECLARATIONS = {
     "flowactions_plugin.cli",
+    *("flowactions_plugin.clock", "flowactions_plugin.deliveries", "flowactions_plugin.deliveries.fields"),
     *(
         f"flowactions_plugin.cli.{name}"
         for name in (

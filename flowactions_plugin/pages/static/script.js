@@ -202,9 +202,37 @@ function addCopyButtons() {
   }
 }
 
+// Pages of a search that no index serves may be empty: the next ones are asked for until one has rows, or somebody stops it.
+
+async function searchOn() {
+  const note = main.querySelector("[data-searching]");
+  const older = main.querySelector("a[rel=next]");
+  if (!note || !older) return;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Stop searching";
+  button.addEventListener("click", () => button.remove());
+  note.append(" ", button);
+  while (button.isConnected) {
+    const answer = await fetch(older.href, { redirect: "error" }).catch(() => null);
+    const page = answer?.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+    if (!button.isConnected) return;
+    const since = page?.querySelector("[data-searching] time");
+    const next = page?.querySelector("a[rel=next]");
+    if (!since || !next) {
+      location.replace(older.href);
+      return;
+    }
+    localize(since.parentElement);
+    note.querySelector("time").replaceWith(document.importNode(since, true));
+    older.setAttribute("href", next.getAttribute("href"));
+  }
+}
+
 remember(document);
 localize(document);
 addPauseButton();
 addSelection();
 addCopyButtons();
+searchOn();
 schedule();

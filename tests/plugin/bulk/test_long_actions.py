@@ -8,7 +8,7 @@ import pytest
 
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.engine import Engine
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings

@@ -5,11 +5,17 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import BigInteger, Float, Integer, LargeBinary, Table, insert, update
 
+from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
+from flowactions_plugin.storage.database import Database
 from tests.commanding import Ended, command
 from tests.docs.commands import commands, document_of, fields
 from tests.plugin.cli.test_output import HOSTILE, assert_safe
@@ -184,3 +190,31 @@ async def test_what_is_stored_reaches_no_terminal_raw(run: Run, hostile: str, as
     await asyncio.gather(*map(safe, READING))
     for arguments in CHANGING:
         await safe(arguments)
+
+
+def test_a_list_goes_on_until_it_has_found_enough(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no index serves the filter: each query reads a few rows back, and the next ones are asked for."""
+    monkeypatch.setattr(search_queries, "READ_BACK", 2)
+    monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", sqlite_url)
+
+    async def put() -> list[str]:
+        async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": sqlite_url}).database_url) as database:
+            queue = Queue(database)
+            return [
+                await queue.put(id=new_id(1.0 + number), event_type="rare" if number < 3 else "t")
+                for number in range(12)
+            ]
+
+    ids = asyncio.run(put())[:3][::-1]
+
+    def listed(*arguments: str) -> tuple[list[str], str | None]:
+        done = CliRunner().invoke(flowactions, ["outbox", "list", "--json", *arguments])
+        assert done.exit_code == 0, done.output
+        page = msgspec.json.decode(done.stdout)
+        return [row["id"] for row in page["rows"]], page["nextCursor"]
+
+    assert listed("--type", "rare") == (ids, None)
+    found, cursor = listed("--type", "rare", "--limit", "2")
+    assert (found, cursor) == (ids[:2], ids[1])
+    assert listed("--type", "rare", "--cursor", str(cursor)) == (ids[2:], None)
+    assert listed("--type", "none") == ([], None)

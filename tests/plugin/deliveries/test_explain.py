@@ -112,7 +112,7 @@ PAUSE = Pause(
             {},
             "The backoff before attempt 2 ends in 12 s, at 2030-03-17T17:46:52Z; the last one failed: http_5xx.",
         ),
-        ({"status": "dead", "last_status_code": 401}, {}, "it was answered 401."),
+        ({"status": "dead", "last_error": "it answered 401"}, {}, "it answered 401."),
         (
             {"due_at": NOW + 12_000, "attempts": 1, "error_class": "http_4xx", "last_status_code": 401},
             {},

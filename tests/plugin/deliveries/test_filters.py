@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.clock import id_at, is_id, new_id, time_of
-from flowactions_plugin.deliveries.filters import MOST_IDS, NAMES, parse, to_query
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.fields import BY_NAME, MOST_IDS
+from flowactions_plugin.deliveries.filters import Filter, parse, to_query
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.operators.scope import Scope
 
@@ -44,6 +44,7 @@ def filters(draw: st.DrawFn) -> Filter:
         status=draw(st.sampled_from([None, "pending", "dead"])),
         error_class=draw(st.sampled_from([None, "timeout", "http_5xx"])),
         destination=draw(st.sampled_from([None, "https://example.com:443", "http://[::1]:80"])),
+        last_status_code=draw(st.sampled_from([None, 200, 503])),
         ids=draw(st.none() | st.just((ID,))),
     )
 
@@ -58,10 +59,17 @@ def test_a_filter_is_written_so_that_it_is_read_as_the_same(wanted: Filter) -> N
 def test_every_field_of_a_filter_has_a_name() -> None:
     """A field that could not be written would make a search wider than it was."""
     values: dict[str, Any] = dict.fromkeys(Filter.__struct_fields__, "x")
-    values |= {"ids": (ID,), "created_from": 1, "created_before": 2, "finished_from": 1, "finished_before": 2}
+    values |= {
+        "last_status_code": 503,
+        "ids": (ID,),
+        "created_from": 1,
+        "created_before": 2,
+        "finished_from": 1,
+        "finished_before": 2,
+    }
     full = Filter(**values)
-    assert set(to_query(full)) == set(NAMES)
-    assert len(NAMES) == len(Filter.__struct_fields__)
+    assert set(to_query(full)) == set(BY_NAME)
+    assert len(BY_NAME) == len(Filter.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,7 @@ def test_a_url_is_taken_for_its_destination() -> None:
 
 def test_fields_of_a_form_that_are_empty_are_not_given() -> None:
     """A form sends all of its fields."""
-    assert parse(dict.fromkeys(NAMES, " ")) == Filter()
+    assert parse(dict.fromkeys(BY_NAME, " ")) == Filter()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue, a_schedule

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from flowactions_plugin.clock import id_at, is_id
 from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.queries import Filter
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.schema import outbox
@@ -46,7 +46,8 @@ async def fill(queue: Queue) -> None:
     )
     await queue.run(
         f"""UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at, error_class =
-            CASE WHEN (created_at / 1000) % 2 = 0 THEN 'timeout' ELSE 'http_5xx' END, flow_id = 'f', node_id = 'n-1'
+            CASE WHEN (created_at / 1000) % 2 = 0 THEN 'timeout' ELSE 'http_5xx' END,
+            last_status_code = CASE WHEN (created_at / 1000) % 2 = 0 THEN NULL ELSE 503 END, flow_id = 'f', node_id = 'n-1'
             WHERE (created_at - {START}) / 1000 % 7 = 0"""  # noqa: S608
     )
     await queue.run(
@@ -95,6 +96,8 @@ SEARCHES: dict[str, Filter] = {
     "error": Filter(error_class="timeout"),
     "error of a destination": Filter(error_class="timeout", destination="https://d2.example.com:443"),
     "type": Filter(event_type="t"),
+    "code": Filter(last_status_code=503),
+    "code of a destination": Filter(last_status_code=503, destination="https://d0.example.com:443"),
     "of an organization": Filter(organization_id="globex", status="dead"),
     "time": Filter(created_from=START + 20_000, created_before=START + 60_000),
     "dead of a time": Filter(status="dead", created_from=START + 20_000),
@@ -117,7 +120,7 @@ async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
             getattr(wanted, name) in {None, getattr(row, name)}
             for name in (
                 "organization_id", "status", "agent_id", "destination", "event_type", "event_id", "idempotency_key",
-                "flow_id", "node_id", "error_class",
+                "flow_id", "node_id", "error_class", "last_status_code",
             )
         )  # fmt: skip
         times = all(
@@ -135,7 +138,7 @@ async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
 
 
 @pytest.mark.parametrize(("window", "shares"), [(5000, 3), (10, 3), (5000, 0)])
-async def test_a_search_finds_each_row_once(
+async def test_a_search_finds_each_row_once_the_newest_first(
     filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int, shares: int
 ) -> None:
     """Over all of its pages, in every scope, whether it reads back to the end at once or in several steps.
@@ -148,9 +151,7 @@ async def test_a_search_finds_each_row_once(
     for name, wanted in SEARCHES.items():
         for scope in (ALL, ACME):
             found = [each for page in await pages(queries, scope, wanted) for each in page]
-            assert sorted(found, reverse=True) == await expected(filled, scope, wanted), (name, scope)
-            if window == 5000:
-                assert found == sorted(found, reverse=True), (name, scope)
+            assert found == await expected(filled, scope, wanted), (name, scope)
 
 
 async def test_each_organization_is_asked_or_all_rows_are_read_back(
@@ -165,14 +166,17 @@ async def test_each_organization_is_asked_or_all_rows_are_read_back(
 
 
 async def test_a_search_says_how_far_it_has_looked_back(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has failed is found at once, and what was delivered by reading on."""
+    """Up to there each row is found, whether it has failed or not, and nothing older is shown before its turn."""
     monkeypatch.setattr(search_queries, "READ_BACK", 10)
     queries = OperatorQueries(filled.database)
     wanted = Filter(destination="https://d0.example.com:443")
     page = await queries.deliveries(ACME, wanted, None, 50)
     assert page.looked_back_to is not None
     assert page.looked_back_to > START + 30_000
-    assert {row.status for row in page.rows if row.id < id_at(page.looked_back_to)} == {"dead"}
+    since = id_at(page.looked_back_to)
+    assert [row.id for row in page.rows] == [
+        each for each in await expected(filled, ACME, wanted) if each >= since
+    ]
     older = await queries.deliveries(ACME, wanted, page.next_cursor, 50)
     assert older.looked_back_to is not None
     assert older.looked_back_to < page.looked_back_to
@@ -202,9 +206,7 @@ async def test_another_organizations_rows_are_not_found(filled: Queue) -> None:
     assert not (await queries.deliveries(ACME, Filter(ids=(an_id(1),)), None, 50)).rows
 
 
-@pytest.mark.parametrize(
-    "cursor", ["x", "-.-.-", "'; DROP TABLE", f"{an_id(1)}.{an_id(2)}.", "\0", an_id(1) * 2]
-)
+@pytest.mark.parametrize("cursor", ["x", "-", "'; DROP TABLE", f"{an_id(1)}.{an_id(2)}", "\0", an_id(1) * 2])
 async def test_a_cursor_that_is_none_is_refused(queue: Queue, cursor: str) -> None:
     """It comes from outside."""
     with pytest.raises(FilterInvalid) as raised:

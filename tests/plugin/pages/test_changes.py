@@ -11,7 +11,7 @@ import pytest
 from flowactions_plugin.bulk import pause_store
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.sets import Kind
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.scope import Actor, Scope
 from tests.plugin.pages.conftest import ROOT, Site
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_plugin.deliveries.queries import Filter
+from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.search_queries import DeliverySearch
 from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.attempt import Outcome

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
-from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return

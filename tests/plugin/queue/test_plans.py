@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import event
 
 from flowactions_hookspecs import Node
-from flowactions_plugin.deliveries.queries import Filter, OutboxQueries
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.deliveries.search_queries import DeliverySearch
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store

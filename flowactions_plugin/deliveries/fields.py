@@ -1,0 +1,186 @@
+"""The fields by which deliveries are searched: one table for pages, commands and what is stored of a bulk action.
+
+A field is added here and to `filters.Filter`. Declaring a command imports this module, which therefore imports little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from flowactions_plugin.clock import Clock, is_id, to_iso
+
+STATES: Final = ("pending", "retrying", "delivered", "dead")
+
+ERRORS: Final = ("timeout", "network", "refused", "not_sent", "waits", "cancelled", "other")
+"""Kinds of failure beside ``http_4xx`` and the like (decision 33)."""
+
+MOST_IDS: Final = 1000
+MOST_CHARACTERS: Final = 2048
+
+_HTTP: Final = re.compile(r"http_[1-9]xx")
+_AGO: Final = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def _text(value: str, _clock: Clock) -> str:
+    return value
+
+
+def _status(value: str, _clock: Clock) -> str:
+    if value not in STATES:
+        raise ValueError(f"must be one of {', '.join(STATES)}")
+    return value
+
+
+def _error(value: str, _clock: Clock) -> str:
+    if value not in ERRORS and not _HTTP.fullmatch(value):
+        raise ValueError(f"must be http_4xx, http_5xx or the like, or one of {', '.join(ERRORS)}")
+    return value
+
+
+def _code(value: str, _clock: Clock) -> int:
+    if not (value.isascii() and value.isdigit() and 100 <= int(value[:9]) <= 999):
+        raise ValueError("must be a status code such as 503")
+    return int(value)
+
+
+def _destination(value: str, _clock: Clock) -> str:
+    from flowactions_plugin.egress.destination import parse_destination  # noqa: PLC0415  options are declared without it
+
+    return parse_destination(value).key
+
+
+def _ids(value: str, _clock: Clock) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip().lower() for part in value.split(",") if part.strip()))
+    if not found or not all(map(is_id, found)):
+        raise ValueError("must be ids of deliveries, separated by commas")
+    if len(found) > MOST_IDS:
+        raise ValueError(f"must be {MOST_IDS} ids at the most")
+    return found
+
+
+def _moment(value: str, clock: Clock) -> int:
+    ago = _AGO.fullmatch(value)
+    if ago:
+        found = int(clock() * 1000) - int(ago[1]) * _SECONDS[ago[2]] * 1000
+    else:
+        try:
+            moment = datetime.fromisoformat(value)
+            found = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            raise ValueError(
+                "must be a date and time such as 2030-01-31T12:00:00Z, or how long ago, such as 15m, 2h or 3d"
+            ) from None
+    if found < 0:
+        raise ValueError("must not be before 1970")
+    return found
+
+
+class Field(NamedTuple):
+    """A field of a filter.
+
+    Attributes:
+        name: in a query, and as the option of a command.
+        attribute: of the `Filter`.
+        label: in the form of the page; empty: it is no field of the form.
+        hint: in the empty field of the form.
+        metavar: what its value is called in the help of commands.
+        help: of the option.
+        read: returns the value that a text stands for; raises ``ValueError`` or ``EgressRefused``, which say what is allowed.
+        write: returns a text that `read` reads as the same value.
+        most: how many characters a text may have.
+        is_column: whether the attribute is a column of the outbox that equals the value.
+    """
+
+    name: str
+    attribute: str
+    label: str
+    hint: str
+    metavar: str
+    help: str
+    read: Callable[[str, Clock], Any] = _text
+    write: Callable[[Any], str] = str
+    most: int = MOST_CHARACTERS
+    is_column: bool = True
+
+
+def _time(name: str, attribute: str, label: str, hint: str, text: str) -> Field:
+    return Field(name, attribute, label, hint, "TIME", text, _moment, to_iso, is_column=False)
+
+
+FIELDS: Final = (
+    Field(
+        "status",
+        "status",
+        "",
+        "",
+        "STATE",
+        f"{', '.join(STATES[:-1])} or {STATES[-1]}.",
+        _status,
+        is_column=False,
+    ),
+    Field("organization", "organization_id", "Organization", "", "ID", "Of this organization."),
+    Field("agent", "agent_id", "Agent", "", "ID", "Of this agent."),
+    Field(
+        "destination",
+        "destination",
+        "Destination",
+        "https://hooks.example.com",
+        "URL",
+        "To this scheme, host and port; a URL is one, too.",
+        _destination,
+    ),
+    Field("type", "event_type", "Event type", "order.placed", "TYPE", "Of this event type."),
+    Field("event-id", "event_id", "Event id", "evt_…", "ID", "Of this event, as receivers see it."),
+    Field("key", "idempotency_key", "Idempotency key", "", "KEY", "Enqueued with this idempotency key."),
+    Field("flow", "flow_id", "Flow", "", "ID", "Of this flow."),
+    Field("node", "node_id", "Node", "", "ID", "Of this node."),
+    Field(
+        "error",
+        "error_class",
+        "Failure",
+        "http_5xx, timeout, network …",
+        "CLASS",
+        "Whose last failure is of this class: http_5xx, timeout, network, refused, …",
+        _error,
+    ),
+    Field(
+        "code",
+        "last_status_code",
+        "Status code",
+        "503",
+        "NUMBER",
+        "Last answered with this status code.",
+        _code,
+    ),
+    _time(
+        "from",
+        "created_from",
+        "Enqueued from",
+        "2h, 3d or 2030-01-31T12:00Z",
+        "Enqueued at this time or later: ISO 8601, or 15m, 2h, 3d ago.",
+    ),
+    _time("before", "created_before", "Enqueued before", "15m", "Enqueued before this time."),
+    _time("ended-from", "finished_from", "Ended from", "1d", "Ended at this time or later."),
+    _time("ended-before", "finished_before", "Ended before", "", "Ended before this time."),
+    Field(
+        "id",
+        "ids",
+        "Id",
+        "",
+        "IDS",
+        "These deliveries, by commas.",
+        _ids,
+        ",".join,
+        MOST_IDS * 40,
+        is_column=False,
+    ),
+)
+
+BY_NAME: Final = {field.name: field for field in FIELDS}
+
+RANGES: Final = (("created", "before"), ("finished", "ended-before"))
+"""Columns of times, without their ending, and the names of the fields that end a range of each."""
