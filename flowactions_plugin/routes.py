@@ -30,7 +30,7 @@ from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.origins import origin_of
-from flowactions_plugin.pages.parts import Parts
+from flowactions_plugin.pages.context import PageContext
 from flowactions_plugin.pages.rendering import Renderer
 from flowactions_plugin.pages.routes import pages_routers
 from flowactions_plugin.pages.sessions import Sessions
@@ -39,7 +39,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 
-class Served(NamedTuple):
+class RouteContext(NamedTuple):
     """What the routes use.
 
     Attributes:
@@ -71,56 +71,56 @@ class Served(NamedTuple):
     health: Health
 
     def __repr__(self) -> str:
-        return "Served(…)"
+        return "RouteContext(…)"
 
 
-def build(served: Served) -> Sequence[Router]:
+def build(context: RouteContext) -> Sequence[Router]:
     """Returns the routers of all parts."""
-    host, settings = served.host, served.settings
+    host, settings = context.host, context.settings
     own = origin_of(settings.public_url or "")
     origins = [*settings.dashboard_origins, *([own] if own else [])]
-    guard = RouteGuard(host, origins, served.is_running)
-    database = served.database
+    guard = RouteGuard(host, origins, context.is_running)
+    database = context.database
 
     async def search(
         organization_id: str, wanted: Filter, before: str | None, limit: int
     ) -> tuple[Sequence[DeliverySummary], str | None]:
-        page = await served.operators.deliveries(Scope(organization_id), wanted, before, limit)
+        page = await context.operators.deliveries(Scope(organization_id), wanted, before, limit)
         return page.rows, page.next_cursor
 
-    pages = Parts(
-        served.operators,
+    pages = PageContext(
+        context.operators,
         Actions(database),
         Pauses(database),
         Renderer(),
         database.clock,
         settings.undo_seconds,
-        _not_configured if isinstance(served.chat, NotConfigured) else served.chat.connections.unreadable,
+        _not_configured if isinstance(context.chat, NotConfigured) else context.chat.connections.unreadable,
     )
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
-        outbox_router(guard, served.queries, search),
-        nodes_router(guard, served.actions),
-        chat_router(host, guard, served.chat, dashboard_url, served.telemetry),
-        logic_router(host, guard, served.enqueuer),
+        outbox_router(guard, context.queries, search),
+        nodes_router(guard, context.actions),
+        chat_router(host, guard, context.chat, dashboard_url, context.telemetry),
+        logic_router(host, guard, context.enqueuer),
         auth_events_router(
             guard,
-            served.auth_events,
+            context.auth_events,
             Verifier(settings.auth_secrets) if settings.auth_secrets else None,
-            served.telemetry,
+            context.telemetry,
         ),
         *pages_routers(
             host,
             pages,
             Sessions(partial(keys_of, settings, database), database.clock),
-            served.is_running,
+            context.is_running,
             origins=[own] if own else [],
             secure=(settings.public_url or "").startswith("https:"),
             login_url=login_url,
             show_operators=settings.show_operators,
         ),
-        health_router(served.health, needs_writes=settings.ready_needs_writes),
+        health_router(context.health, needs_writes=settings.ready_needs_writes),
     ]
 
 

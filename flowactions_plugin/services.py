@@ -17,8 +17,8 @@ from flowactions_hookspecs import (
     Runtime,
     provides,
 )
-from flowactions_plugin.bulk.engine import keep_acting
-from flowactions_plugin.bulk.pauses import keep_parking
+from flowactions_plugin.bulk.engine import actions_loop
+from flowactions_plugin.bulk.pauses import parking_loop
 from flowactions_plugin.bulk.retention_store import prune_actions, prune_audit
 from flowactions_plugin.chat.paths import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
@@ -40,7 +40,7 @@ from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
-from flowactions_plugin.nodes.pacing import Pacing, keep_recovering
+from flowactions_plugin.nodes.pacing import Pacing, recovery_loop
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.queue.host_calls import SecretSource
@@ -51,7 +51,7 @@ from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.runtime import PluginRuntime
 from flowactions_plugin.settings.of_host import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, keep_pruning
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, pruning_loop
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Services:
         from flowactions_plugin import routes  # noqa: PLC0415  imports Litestar
 
         return routes.build(
-            routes.Served(
+            routes.RouteContext(
                 host=self._host,
                 actions=self._actions,
                 settings=self._settings,
@@ -192,7 +192,7 @@ class Services:
 
     def _gauges_task(self) -> BackgroundTask:
         gauges = Gauges(self._telemetry.meters, self._operators.status, self._delivery.recorded.in_flight)
-        return BackgroundTask(name="flowactions gauges", run=gauges.keep_reading)
+        return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
         """Returns what delivers, recovers deferred nodes whose leases expired, acts, pauses, and removes old rows."""
@@ -203,12 +203,12 @@ class Services:
                 run=self._delivery.deliver,
                 drain_seconds=self._timing.lease_seconds,
             ),
-            BackgroundTask(name="flowactions pacing", run=partial(keep_recovering, self._pacing)),
-            BackgroundTask(name="flowactions actions", run=partial(keep_acting, self._database)),
-            BackgroundTask(name="flowactions pauses", run=partial(keep_parking, self._database)),
+            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing)),
+            BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
+            BackgroundTask(name="flowactions pauses", run=partial(parking_loop, self._database)),
             BackgroundTask(
                 name="flowactions retention",
-                run=partial(keep_pruning, self._prunes(), self._database.outage_log),
+                run=partial(pruning_loop, self._prunes(), self._database.outage_log),
             ),
         ]
 

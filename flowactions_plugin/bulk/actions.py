@@ -19,7 +19,7 @@ from flowactions_plugin.bulk.results import Action, Preview, Share
 from flowactions_plugin.bulk.sets import (
     SENDING,
     Kind,
-    Shown,
+    Selection,
     check_filter,
     check_options,
     check_rate,
@@ -72,18 +72,18 @@ class Actions:
         check_rate(rate)
         check_filter(wanted)
         as_of = await self._store.now()
-        shown = Shown(kind=kind, organization_id=scope.organization_id, filter=wanted, as_of=as_of)
-        count, mark = await self._store.count(shown)
-        shown = msgspec.structs.replace(shown, count=count, mark=mark)
+        selection = Selection(kind=kind, organization_id=scope.organization_id, filter=wanted, as_of=as_of)
+        count, mark = await self._store.count(selection)
+        selection = msgspec.structs.replace(selection, count=count, mark=mark)
         return Preview(
             kind=kind,
             filter=wanted,
             count=count,
             as_of=as_of,
-            token=write_token(shown),
-            destinations=[Share(*each) for each in await self._store.shares(shown, "destination")],
-            organizations=[Share(*each) for each in await self._store.shares(shown, "organization_id")],
-            seconds_to_drain=await self._seconds_to_drain(shown, rate),
+            token=write_token(selection),
+            destinations=[Share(*each) for each in await self._store.shares(selection, "destination")],
+            organizations=[Share(*each) for each in await self._store.shares(selection, "organization_id")],
+            seconds_to_drain=await self._seconds_to_drain(selection, rate),
         )
 
     async def begin(
@@ -122,24 +122,24 @@ class Actions:
             StorageUnavailable: the database failed; nothing was begun.
         """
         check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary, undo_seconds=undo_seconds)
-        shown = read_token(scope, kind, token)
-        aged = await self._check_set(shown)
-        filter_text = msgspec.json.encode(shown.filter).decode()
-        of_one = scope.organization_id or shown.filter.organization_id
+        selection = read_token(scope, kind, token)
+        aged = await self._check_set(selection)
+        filter_text = msgspec.json.encode(selection.filter).decode()
+        of_one = scope.organization_id or selection.filter.organization_id
         entry = Entry(
             who=actor,
             action=kind,
             organization_id=of_one,
             filter=filter_text,
             reason=reason,
-            number=shown.count,
+            number=selection.count,
         )
         values = {
             "kind": kind,
             "organization_id": of_one or EVERY_ORGANIZATION,
             "filter": filter_text,
-            "as_of": shown.as_of,
-            "counted": shown.count,
+            "as_of": selection.as_of,
+            "counted": selection.count,
             "actor_id": storable(actor.id),
             "actor_name": storable(actor.name),
             "actor_role": actor.role,
@@ -224,7 +224,7 @@ class Actions:
             reset_attempts=reset_attempts,
         )
 
-    async def _check_set(self, shown: Shown) -> Aged:
+    async def _check_set(self, selection: Selection) -> Aged:
         """Check that a set is the one that was shown, and return what retention may remove of it.
 
         Raises:
@@ -232,32 +232,32 @@ class Actions:
             SetChanged: it is another.
         """
         now = await self._store.now()
-        if shown.as_of > now:
+        if selection.as_of > now:
             raise ActionInvalid("The preview is of a time to come: look at the rows again.")
-        if not shown.count:
+        if not selection.count:
             raise ActionInvalid("There is nothing to do: no row meets the filter.")
-        aged = await self._store.aged(shown, now)
-        count, mark = await self._store.count(shown)
+        aged = await self._store.aged(selection, now)
+        count, mark = await self._store.count(selection)
         # What was delivered since does not wait any more; nothing else may have come in its place.
-        is_fewer = shown.kind == "cancel" and count <= shown.count
-        same = is_fewer or (count, mark) == (shown.count, shown.mark)
+        is_fewer = selection.kind == "cancel" and count <= selection.count
+        same = is_fewer or (count, mark) == (selection.count, selection.mark)
         if not same:
             raise SetChanged(
-                f"The rows have changed since they were shown: {shown.count:,} then, {count:,} now. Look at them again."
+                f"The rows have changed since they were shown: {selection.count:,} then, {count:,} now. Look at them again."
             )
         return aged
 
-    async def _seconds_to_drain(self, shown: Shown, rate: float | None) -> float | None:
-        if shown.kind not in SENDING:
+    async def _seconds_to_drain(self, selection: Selection, rate: float | None) -> float | None:
+        if selection.kind not in SENDING:
             return None
         rates = [each for each in (rate, await self._store.best_rate()) if each]
-        return shown.count / min(rates) if rates else None
+        return selection.count / min(rates) if rates else None
 
     async def _carry_on(self, action_id: str) -> None:
         """Do what is due of an action now, as long as that is soon done."""
         engine = Engine(self._database)
         until = time.monotonic() + HOLD_SECONDS
-        while await engine.carry_on(action_id) is not None and time.monotonic() < until:
+        while await engine.run_step(action_id) is not None and time.monotonic() < until:
             pass
 
     @repeated

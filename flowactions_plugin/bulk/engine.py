@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from flowactions_plugin.bulk.ramp import Pace, Stage, allowed, judge, wait_seconds
-from flowactions_plugin.bulk.sets import SENDING, Shown
+from flowactions_plugin.bulk.sets import SENDING, Selection
 from flowactions_plugin.bulk.store import ActionRow, ActionStore, Connection
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import StorageUnavailable
@@ -61,7 +61,7 @@ class Engine:
         self._holder = holder
 
     @repeated
-    async def carry_on(self, action_id: str) -> float | None:
+    async def run_step(self, action_id: str) -> float | None:
         """Do the next batch of an action.
 
         Returns:
@@ -87,7 +87,7 @@ class Engine:
         return list(await self._store.open(self._holder or ""))
 
 
-async def keep_acting(database: Database) -> None:
+async def actions_loop(database: Database) -> None:
     """Carry out bulk actions until cancelled; the task of a worker.
 
     Args:
@@ -114,7 +114,7 @@ async def _wait_after(engine: Engine, action_id: str, clock: Callable[[], float]
     """Do the next batch of an action; return the seconds from its begin to the next."""
     begun = clock()
     try:
-        wait = await engine.carry_on(action_id)
+        wait = await engine.run_step(action_id)
     except StorageUnavailable:
         raise
     except Exception:
@@ -144,26 +144,26 @@ class _Step:
         if row.state in {"undone", "stopped"}:
             return self._release()
         try:
-            shown = self._shown()
+            selection = self._selection()
         except msgspec.MsgspecError as exc:
             self._stop(printable(f"its filter cannot be read: {exc}", message=True))
             return None
         if row.state == "waiting" and row.now < row.starts_at:
-            return self._hold(shown) if row.kind == "cancel" else None
+            return self._hold(selection) if row.kind == "cancel" else None
         if row.kind == "cancel":
-            return self._end(shown)
-        return self._send(shown) if row.kind in SENDING else self._delete(shown)
+            return self._end(selection)
+        return self._send(selection) if row.kind in SENDING else self._delete(selection)
 
-    def _shown(self) -> Shown:
+    def _selection(self) -> Selection:
         row = self._row
-        return Shown(
+        return Selection(
             kind=row.kind,
             organization_id=row.organization_id or None,
             filter=msgspec.json.decode(row.filter, type=Filter),
             as_of=row.as_of,
         )
 
-    def _send(self, shown: Shown) -> float | None:
+    def _send(self, selection: Selection) -> float | None:
         """Make the next dead rows due, as many as pace and canary allow."""
         row = self._row
         stage = self._stage()
@@ -189,7 +189,7 @@ class _Step:
         pace = None if is_new else Pace(row.paced_from, row.paced_done)
         number, pace = allowed(row.rate, pace, row.now, BATCH)
         limit = number if stage is None else min(number, stage.room)
-        ids, more = self._next_rows(shown, limit)
+        ids, more = self._next_rows(selection, limit)
         done = self._store.requeue(self._connection, ids, row.id, reset_attempts=bool(row.reset_attempts))
         pace = pace._replace(done=pace.done + len(ids))
         progress = {
@@ -217,26 +217,26 @@ class _Step:
             return None
         return Stage(row.canary) if row.stage is None else msgspec.json.decode(row.stage, type=Stage)
 
-    def _next_rows(self, shown: Shown, limit: int) -> tuple[list[str], bool]:
+    def _next_rows(self, selection: Selection, limit: int) -> tuple[list[str], bool]:
         if not limit:
             return [], True
-        return self._store.next_rows(self._connection, shown, self._position, limit)
+        return self._store.next_rows(self._connection, selection, self._position, limit)
 
     def _after(self, ids: list[str]) -> str | None:
         """Return the position behind rows that were done."""
         return ids[-1] if ids else self._position
 
-    def _delete(self, shown: Shown) -> float | None:
-        ids, more = self._next_rows(shown, BATCH)
+    def _delete(self, selection: Selection) -> float | None:
+        ids, more = self._next_rows(selection, BATCH)
         done = self._row.done + self._store.delete(self._connection, ids)
         return self._go_on(ids, more, done)
 
-    def _end(self, shown: Shown) -> float | None:
+    def _end(self, selection: Selection) -> float | None:
         """End the next rows of a cancellation: those that it holds, and those that have come back to wait since."""
         row = self._row
         if row.state == "waiting":
             self._position = None  # which was that of the rows that are held
-        ids, more = self._next_rows(msgspec.structs.replace(shown, action_id=row.id), BATCH)
+        ids, more = self._next_rows(msgspec.structs.replace(selection, action_id=row.id), BATCH)
         by = Actor(row.actor_id, row.actor_name, row.actor_role)
         reason = row.reason or f"cancelled by {by.public_name}"
         done = row.done + self._store.end(self._connection, ids, row.id, reason)
@@ -249,12 +249,12 @@ class _Step:
         self._finish(**progress)
         return None
 
-    def _hold(self, shown: Shown) -> float | None:
+    def _hold(self, selection: Selection) -> float | None:
         """Hold the next rows of a cancellation that can still be undone."""
         row = self._row
         if row.stage == HELD:
             return None
-        ids, more = self._next_rows(shown, BATCH)
+        ids, more = self._next_rows(selection, BATCH)
         self._store.hold(self._connection, ids, row.id)
         return self._save(0.0, position=self._after(ids), stage=None if more else HELD)
 

@@ -28,7 +28,7 @@ from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.due import free
-from flowactions_plugin.queue.rules import HELD_MS, PARKED_MS
+from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -41,17 +41,17 @@ MOST_PAUSES: Final = 500
 BATCH: Final = 1000
 """How many rows a transaction parks, or makes due, at the most."""
 
-PLACES: Final = 500
+TARGETS: Final = 500
 """How many paused destinations are read at once."""
 
-Place: TypeAlias = tuple[str, str]
+Target: TypeAlias = tuple[str, str]
 """An organization, or all of them, and a destination."""
 
-_PLACE: Final = (pauses.c.organization_id, pauses.c.destination)
+_TARGET: Final = (pauses.c.organization_id, pauses.c.destination)
 _DUE: Final = outbox.c.next_attempt_at
 _PARKED: Final = or_(
-    and_(inline(PARKED_MS) <= _DUE, inline(HELD_MS) > _DUE),
-    inline(HELD_MS + PARKED_MS) <= _DUE,
+    and_(inline(PAUSED_OFFSET_MS) <= _DUE, inline(UNDO_OFFSET_MS) > _DUE),
+    inline(UNDO_OFFSET_MS + PAUSED_OFFSET_MS) <= _DUE,
 )
 
 
@@ -74,7 +74,7 @@ class PauseStore:
         Raises:
             TooManyPauses: `MOST_PAUSES` are there.
         """
-        place = (scope.organization_id or EVERY_ORGANIZATION, destination)
+        target = (scope.organization_id or EVERY_ORGANIZATION, destination)
         values = {
             "paused_at": self._database.now(),
             "paused_by": storable(actor.name) or "",
@@ -82,13 +82,13 @@ class PauseStore:
             "reason": storable(reason) or "",
         }
         added = self._database.insert_unless_there(pauses).values(
-            organization_id=place[0], destination=place[1], **values
+            organization_id=target[0], destination=target[1], **values
         )
         # Of a resumed one, rows are being made due: they are parked again.
         is_free: ColumnElement[bool] = pauses.c.resumed_at.is_not(None)
         if actor.role != "dashboard":
             is_free = or_(is_free, pauses.c.paused_role == "dashboard")
-        again = update(pauses).where(*_at(*place), is_free).values(**values, resumed_at=null())
+        again = update(pauses).where(*_at(*target), is_free).values(**values, resumed_at=null())
         entry = Entry(
             who=actor,
             action="pause",
@@ -99,7 +99,7 @@ class PauseStore:
         async with self._database.write() as connection:
             changed = (await connection.execute(again)).rowcount == 1
             if not changed:
-                await self._check_room(connection, *place)
+                await self._check_room(connection, *target)
                 changed = (await connection.execute(added)).rowcount == 1
             if changed:
                 await connection.execute(recording(self._database, entry))
@@ -125,8 +125,8 @@ class PauseStore:
         Raises:
             ActionForbidden: an operator has paused it, and the actor is a person of the dashboard.
         """
-        place = (scope.organization_id or EVERY_ORGANIZATION, destination)
-        here = _at(*place)
+        target = (scope.organization_id or EVERY_ORGANIZATION, destination)
+        here = _at(*target)
         found = select(pauses).where(*here, pauses.c.resumed_at.is_(None)).with_for_update()
         async with self._database.write() as connection:
             row = (await connection.execute(found)).one_or_none()
@@ -155,7 +155,7 @@ class PauseStore:
             await connection.execute(recording(self._database, entry))
         return True
 
-    async def paused(self, scope: Scope, after: Place | None, limit: int) -> Sequence[Row[Any]]:
+    async def paused(self, scope: Scope, after: Target | None, limit: int) -> Sequence[Row[Any]]:
         """Return what is paused for a scope, that for all organizations first, behind a place in this order."""
         shown = select(*(pauses.c[name] for name in Pause.__struct_fields__))
         query = _paused_behind(shown, after).limit(limit)
@@ -165,30 +165,30 @@ class PauseStore:
             found: Sequence[Row[Any]] = (await connection.execute(query)).all()
         return found
 
-    async def resumed(self) -> Sequence[Place]:
-        """Return what was resumed and may still have parked rows, the longest ago first, `PLACES` at the most."""
+    async def resumed(self) -> Sequence[Target]:
+        """Return what was resumed and may still have parked rows, the longest ago first, `TARGETS` at the most."""
         query = (
-            select(*_PLACE)
+            select(*_TARGET)
             .where(pauses.c.resumed_at.is_not(None))
             .order_by(pauses.c.resumed_at)
-            .limit(inline(PLACES))
+            .limit(inline(TARGETS))
         )
         async with self._database.read() as connection:
             return [(row.organization_id, row.destination) for row in await connection.execute(query)]
 
-    async def paused_places(self, after: Place | None) -> Sequence[Place]:
-        """Return the next `PLACES` that are paused, behind one of them."""
-        query = _paused_behind(select(*_PLACE), after).limit(inline(PLACES))
+    async def paused_targets(self, after: Target | None) -> Sequence[Target]:
+        """Return the next `TARGETS` that are paused, behind one of them."""
+        query = _paused_behind(select(*_TARGET), after).limit(inline(TARGETS))
         async with self._database.read() as connection:
             return [(row.organization_id, row.destination) for row in await connection.execute(query)]
 
     @repeated
-    async def park(self, places: Sequence[Place]) -> bool:
+    async def park(self, targets: Sequence[Target]) -> bool:
         """Park rows of paused destinations, the oldest first; return whether there may be more."""
         # While the pauses are locked, none is resumed: no row is parked behind it.
         asked = self._database.values_table("asked", organization_id=Text, destination=Text)
         locked = (
-            select(*_PLACE)
+            select(*_TARGET)
             .join_from(
                 asked,
                 pauses,
@@ -203,16 +203,16 @@ class PauseStore:
         wanted = self._database.json_rows(
             [
                 {"organization_id": organization, "destination": destination}
-                for organization, destination in places
+                for organization, destination in targets
             ]
         )
-        given = self._database.values_table("places", organization_id=Text, destination=Text)
+        given = self._database.values_table("targets", organization_id=Text, destination=Text)
         waiting = (
             select(*raw([outbox.c.id]))
             .join_from(given, outbox, outbox.c.destination == given.c.destination)
             .where(
                 LIVE,
-                inline(PARKED_MS) > _DUE,
+                inline(PAUSED_OFFSET_MS) > _DUE,
                 free(self._database.now()),
                 or_(
                     given.c.organization_id == inline(EVERY_ORGANIZATION),
@@ -230,8 +230,8 @@ class PauseStore:
                 return False
             return self._move(
                 connection,
-                read_all(connection, waiting, {"places": self._database.json_rows(found)}),
-                PARKED_MS,
+                read_all(connection, waiting, {"targets": self._database.json_rows(found)}),
+                PAUSED_OFFSET_MS,
             )
 
         async with self._database.write() as connection:
@@ -259,7 +259,7 @@ class PauseStore:
             if connection.execute(mine).first() is None:
                 return False
             by_all = EVERY_ORGANIZATION in connection.execute(others).scalars().all()
-            if not by_all and self._move(connection, read_all(connection, parked), -PARKED_MS):
+            if not by_all and self._move(connection, read_all(connection, parked), -PAUSED_OFFSET_MS):
                 return True
             connection.execute(delete(pauses).where(*here))
             return False
@@ -282,9 +282,9 @@ class PauseStore:
         return len(rows) == BATCH and bool(ids)
 
 
-def _paused_behind(query: Select[Any], after: Place | None) -> Select[Any]:
-    query = query.where(pauses.c.resumed_at.is_(None)).order_by(*_PLACE)
-    return query if after is None else query.where(tuple_(*_PLACE) > after)
+def _paused_behind(query: Select[Any], after: Target | None) -> Select[Any]:
+    query = query.where(pauses.c.resumed_at.is_(None)).order_by(*_TARGET)
+    return query if after is None else query.where(tuple_(*_TARGET) > after)
 
 
 def _at(organization_id: str, destination: str) -> tuple[ColumnElement[bool], ...]:

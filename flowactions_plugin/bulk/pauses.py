@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from flowactions_plugin.bulk.pause_store import PLACES, PauseStore
+from flowactions_plugin.bulk.pause_store import TARGETS, PauseStore
 from flowactions_plugin.deliveries.operator_views import pause_of
 from flowactions_plugin.deliveries.results import Pause
 from flowactions_plugin.egress.destination import parse_destination
@@ -71,11 +71,11 @@ class Pauses:
             ActionInvalid: the destination is none.
             StorageUnavailable: the database failed.
         """
-        place = _destination(destination)
-        if not await self._store.resume(scope, place, actor, reason):
+        target = _destination(destination)
+        if not await self._store.resume(scope, target, actor, reason):
             return False
         end = time.monotonic() + RESUME_SECONDS
-        while await self._store.make_due(scope.organization_id or "", place) and time.monotonic() < end:
+        while await self._store.make_due(scope.organization_id or "", target) and time.monotonic() < end:
             pass
         return True
 
@@ -92,7 +92,7 @@ class Pauses:
         return [pause_of(row, scope) for row in await self._store.paused(scope, after, limit)]
 
 
-async def keep_parking(database: Database) -> None:
+async def parking_loop(database: Database) -> None:
     """Park the rows of paused destinations, and make due those of resumed ones, until cancelled; the task of a worker.
 
     Claims leave paused rows out. A backlog of them is parked besides, so that no claim has to pass over it.
@@ -105,12 +105,12 @@ async def keep_parking(database: Database) -> None:
 
     async def park() -> float:
         nonlocal last
-        paused = await store.paused_places(last)
+        paused = await store.paused_targets(last)
         more = await _share(partial(store.park, paused)) if paused else False
         # The others are next: rows that are not parked yet are not claimed either.
-        last = paused[-1] if len(paused) == PLACES else None
-        for place in await store.resumed():
-            more |= await _share(partial(store.make_due, *place))
+        last = paused[-1] if len(paused) == TARGETS else None
+        for target in await store.resumed():
+            more |= await _share(partial(store.make_due, *target))
         return 0.0 if more else POLL_SECONDS
 
     await keep_on(park, "pauses", database.outage_log)

@@ -64,7 +64,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     def with_done(self, ids: Sequence[str]) -> Stage:
         """Return the stage after more of its rows were done, in this order."""
-        watched = [each for place, each in enumerate(ids, self.done) if place % self.interval == 0]
+        watched = [each for position, each in enumerate(ids, self.done) if position % self.interval == 0]
         return Stage(self.size, self.done + len(ids), (*self.watched, *watched))
 
     def next(self) -> Stage:

@@ -33,7 +33,7 @@ _LONGEST: Final = 4096
 _UNUSABLE: Final = "The token of the preview is not valid: look at the rows again."
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of rows, as it was shown to somebody.
 
     Attributes:
@@ -55,12 +55,12 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     action_id: str | None = None
 
 
-def write_token(shown: Shown) -> str:
+def write_token(selection: Selection) -> str:
     """Return the token of a set. It proves nothing: whoever holds one may do to the set only what they may do anyway."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(shown)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(msgspec.json.encode(selection)).decode().rstrip("=")
 
 
-def read_token(scope: Scope, kind: str, token: str) -> Shown:
+def read_token(scope: Scope, kind: str, token: str) -> Selection:
     """Return the set that a token names.
 
     Raises:
@@ -70,15 +70,15 @@ def read_token(scope: Scope, kind: str, token: str) -> Shown:
         raise ActionInvalid(_UNUSABLE)
     try:
         padded = token + "=" * (-len(token) % 4)
-        shown = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=Shown)
-        check_filter(shown.filter)
+        selection = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=Selection)
+        check_filter(selection.filter)
     except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
         raise ActionInvalid(_UNUSABLE) from None
-    if shown.kind != kind or shown.organization_id != scope.organization_id:
+    if selection.kind != kind or selection.organization_id != scope.organization_id:
         raise ActionInvalid("The token is of another preview: look at the rows again.")
-    if not (0 <= shown.count < 1 << 53 and 0 <= shown.as_of < 1 << 53):
+    if not (0 <= selection.count < 1 << 53 and 0 <= selection.as_of < 1 << 53):
         raise ActionInvalid(_UNUSABLE)
-    return shown
+    return selection
 
 
 def check_filter(wanted: Filter) -> None:

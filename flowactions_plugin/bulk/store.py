@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.bulk.ramp import Result
-from flowactions_plugin.bulk.sets import KINDS, Shown
+from flowactions_plugin.bulk.sets import KINDS, Selection
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
 from flowactions_plugin.deliveries.queries import conditions as conditions_of
@@ -30,7 +30,7 @@ from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.rules import HELD_MS
+from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -60,7 +60,7 @@ class Aged(NamedTuple):
     number: int
 
 
-_HELD: Final = outbox.c.next_attempt_at >= inline(HELD_MS)
+_HELD: Final = outbox.c.next_attempt_at >= inline(UNDO_OFFSET_MS)
 
 
 class ActionStore:
@@ -80,35 +80,35 @@ class ActionStore:
         async with self._database.read() as connection:
             return int((await connection.execute(select(self._database.now()))).scalar_one())
 
-    async def count(self, shown: Shown) -> tuple[int, str]:
+    async def count(self, selection: Selection) -> tuple[int, str]:
         """Return how many rows a set has now, and its mark."""
-        ages = outbox.c.created_at if shown.kind == "cancel" else outbox.c.finished_at
+        ages = outbox.c.created_at if selection.kind == "cancel" else outbox.c.finished_at
         query = select(
             func.count().label("number"),
-            func.sum(inline(shown.as_of) - ages).label("ages"),
+            func.sum(inline(selection.as_of) - ages).label("ages"),
             func.min(outbox.c.id).label("first"),
             func.max(outbox.c.id).label("last"),
-        ).where(*_of_set(shown))
+        ).where(*_of_set(selection))
         async with self._database.read() as connection:
             (row,) = await connection.run_sync(read_all, query)
         first, last = as_text(row.first or ""), as_text(row.last or "")
         return row.number, f"{row.ages or 0}-{first}-{last}"
 
-    async def aged(self, shown: Shown, now: int) -> Aged:
+    async def aged(self, selection: Selection, now: int) -> Aged:
         """Return what retention may remove of a set within the next minute."""
         old = outbox.c.finished_at < inline(now + MARGIN_MS - DEAD_DAYS * DAY_MS)
-        query = select(func.count()).select_from(outbox).where(*_of_set(shown), old)
-        if shown.kind == "cancel":
+        query = select(func.count()).select_from(outbox).where(*_of_set(selection), old)
+        if selection.kind == "cancel":
             return Aged(None, 0)
         async with self._database.read() as connection:
             return Aged(query, (await connection.execute(query)).scalar_one())
 
-    async def shares(self, shown: Shown, name: str) -> list[tuple[str, int]]:
+    async def shares(self, selection: Selection, name: str) -> list[tuple[str, int]]:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
         number = func.count().label("number")
         query = (
             select(*raw([outbox.c[name]]), number)
-            .where(*_of_set(shown))
+            .where(*_of_set(selection))
             .group_by(outbox.c[name])
             .order_by(number.desc(), outbox.c[name])
             .limit(MOST_SHARES)
@@ -222,28 +222,30 @@ class ActionStore:
         connection.execute(recording(self._database, entry))
 
     def next_rows(
-        self, connection: Connection, shown: Shown, after: str | None, limit: int
+        self, connection: Connection, selection: Selection, after: str | None, limit: int
     ) -> tuple[list[str], bool]:
         """Lock the next rows of a set, in the order of ids.
 
         Returns:
             Their ids, and whether there may be more.
         """
-        query: Select[Any] = select(*raw([outbox.c.id])).where(*_of_set(shown))
+        query: Select[Any] = select(*raw([outbox.c.id])).where(*_of_set(selection))
         if after is not None:
             query = query.where(outbox.c.id > after)
-        return _ids(connection, query.order_by(outbox.c.id), limit, skip_locked=shown.kind == "cancel")
+        return _ids(connection, query.order_by(outbox.c.id), limit, skip_locked=selection.kind == "cancel")
 
     def requeue(
         self, connection: Connection, ids: Sequence[str], action_id: str, *, reset_attempts: bool
     ) -> int:
         """Make dead rows due now; return how many."""
-        changed = requeueing(self._database, self._among(), reset_attempts=reset_attempts, action_id=action_id)
+        changed = requeueing(
+            self._database, self._id_in_params(), reset_attempts=reset_attempts, action_id=action_id
+        )
         return connection.execute(changed, self._given(ids)).rowcount
 
     def delete(self, connection: Connection, ids: Sequence[str]) -> int:
         """Delete dead rows with their attempts; return how many."""
-        logged, rows = deleting(self._among())
+        logged, rows = deleting(self._id_in_params())
         connection.execute(logged, self._given(ids))
         return connection.execute(rows, self._given(ids)).rowcount
 
@@ -251,8 +253,8 @@ class ActionStore:
         """Hold rows that wait: no worker claims them."""
         held = (
             update(outbox)
-            .where(self._among())
-            .values(next_attempt_at=outbox.c.next_attempt_at + inline(HELD_MS), action_id=action_id)
+            .where(self._id_in_params())
+            .values(next_attempt_at=outbox.c.next_attempt_at + inline(UNDO_OFFSET_MS), action_id=action_id)
         )
         connection.execute(held, self._given(ids))
 
@@ -262,26 +264,26 @@ class ActionStore:
         ids, more = _ids(connection, query, limit, skip_locked=False)
         released = (
             update(outbox)
-            .where(self._among())
-            .values(next_attempt_at=outbox.c.next_attempt_at - inline(HELD_MS))
+            .where(self._id_in_params())
+            .values(next_attempt_at=outbox.c.next_attempt_at - inline(UNDO_OFFSET_MS))
         )
         connection.execute(released, self._given(ids))
         return more
 
     def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> int:
         """End rows that wait; return how many."""
-        ended = ending(self._database, self._among(), reason, action_id)
+        ended = ending(self._database, self._id_in_params(), reason, action_id)
         return len(read_all(connection, ended, self._given(ids)))
 
     def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
         """Return what came of rows that an action has made due."""
         query = select(outbox.c.id, outbox.c.status, outbox.c.error_class).where(
-            self._among(), outbox.c.action_id == action_id
+            self._id_in_params(), outbox.c.action_id == action_id
         )
         rows = connection.execute(query, self._given(ids)).all()
         return {row.id: _result(row.status, row.error_class) for row in rows}
 
-    def _among(self) -> ColumnElement[bool]:
+    def _id_in_params(self) -> ColumnElement[bool]:
         """Return the condition that a row's id is one of those in the parameter ``given``."""
         return outbox.c.id.in_(select(self._database.values_table("given", id=String).c.id))
 
@@ -289,15 +291,15 @@ class ActionStore:
         return {"given": self._database.json_rows([{"id": each} for each in ids])}
 
 
-def _of_set(shown: Shown) -> list[ColumnElement[bool] | TextClause]:
+def _of_set(selection: Selection) -> list[ColumnElement[bool] | TextClause]:
     """Return the conditions on the rows of a set, as long as they are in it."""
-    conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(shown.filter)]
-    if shown.organization_id is not None:
-        conditions.append(outbox.c.organization_id == shown.organization_id)
-    if shown.kind != "cancel":
-        return [*changeable("delete"), outbox.c.finished_at <= inline(shown.as_of), *conditions]
-    held = _HELD if shown.action_id is None else and_(_HELD, outbox.c.action_id != shown.action_id)
-    return [*changeable("cancel"), outbox.c.created_at <= inline(shown.as_of), ~held, *conditions]
+    conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(selection.filter)]
+    if selection.organization_id is not None:
+        conditions.append(outbox.c.organization_id == selection.organization_id)
+    if selection.kind != "cancel":
+        return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *conditions]
+    held = _HELD if selection.action_id is None else and_(_HELD, outbox.c.action_id != selection.action_id)
+    return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), ~held, *conditions]
 
 
 def _one(scope: Scope, action_id: str) -> Select[Any]:

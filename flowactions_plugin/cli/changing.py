@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.results import Action, Preview
+from flowactions_plugin.cli.actor import actor
+from flowactions_plugin.cli.context import CommandContext, opened
 from flowactions_plugin.cli.filtering import filter_of, is_given
 from flowactions_plugin.cli.following import follow
 from flowactions_plugin.cli.frame import DONE, FAILED
-from flowactions_plugin.cli.moments import duration, moment
 from flowactions_plugin.cli.output import confirmed, line, status, table, write_json
-from flowactions_plugin.cli.people import actor
-from flowactions_plugin.cli.places import Place, opened
 from flowactions_plugin.cli.results import ActionList, Changed, Outcome
+from flowactions_plugin.cli.timefmt import duration, moment
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.errors import CannotRun
@@ -49,13 +49,13 @@ async def change(host: str | None, request: ChangeRequest) -> int:
             if request.everything
             else "which ones? Give ids, a filter, or --all"
         )
-    async with opened(host) as place:
+    async with opened(host) as context:
         if request.ids:
-            return await _single(place, request)
-        return await _many(place, request)
+            return await _single(context, request)
+        return await _many(context, request)
 
 
-async def _single(place: Place, request: ChangeRequest) -> int:
+async def _single(context: CommandContext, request: ChangeRequest) -> int:
     """Change deliveries one by one, at once."""
     ids = list(dict.fromkeys(each.lower() for each in request.ids))
     if not all(map(is_id, ids)):
@@ -63,7 +63,7 @@ async def _single(place: Place, request: ChangeRequest) -> int:
     if request.expect not in {None, len(ids)}:
         raise CannotRun(f"there are {len(ids)} ids, and not {request.expect}")
     if request.dry_run:
-        queries = OperatorQueries.of(place.database, place.settings)
+        queries = OperatorQueries.of(context.database, context.settings)
         found = [each for each in ids if await queries.delivery(Scope(), each) is not None]
         return _report(
             request, [Changed(id=each, changed=False) for each in ids], f"{len(found)} of {len(ids)} exist"
@@ -71,7 +71,7 @@ async def _single(place: Place, request: ChangeRequest) -> int:
     if request.kind == "delete" and not confirmed(f"{_question(request.kind, len(ids))}?", yes=request.yes):
         status("nothing was done")
         return FAILED
-    made = Actions(place.database)
+    made = Actions(context.database)
     changed = [
         Changed(
             id=each,
@@ -97,11 +97,11 @@ def _report(request: ChangeRequest, changed: list[Changed], said: str) -> int:
     return DONE
 
 
-async def _many(place: Place, request: ChangeRequest) -> int:
+async def _many(context: CommandContext, request: ChangeRequest) -> int:
     """Begin a bulk action on what a filter selects."""
     wanted = filter_of(request.given)
     scope = Scope(wanted.organization_id)
-    made = Actions(place.database)
+    made = Actions(context.database)
     preview = await made.preview(scope, request.kind, wanted, rate=request.rate)
     if not request.as_json:
         _show(preview)
@@ -122,11 +122,11 @@ async def _many(place: Place, request: ChangeRequest) -> int:
         reset_attempts=request.reset_attempts,
         rate=request.rate,
         canary=request.canary,
-        undo_seconds=place.settings.undo_seconds if request.undo_seconds is None else request.undo_seconds,
+        undo_seconds=context.settings.undo_seconds if request.undo_seconds is None else request.undo_seconds,
     )
     status(f"action {action.id}; until {moment(action.starts_at)}: flowactions outbox undo {action.id}")
     if not request.detach:
-        await _warn_without_workers(place)
+        await _warn_without_workers(context)
         action = await follow(made, scope, action)
         _say_end(action)
     _ended(request.as_json, Outcome(preview=preview, action=action))
@@ -155,8 +155,8 @@ def _show(preview: Preview) -> None:
     sys.stdout.flush()
 
 
-async def _warn_without_workers(place: Place) -> None:
-    workers = await QueueStatus.of(place.database, place.settings).workers()
+async def _warn_without_workers(context: CommandContext) -> None:
+    workers = await QueueStatus.of(context.database, context.settings).workers()
     if not any(worker.state == "alive" for worker in workers):
         status("no worker is alive: the action waits until one runs")
 
@@ -174,8 +174,8 @@ def _ended(as_json: bool, outcome: Outcome) -> int:
 
 async def follow_again(host: str | None, action_id: str, as_json: bool) -> int:
     """Show how an action goes on."""
-    async with opened(host) as place:
-        made = Actions(place.database)
+    async with opened(host) as context:
+        made = Actions(context.database)
         action = await made.get(Scope(), action_id) if is_id(action_id) else None
         if action is None:
             return _none()
@@ -187,8 +187,8 @@ async def follow_again(host: str | None, action_id: str, as_json: bool) -> int:
 
 async def take_back(host: str | None, action_id: str, as_json: bool) -> int:
     """Undo an action."""
-    async with opened(host) as place:
-        made = Actions(place.database)
+    async with opened(host) as context:
+        made = Actions(context.database)
         action = await made.undo(Scope(), action_id, actor()) if is_id(action_id) else None
     if action is None:
         return _none()
@@ -202,8 +202,8 @@ async def take_back(host: str | None, action_id: str, as_json: bool) -> int:
 
 async def end(host: str | None, action_id: str, as_json: bool) -> int:
     """Stop an action."""
-    async with opened(host) as place:
-        made = Actions(place.database)
+    async with opened(host) as context:
+        made = Actions(context.database)
         action = await made.stop(Scope(), action_id, actor()) if is_id(action_id) else None
     if action is None:
         return _none()
@@ -219,8 +219,8 @@ def _none() -> int:
 
 async def list_actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List actions."""
-    async with opened(host) as place:
-        found = await Actions(place.database).list(Scope(organization), limit=limit)
+    async with opened(host) as context:
+        found = await Actions(context.database).list(Scope(organization), limit=limit)
     if as_json:
         write_json(ActionList(data=list(found)))
         return DONE

@@ -13,9 +13,9 @@ from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import build_chat, keys_of
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
+from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.documents import Check
 from flowactions_plugin.cli.failures import summary
-from flowactions_plugin.cli.places import Place
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
@@ -75,7 +75,7 @@ class Checks:
         return any(check.result == "failed" for check in self.found)
 
 
-async def check_egress(checks: Checks, place: Place, url: str) -> None:
+async def check_egress(checks: Checks, context: CommandContext, url: str) -> None:
     """Say what would happen to a webhook to a URL, and why. Nothing is connected to."""
     name = "egress"
     try:
@@ -83,8 +83,8 @@ async def check_egress(checks: Checks, place: Place, url: str) -> None:
     except EgressRefused as exc:
         checks.fail(name, f"refused at enqueue: {exc}", "correct the URL")
         return
-    settings, host = place.settings, destination.host
-    if place.host is not None and place.host.transport is not None:
+    settings, host = context.settings, destination.host
+    if context.host is not None and context.host.transport is not None:
         way = "by the host's own transport"
     elif settings.egress_proxy is not None:
         way = "through the proxy of FLOWACTIONS_EGRESS_PROXY"
@@ -153,16 +153,16 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
     checks.ok(name, "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
 
 
-async def check_keys(checks: Checks, place: Place) -> None:
+async def check_keys(checks: Checks, context: CommandContext) -> None:
     """Check that the encryption keys open every stored token. Nothing is resealed."""
-    store = ConnectionStore(place.database)
+    store = ConnectionStore(context.database)
     stored = await store.sealed_tokens("", 1)
-    settings = place.settings
+    settings = context.settings
     if not settings.encryption_keys and (not stored or settings.environment == "development"):
         checks.skip("keys", "no encryption key is set, and no token needs one")
         return
     try:
-        keys = keys_of(settings, place.database)
+        keys = keys_of(settings, context.database)
     except NotConfigured as exc:
         checks.fail("keys", str(exc), "set it to the keys that the tokens were sealed with")
         return
@@ -194,20 +194,20 @@ def _last_error(checks: Checks, stored: StoredConnection, now: float) -> None:
     checks.warn("chat", message, advice(stored.last_error))
 
 
-async def check_chat(checks: Checks, place: Place) -> None:
+async def check_chat(checks: Checks, context: CommandContext) -> None:
     """Ask the chat provider whether it accepts the stored tokens (auth-test). Nothing is recorded."""
-    chat = build_chat(place.settings, place.database)
+    chat = build_chat(context.settings, context.database)
     if isinstance(chat, NotConfigured):
         checks.skip("chat", f"not configured: {chat}")
         return
-    keys = keys_of(place.settings, place.database)
-    store = ConnectionStore(place.database)
+    keys = keys_of(context.settings, context.database)
+    store = ConnectionStore(context.database)
     try:
-        if place.settings.chat_bot_token is not None:
-            identity = await chat.provider.identify(place.settings.chat_bot_token)
+        if context.settings.chat_bot_token is not None:
+            identity = await chat.provider.identify(context.settings.chat_bot_token)
             checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
         tokens = await store.sealed_tokens("", CHAT_TOKENS + 1)
-        now = await place.database.time()
+        now = await context.database.time()
         accepted = 0
         for organization_id, _ in tokens[:CHAT_TOKENS]:
             stored = await store.get(organization_id)

@@ -28,17 +28,19 @@ def list_destinations(host: str | None, organization: str | None, limit: int, as
 
 async def _list(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     from flowactions_plugin.bulk.pauses import Pauses
-    from flowactions_plugin.cli.moments import duration, moment
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import line, status, table, write_json
-    from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Destinations
+    from flowactions_plugin.cli.timefmt import duration, moment
     from flowactions_plugin.health.status import QueueStatus
     from flowactions_plugin.operators.scope import Scope
 
     scope = Scope(organization)
-    async with opened(host) as place:
-        found = list(await QueueStatus.of(place.database, place.settings).destinations(scope, limit + 1, None))
-        paused = list(await Pauses(place.database).list(scope, limit=limit + 1))
+    async with opened(host) as context:
+        found = list(
+            await QueueStatus.of(context.database, context.settings).destinations(scope, limit + 1, None)
+        )
+        paused = list(await Pauses(context.database).list(scope, limit=limit + 1))
     rows, more = found[:limit], len(found) > limit
     pauses, more_pauses = paused[:limit], len(paused) > limit
     if as_json:
@@ -124,9 +126,9 @@ async def _change(
     what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
 ) -> int:
     from flowactions_plugin.bulk.pauses import Pauses
+    from flowactions_plugin.cli.actor import actor
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import line, write_json
-    from flowactions_plugin.cli.people import actor
-    from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused
@@ -136,8 +138,8 @@ async def _change(
         key = parse_destination(destination).key
     except EgressRefused as exc:
         raise CannotRun(f"this is no destination: {exc}") from None
-    async with opened(host) as place:
-        pauses = Pauses(place.database)
+    async with opened(host) as context:
+        pauses = Pauses(context.database)
         call = pauses.pause if what == "pause" else pauses.resume
         changed = await call(Scope(organization), key, actor(), reason)
     if as_json:

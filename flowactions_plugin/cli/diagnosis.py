@@ -10,13 +10,13 @@ from typing import Final
 
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys, check_proxy
+from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.doctor import FAILING, STALLED
 from flowactions_plugin.cli.documents import Diagnosis
 from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.hosts import opened_host
-from flowactions_plugin.cli.moments import moment
 from flowactions_plugin.cli.output import quoted
-from flowactions_plugin.cli.places import Place
+from flowactions_plugin.cli.timefmt import moment
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
 from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
@@ -52,21 +52,21 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
     verdict: str | None = None
     async with AsyncExitStack() as stack:
         made = None if host is None else await stack.enter_async_context(opened_host(host))
-        place = _settings(checks, made)
-        if place is not None:
-            if place.settings.egress_proxy is not None and (made is None or made.transport is None):
-                await checks.guarded("proxy", check_proxy(checks, place.settings))
+        context = _settings(checks, made)
+        if context is not None:
+            if context.settings.egress_proxy is not None and (made is None or made.transport is None):
+                await checks.guarded("proxy", check_proxy(checks, context.settings))
             for url in urls:
-                await checks.guarded("egress", check_egress(checks, place, url))
-            if await _tables(checks, place):
-                stack.push_async_exit(place.database)
-                await place.database.open(required=True)
-                await checks.guarded("writing", _writing(checks, place))
-                await checks.guarded("clock", _clock(checks, place))
-                await checks.guarded("keys", check_keys(checks, place))
+                await checks.guarded("egress", check_egress(checks, context, url))
+            if await _tables(checks, context):
+                stack.push_async_exit(context.database)
+                await context.database.open(required=True)
+                await checks.guarded("writing", _writing(checks, context))
+                await checks.guarded("clock", _clock(checks, context))
+                await checks.guarded("keys", check_keys(checks, context))
                 if with_chat:
-                    await checks.guarded("chat", check_chat(checks, place))
-                verdict = await _deliveries(checks, place)
+                    await checks.guarded("chat", check_chat(checks, context))
+                verdict = await _deliveries(checks, context)
     return Diagnosis(verdict=verdict, exit_status=_status(checks, verdict), checks=checks.found)
 
 
@@ -75,7 +75,7 @@ def _status(checks: Checks, verdict: str | None) -> int:
     return by_verdict.get(verdict or "", FAILED if checks.failed else DONE)
 
 
-def _settings(checks: Checks, host: Host | None) -> Place | None:
+def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
     try:
         settings = read_settings(os.environ) if host is None else settings_of(host)
         database = Database(settings.database_url, None if host is None else lambda: host.database)
@@ -90,12 +90,12 @@ def _settings(checks: Checks, host: Host | None) -> Place | None:
             "in development, webhooks may go to private addresses",
             "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used",
         )
-    return Place(host, settings, database)
+    return CommandContext(host, settings, database)
 
 
-async def _tables(checks: Checks, place: Place) -> bool:
+async def _tables(checks: Checks, context: CommandContext) -> bool:
     """Check the database and the revision of its tables; return whether it can be opened."""
-    missing = place.database.missing_file
+    missing = context.database.missing_file
     if missing is not None:
         checks.fail(
             "database",
@@ -105,9 +105,9 @@ async def _tables(checks: Checks, place: Place) -> bool:
         return False
     began = time.perf_counter()
     try:
-        before, wanted = await place.database.migrate(dry=True)
+        before, wanted = await context.database.migrate(dry=True)
     except SchemaNewer as exc:
-        checks.ok("database", f"{place.database.dialect} answers")
+        checks.ok("database", f"{context.database.dialect} answers")
         checks.fail("migrations", str(exc), "run this command of the release that the tables are of")
         return False
     except FlowActionsError as exc:
@@ -116,7 +116,7 @@ async def _tables(checks: Checks, place: Place) -> bool:
         )
         return False
     took = (time.perf_counter() - began) * 1000
-    answers = f"{place.database.dialect} answers in {took:.0f} ms, connecting included"
+    answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"
     if took > SLOW_MS:
         checks.warn("database", answers, "see whether the database or the network to it is overloaded")
     else:
@@ -132,11 +132,11 @@ async def _tables(checks: Checks, place: Place) -> bool:
     return True
 
 
-async def _writing(checks: Checks, place: Place) -> None:
+async def _writing(checks: Checks, context: CommandContext) -> None:
     from flowactions_plugin.health.queries import try_writing
 
     try:
-        await try_writing(place.database)
+        await try_writing(context.database)
     except StorageUnavailable as exc:
         checks.fail(
             "writing",
@@ -147,13 +147,13 @@ async def _writing(checks: Checks, place: Place) -> None:
         checks.ok("writing", "a row was written, and removed")
 
 
-async def _clock(checks: Checks, place: Place) -> None:
-    if place.database.dialect == "sqlite":
+async def _clock(checks: Checks, context: CommandContext) -> None:
+    if context.database.dialect == "sqlite":
         checks.skip("clock", "SQLite uses this machine's clock, and there is no other to compare it with")
         return
-    before = place.database.clock()
-    theirs = await place.database.time()
-    after = place.database.clock()
+    before = context.database.clock()
+    theirs = await context.database.time()
+    after = context.database.clock()
     # Only what the time of the question cannot explain is skew.
     skew = 0.0 if before <= theirs <= after else min(theirs - before, theirs - after, key=abs)
     said = f"this machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
@@ -166,7 +166,7 @@ async def _clock(checks: Checks, place: Place) -> None:
         checks.ok("clock", "this machine's clock and the database's agree")
 
 
-async def _deliveries(checks: Checks, place: Place) -> str | None:
+async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
     """Check whether deliveries go on; return the verdict."""
     from flowactions_plugin.deliveries.filters import Filter
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
@@ -174,7 +174,7 @@ async def _deliveries(checks: Checks, place: Place) -> str | None:
     from flowactions_plugin.operators.scope import Scope
     from flowactions_plugin.queue.rules import FINISHED
 
-    queries = OperatorQueries.of(place.database, place.settings)
+    queries = OperatorQueries.of(context.database, context.settings)
     try:
         overview = await queries.overview(Scope())
         waiting = (await queries.deliveries(Scope(), Filter(error_class="waits"), None, WAITING_READ)).rows
@@ -182,7 +182,7 @@ async def _deliveries(checks: Checks, place: Place) -> str | None:
         checks.fail("deliveries", str(exc))
         return None
     verdict = overview.verdict
-    now = int(await place.database.time() * 1000)
+    now = int(await context.database.time() * 1000)
     _workers(checks, overview.workers, now)
     for reason in dict.fromkeys(each.last_error for each in waiting if each.status not in FINISHED):
         checks.warn(

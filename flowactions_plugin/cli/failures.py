@@ -40,13 +40,13 @@ def advice(exc: FlowActionsError) -> str:
 def summary(exc: BaseException) -> str:
     """Return an error's type and location, without its message, which may hold a secret."""
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
-    place = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
-    if place is None and frames:
-        place = (frames[-1].filename, frames[-1].lineno)
+    position = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
+    if position is None and frames:
+        position = (frames[-1].filename, frames[-1].lineno)
     what = (
         f"{type(exc).__name__} of {exc.name!r}" if isinstance(exc, ModuleNotFoundError) else type(exc).__name__
     )
-    return f"{what} in {place[0]}, line {place[1]}; --log-level debug shows more" if place else what
+    return f"{what} in {position[0]}, line {position[1]}; --log-level debug shows more" if position else what
 
 
 @contextlib.contextmanager

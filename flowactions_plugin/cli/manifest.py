@@ -45,8 +45,8 @@ def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_
 async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     from flowactions_hookspecs.routes import check_prefix
     from flowactions_plugin.cli.app_manifest import MOST_NAME_CHARACTERS, app_manifest, is_on_loopback
+    from flowactions_plugin.cli.context import context_of
     from flowactions_plugin.cli.output import status, write_json
-    from flowactions_plugin.cli.places import place_of
     from flowactions_plugin.settings.readers import base_url
 
     try:
@@ -60,8 +60,8 @@ async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: s
     if not name.strip() or not name.isprintable() or len(name) > MOST_NAME_CHARACTERS:
         raise click.UsageError(f"--name must be up to {MOST_NAME_CHARACTERS} printable characters.")
     if public_url is None:
-        async with place_of(host) as place:
-            public_url = place.settings.public_url
+        async with context_of(host) as context:
+            public_url = context.settings.public_url
     if public_url is None:
         raise click.UsageError("Nothing says where the routes are: set BACKEND_PUBLIC_URL, or add --url.")
     loopback = is_on_loopback(public_url, "BACKEND_PUBLIC_URL" if url is None else "--url")

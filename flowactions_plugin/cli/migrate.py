@@ -34,12 +34,12 @@ def migrate(host: str | None, check: bool, as_json: bool) -> int:
 
 
 async def _migrate(host: str | None, check: bool, as_json: bool) -> int:
+    from flowactions_plugin.cli.context import context_of
     from flowactions_plugin.cli.documents import Tables
     from flowactions_plugin.cli.output import line, write_json
-    from flowactions_plugin.cli.places import place_of
 
-    async with place_of(host) as place:
-        before, wanted = await place.database.migrate(dry=check)
+    async with context_of(host) as context:
+        before, wanted = await context.database.migrate(dry=check)
     if as_json:
         write_json(Tables(revision=before if check else wanted, before=before, wanted=wanted))
     elif check:

@@ -50,16 +50,16 @@ async def _list(
 ) -> int:
     from msgspec.structs import replace
 
-    from flowactions_plugin.cli.moments import moment, short
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import status, table, write_json
-    from flowactions_plugin.cli.places import opened
+    from flowactions_plugin.cli.timefmt import moment, short
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
 
     wanted = filter_of(given)
     rows: list[DeliveryRow] = []
-    async with opened(host) as place:
-        queries = OperatorQueries.of(place.database, place.settings)
+    async with opened(host) as context:
+        queries = OperatorQueries.of(context.database, context.settings)
         while True:
             page = await queries.deliveries(Scope(), wanted, cursor, limit - len(rows))
             rows += page.rows
@@ -109,8 +109,8 @@ def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
 
 
 async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import line, status, write_json
-    from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.showing import curl_command, show_delivery
     from flowactions_plugin.clock import is_id
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
@@ -118,8 +118,8 @@ async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -
 
     found: Found | None = None
     if is_id(delivery_id.lower()):
-        async with opened(host) as place:
-            found = await OperatorQueries.of(place.database, place.settings).delivery(
+        async with opened(host) as context:
+            found = await OperatorQueries.of(context.database, context.settings).delivery(
                 Scope(), delivery_id.lower()
             )
     if found is None:
@@ -143,14 +143,14 @@ def stats(host: str | None, organization: str | None, as_json: bool) -> int:
 
 
 async def _stats(host: str | None, organization: str | None, as_json: bool) -> int:
-    from flowactions_plugin.cli.moments import duration
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import line, write_json
-    from flowactions_plugin.cli.places import opened
+    from flowactions_plugin.cli.timefmt import duration
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
 
-    async with opened(host) as place:
-        overview = await OperatorQueries.of(place.database, place.settings).overview(Scope(organization))
+    async with opened(host) as context:
+        overview = await OperatorQueries.of(context.database, context.settings).overview(Scope(organization))
     if as_json:
         write_json(overview)
         return DONE
@@ -169,8 +169,8 @@ async def _stats(host: str | None, organization: str | None, as_json: bool) -> i
 
 
 def _destinations(title: str, found: Sequence[DestinationState]) -> None:
-    from flowactions_plugin.cli.moments import duration
     from flowactions_plugin.cli.output import line, table
+    from flowactions_plugin.cli.timefmt import duration
 
     if not found:
         return

@@ -36,22 +36,22 @@ def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json
 async def _purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
+    from flowactions_plugin.cli.actor import actor
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import confirmed, line, status, write_json
-    from flowactions_plugin.cli.people import actor
-    from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Purge
     from flowactions_plugin.errors import CannotRun, NotConfigured
 
     if not organization.strip():
         raise CannotRun("--organization must be an id")
     who = actor()
-    async with opened(host) as place, AsyncExitStack() as stack:
-        chat = build_chat(place.settings, place.database)
+    async with opened(host) as context, AsyncExitStack() as stack:
+        chat = build_chat(context.settings, context.database)
         disconnect = None
         if not isinstance(chat, NotConfigured):
             stack.push_async_callback(chat.aclose)
             disconnect = chat.connections.disconnect
-        counts = await purging.purge(place.database, organization, who, dry=True)
+        counts = await purging.purge(context.database, organization, who, dry=True)
         if counts.chat_connection and disconnect is None:
             status(f"the chat token cannot be revoked at the provider: {chat}")
         revoked: bool | None = None
@@ -63,7 +63,7 @@ async def _purge(organization: str, host: str | None, dry_run: bool, yes: bool, 
                 status("nothing was done")
                 return FAILED
             revoked = disconnect is not None if counts.chat_connection else None
-            counts = await purging.purge(place.database, organization, who, dry=False, disconnect=disconnect)
+            counts = await purging.purge(context.database, organization, who, dry=False, disconnect=disconnect)
     if as_json:
         write_json(Purge(organization=organization, dry=dry_run, counts=counts, token_revoked=revoked))
     elif not total:

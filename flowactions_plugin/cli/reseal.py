@@ -35,15 +35,15 @@ async def _reseal(host: str | None, check: bool, as_json: bool) -> int:
     from flowactions_plugin.chat import reseal as resealing
     from flowactions_plugin.chat.service import keys_of
     from flowactions_plugin.chat.store import ConnectionStore
+    from flowactions_plugin.cli.context import context_of
     from flowactions_plugin.cli.documents import Tokens
     from flowactions_plugin.cli.output import line, status, write_json
-    from flowactions_plugin.cli.places import place_of
 
-    async with place_of(host) as place, AsyncExitStack() as stack:
-        keys = keys_of(place.settings, place.database)
-        stack.push_async_exit(place.database)
-        await place.database.open(required=True)
-        done = await resealing.reseal(ConnectionStore(place.database), keys, dry=check)
+    async with context_of(host) as context, AsyncExitStack() as stack:
+        keys = keys_of(context.settings, context.database)
+        stack.push_async_exit(context.database)
+        await context.database.open(required=True)
+        done = await resealing.reseal(ConnectionStore(context.database), keys, dry=check)
     if as_json:
         write_json(Tokens(changed=done.changed, current=done.current, unreadable=list(done.broken), dry=check))
     else:

@@ -62,14 +62,14 @@ async def _send_test(
     body: bytes | None,
     as_json: bool,
 ) -> int:
+    from flowactions_plugin.cli.context import context_of
     from flowactions_plugin.cli.output import block, line, write_json
-    from flowactions_plugin.cli.places import place_of
     from flowactions_plugin.cli.trial import a_message, send
 
-    async with place_of(host) as place:
-        message = a_message(url, method, event_type, body, place.settings.max_body_bytes)
-        transport = None if place.host is None else place.host.transport
-        sent = await send(message, secret, place.settings, transport)
+    async with context_of(host) as context:
+        message = a_message(url, method, event_type, body, context.settings.max_body_bytes)
+        transport = None if context.host is None else context.host.transport
+        sent = await send(message, secret, context.settings, transport)
     if as_json:
         write_json(sent)
         return DONE if sent.delivered else FAILED

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowactions_plugin.cli.moments import moment, short
 from flowactions_plugin.cli.output import block, line, quoted, table
+from flowactions_plugin.cli.timefmt import moment, short
 from flowactions_plugin.deliveries.results import DeliveryFacts, Found
 
 

@@ -18,14 +18,14 @@ def workers(host: str | None, as_json: bool) -> int:
 
 
 async def _workers(host: str | None, as_json: bool) -> int:
-    from flowactions_plugin.cli.moments import moment
+    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.output import status, table, write_json
-    from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Workers
+    from flowactions_plugin.cli.timefmt import moment
     from flowactions_plugin.health.status import QueueStatus
 
-    async with opened(host) as place:
-        found = list(await QueueStatus.of(place.database, place.settings).workers())
+    async with opened(host) as context:
+        found = list(await QueueStatus.of(context.database, context.settings).workers())
     alive = any(worker.state == "alive" for worker in found)
     if as_json:
         write_json(Workers(data=found))

@@ -17,7 +17,7 @@ from flowactions_plugin.health.results import Counted
 from flowactions_plugin.health.status_queries import HealthQueries
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.due import free
-from flowactions_plugin.queue.rules import HELD_MS
+from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.queue.tokens import is_token_of
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -79,7 +79,7 @@ class DeliveryQueries:
                 in_flight=in_flight,
                 limit=self._destination_limit,
                 ended_by=action
-                if type(row.next_attempt_at) is int and row.next_attempt_at >= HELD_MS
+                if type(row.next_attempt_at) is int and row.next_attempt_at >= UNDO_OFFSET_MS
                 else None,
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)

@@ -175,16 +175,16 @@ class OutboxQueries:
         is_awaited = _is_awaited() if status == "dead" else false()
         found: list[int] = []
         # A run that has passed rows over does not read them again for each of its transactions.
-        place = self._passed.pop(status, -1)
+        position = self._passed.pop(status, -1)
         more = True
         while more and len(found) < limit:
-            page = select(ended, is_awaited.label("awaited")).where(*old, ended > place)
+            page = select(ended, is_awaited.label("awaited")).where(*old, ended > position)
             # Searched without a lock: mostly there is nothing, and SQLite has one writer only.
             async with self._database.read() as connection:
                 rows = (await connection.execute(page.order_by(ended).limit(inline(limit)))).all()
             found += [row.finished_at for row in rows if not row.awaited]
             more = len(rows) == limit
-            place = rows[-1].finished_at if rows else place
+            position = rows[-1].finished_at if rows else position
         if not found:
             return 0
         # A row that was retried meanwhile stays.

@@ -126,11 +126,11 @@ def _with(wanted: Filter, **values: str) -> Filter:
     return Filter(**{**fields, **values})
 
 
-def id_bounds(wanted: Filter, place: str | None = None) -> list[ColumnElement[bool]]:
+def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:
     """Return conditions on the id that hold for all rows that were enqueued at the wanted time, before a place."""
     bounds: list[ColumnElement[bool]] = []
-    if place is not None:
-        bounds.append(outbox.c.id < place)
+    if position is not None:
+        bounds.append(outbox.c.id < position)
     if wanted.created_from is not None:
         bounds.append(outbox.c.id >= id_at(wanted.created_from - SKEW_MS))
     if wanted.created_before is not None:

@@ -85,10 +85,12 @@ class DeliverySearch:
         inside = search.within(scope, wanted)
         if inside is None:
             return Page(rows=())
-        place = search.read_cursor(before)
+        position = search.read_cursor(before)
 
         def read(connection: Connection) -> list[_Read]:
-            return [self._read(connection, inside, source, place, limit) for source in search.sources(inside)]
+            return [
+                self._read(connection, inside, source, position, limit) for source in search.sources(inside)
+            ]
 
         async with self._database.read() as connection:
             reads = await connection.run_sync(read)
@@ -111,9 +113,9 @@ class DeliverySearch:
         return Counted(number=min(total, limit), exact=exact and total <= limit)
 
     def _read(
-        self, connection: Connection, wanted: Filter, source: Source, place: str | None, limit: int
+        self, connection: Connection, wanted: Filter, source: Source, position: str | None, limit: int
     ) -> _Read:
-        bounds = search.id_bounds(wanted, place)
+        bounds = search.id_bounds(wanted, position)
         conditions = [*self._conditions(connection, wanted, source), *bounds]
         query = select(*raw(LIST_COLUMNS)).where(*conditions).order_by(outbox.c.id.desc())
         if source.each_organization:
@@ -145,19 +147,19 @@ class DeliverySearch:
         """Return the organizations that an index holds, each looked up behind the one before; ``None``: too many."""
         each = outbox.c.organization_id
 
-        def after(place: Any) -> Any:
-            behind = select(each).where(each > place, *source.rows).order_by(each)
+        def after(organization: Any) -> Any:
+            behind = select(each).where(each > organization, *source.rows).order_by(each)
             return behind.limit(inline(1)).scalar_subquery()
 
-        first = select(after("").label("place"), literal(1).label("number"))
-        found = first.cte("places", recursive=True)
+        first = select(after("").label("organization"), literal(1).label("number"))
+        found = first.cte("organizations_found", recursive=True)
         found = found.union_all(
-            select(after(found.c.place), found.c.number + 1).where(
-                found.c.place.is_not(None), found.c.number <= inline(ORGANIZATIONS)
+            select(after(found.c.organization), found.c.number + 1).where(
+                found.c.organization.is_not(None), found.c.number <= inline(ORGANIZATIONS)
             )
         )
-        rows = read_all(connection, select(found.c.place).where(found.c.place.is_not(None)))
-        return None if len(rows) > ORGANIZATIONS else [row.place for row in rows]
+        rows = read_all(connection, select(found.c.organization).where(found.c.organization.is_not(None)))
+        return None if len(rows) > ORGANIZATIONS else [row.organization for row in rows]
 
     def _newest_of_each(
         self, connection: Connection, query: Select[Any], organizations: Sequence[Any], limit: int
@@ -169,13 +171,13 @@ class DeliverySearch:
         ids = query.with_only_columns(outbox.c.id)
         heads = self._ids_of_each(connection, ids, organizations, 1)
         # Whatever is among the newest belongs to one of these.
-        leading = [place for place, _ in _newest(heads, limit)]
+        leading = [organization for organization, _ in _newest(heads, limit)]
         # Mostly each has a few of the newest. One of which all that were read are among these may have more.
         some = max(1, min(limit, FIRST_SHARES * limit // max(1, len(leading))))
         found = self._ids_of_each(connection, ids, leading, some)
         newest = _newest(found, limit)
-        shares = Counter(place for place, _ in newest)
-        more = [place for place in leading if shares[place] == some < limit]
+        shares = Counter(organization for organization, _ in newest)
+        more = [organization for organization in leading if shares[organization] == some < limit]
         if more:
             found = [each for each in found if each[0] not in more]
             newest = _newest([*found, *self._ids_of_each(connection, ids, more, limit)], limit)
@@ -186,15 +188,23 @@ class DeliverySearch:
     ) -> list[tuple[Any, Any]]:
         """Return organizations, and ids that a query finds, the first of each organization."""
         if self._database.dialect == "postgresql":
-            given = self._database.values_table("organizations", place=Text)
-            mine = ids.where(outbox.c.organization_id == given.c.place).limit(inline(limit)).lateral("mine")
-            each = select(given.c.place, mine.c.id).select_from(given.join(mine, true()))
-            places = self._database.json_rows([{"place": place} for place in organizations])
-            return [(row.place, row.id) for row in read_all(connection, each, {"organizations": places})]
+            given = self._database.values_table("organizations", organization=Text)
+            mine = (
+                ids.where(outbox.c.organization_id == given.c.organization).limit(inline(limit)).lateral("mine")
+            )
+            each = select(given.c.organization, mine.c.id).select_from(given.join(mine, true()))
+            asked = self._database.json_rows([{"organization": organization} for organization in organizations])
+            return [(row.organization, row.id) for row in read_all(connection, each, {"organizations": asked})]
         # SQLite has no LATERAL.
-        one = ids.where(outbox.c.organization_id == bindparam("place", type_=Text)).limit(inline(limit))
-        texts = [place for place in organizations if is_text(place)]  # no other could be a parameter
-        return [(place, row.id) for place in texts for row in read_all(connection, one, {"place": place})]
+        one = ids.where(outbox.c.organization_id == bindparam("organization", type_=Text)).limit(inline(limit))
+        texts = [
+            organization for organization in organizations if is_text(organization)
+        ]  # no other could be a parameter
+        return [
+            (organization, row.id)
+            for organization in texts
+            for row in read_all(connection, one, {"organization": organization})
+        ]
 
     def _count(self, connection: Connection, wanted: Filter, source: Source, limit: int) -> tuple[int, bool]:
         """Return how many rows of a source are wanted, and whether these are all."""
@@ -254,7 +264,7 @@ def _horizon(
 
 def _merged(reads: Sequence[_Read], limit: int, *, for_operators: bool) -> Page:
     """Return the newest rows of all sources, as far back as each of them was read, and where the next page begins."""
-    horizons = [each.horizon for each in reads if each.horizon is not None and _is_place(each.horizon.id)]
+    horizons = [each.horizon for each in reads if each.horizon is not None and _is_position(each.horizon.id)]
     horizon = max(horizons, key=_order, default=None)
     rows = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)
     if horizon is not None:
@@ -263,7 +273,7 @@ def _merged(reads: Sequence[_Read], limit: int, *, for_operators: bool) -> Page:
     looked_back_to: int | None = None
     if len(rows) > limit:
         # A corrupt id cannot be a cursor.
-        following = next((row.id for row in reversed(rows[:limit]) if _is_place(row.id)), None)
+        following = next((row.id for row in reversed(rows[:limit]) if _is_position(row.id)), None)
     elif horizon is not None:
         following, looked_back_to = horizon.id, clock.time_of(horizon.id)
     return Page(
@@ -277,5 +287,5 @@ def _order(row: Row[Any]) -> bytes:
     return raw_bytes(row.id)
 
 
-def _is_place(row_id: Any) -> bool:
+def _is_position(row_id: Any) -> bool:
     return is_text(row_id) and is_id(row_id)

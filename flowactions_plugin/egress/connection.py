@@ -50,10 +50,10 @@ class Keeper(Protocol):
 
     buffer: memoryview
 
-    def rested(self, connection: Connection) -> None:
+    def released(self, connection: Connection) -> None:
         """Take a connection that can take the next request."""
 
-    def gone(self, connection: Connection) -> None:
+    def closed(self, connection: Connection) -> None:
         """Forget a connection that was closed; called once for each."""
 
 
@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reuse.lost()
         self.resume_writing()
         self._transport = None
-        self._keeper.gone(self)
+        self._keeper.closed(self)
 
     def pause_writing(self) -> None:
         """Note that the transport has enough for now."""
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settle(None)
         if self._reuse.may_begin and reader.headers is not None:
             self.idle_seconds = idle_seconds(reader.headers.head)
-            self._keeper.rested(self)
+            self._keeper.released(self)
         else:
             self.close()
 

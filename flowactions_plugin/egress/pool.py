@@ -82,7 +82,7 @@ class Pool:
         self._opening -= 1
         self._wake()
 
-    def rested(self, connection: Connection) -> None:
+    def released(self, connection: Connection) -> None:
         """Keep a connection for the next request, if there may be one."""
         connection.idle_since = now = self._clock()
         if not self._is_fit(connection, now):
@@ -100,7 +100,7 @@ class Pool:
         """Record that a kept connection to a destination was closed just as a request went out on it."""
         self._early_closers.record(key, self._clock())
 
-    def gone(self, connection: Connection) -> None:
+    def closed(self, connection: Connection) -> None:
         """Forget a connection that was closed."""
         self._open.discard(connection)
         idle = self._idle.get(connection.key)

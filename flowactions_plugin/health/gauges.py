@@ -43,7 +43,7 @@ class Gauges:
         self._read_at = 0.0
         self._of_database: Sequence[Reading] = ()
 
-    async def keep_reading(self) -> None:
+    async def reading_loop(self) -> None:
         """Read every few seconds until cancelled; without a listener, only wait."""
         if not self._meters.is_open:
             await asyncio.Event().wait()

@@ -89,7 +89,7 @@ class StatisticsStore:
         health = [
             {
                 "organization": organization,
-                "place": destination,
+                "destination": destination,
                 "succeeded": int(counts.succeeded),
                 "failures": counts.failures_in_row,
                 "error": counts.last_error,
@@ -105,15 +105,17 @@ class StatisticsStore:
         )
         changes = [change for row in changed.all() if (change := _change(row)) is not None]
         if changes:
-            told = [
+            notified = [
                 {
                     "organization": each.organization_id,
-                    "place": each.destination,
+                    "destination": each.destination,
                     "fails": int(each.kind == "failing"),
                 }
                 for each in changes
             ]
-            await transaction.execute(built(_marking_told), {"told": self._database.json_rows(told)})
+            await transaction.execute(
+                built(_marking_notified), {"notified": self._database.json_rows(notified)}
+            )
         return changes
 
     async def prune(self, limit: int) -> int:
@@ -138,7 +140,7 @@ def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]
             before = rows.get(key, [0] * len(_COUNTS))
             rows[key] = [one + other for one, other in zip(before, values, strict=True)]
     return [
-        {"organization": key[0], "place": key[1], **dict(zip(_COUNTS, values, strict=True))}
+        {"organization": key[0], "destination": key[1], **dict(zip(_COUNTS, values, strict=True))}
         for key, values in sorted(rows.items())
     ]
 
@@ -152,7 +154,7 @@ def _adding(database: Dialect) -> Any:
     given = database.values_table(
         "counted",
         organization=Text,
-        place=Text,
+        destination=Text,
         delivered=Integer,
         failed=Integer,
         dead=Integer,
@@ -160,7 +162,7 @@ def _adding(database: Dialect) -> Any:
     )
     now = database.now()
     rows = select(
-        now - now % BUCKET_MS, given.c.organization, given.c.place, *(given.c[name] for name in _COUNTS)
+        now - now % BUCKET_MS, given.c.organization, given.c.destination, *(given.c[name] for name in _COUNTS)
     ).where(
         given.c.organization.is_not(None)
     )  # without a condition, SQLite takes ON CONFLICT for one of a join
@@ -177,14 +179,14 @@ def _updating_health(database: Dialect) -> Any:
     What does not fail, and was written within the last minute, stays as it is.
     """
     given = database.values_table(
-        "given", organization=Text, place=Text, succeeded=Integer, failures=Integer, error=Text
+        "given", organization=Text, destination=Text, succeeded=Integer, failures=Integer, error=Text
     )
     now = database.now()
     fails = given.c.failures > 0
     failed = given.c.error.is_not(None)
     rows = select(
         given.c.organization,
-        given.c.place,
+        given.c.destination,
         case((given.c.succeeded == 1, now), else_=null()),
         case((failed, now), else_=null()),
         case((fails, now), else_=null()),
@@ -241,16 +243,16 @@ def _change(row: Any) -> Change | None:
     return Change(row.organization_id, row.destination, kind, since, failures, row.last_error)
 
 
-def _marking_told(database: Dialect) -> Any:
-    """Write the statement that records what the host is told, for the destinations in the parameter ``told``."""
-    told = database.values_table("told", organization=Text, place=Text, fails=Integer)
+def _marking_notified(database: Dialect) -> Any:
+    """Write the statement that records what the host is told, for the destinations in the parameter ``notified``."""
+    notified = database.values_table("notified", organization=Text, destination=Text, fails=Integer)
     return (
         update(destinations)
         .where(
             and_(
-                destinations.c.organization_id == told.c.organization,
-                destinations.c.destination == told.c.place,
+                destinations.c.organization_id == notified.c.organization,
+                destinations.c.destination == notified.c.destination,
             )
         )
-        .values(alerted_at=case((told.c.fails == 1, database.now()), else_=null()))
+        .values(alerted_at=case((notified.c.fails == 1, database.now()), else_=null()))
     )

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
-from flowactions_plugin.health.verdict import ABSENT_MS, FAILING_MINUTES, Signs, judge, patience_ms
+from flowactions_plugin.health.verdict import ABSENT_MS, FAILING_MINUTES, HealthSample, judge, patience_ms
 from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import Settings
@@ -83,21 +83,21 @@ class QueueStatus:
             dead: how many are dead.
         """
         now = self._now(connection)
-        standing = self._standing(connection, scope, now, refusal)
+        status = self._status_of(connection, scope, now, refusal)
         worst, slowest = self._health.busiest(connection, scope, now, SHOWN)
-        due = standing.due
+        due = status.due
         return Overview(
             due=due.number,
             due_exact=due.exact,
             oldest_due_ms=due.oldest_ms or 0,
             waiting=self._health.waiting(connection, scope, COUNT_LIMIT),
             dead=dead,
-            hour=standing.buckets[-HOUR_BUCKETS:],
-            day=_hours(standing.buckets),
-            workers=standing.workers,
+            hour=status.buckets[-HOUR_BUCKETS:],
+            day=_hours(status.buckets),
+            workers=status.workers,
             worst=worst,
             slowest=slowest,
-            verdict=standing.verdict,
+            verdict=status.verdict,
         )
 
     async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
@@ -112,7 +112,7 @@ class QueueStatus:
         """
         refusal = await self.writes.refused() if tries else self.writes.refusal
         return await self._read(
-            lambda connection: self._standing(connection, scope, self._now(connection), refusal).verdict
+            lambda connection: self._status_of(connection, scope, self._now(connection), refusal).verdict
         )
 
     async def due(self, scope: Scope = Scope()) -> tuple[Counted, int]:  # noqa: B008  immutable
@@ -162,7 +162,7 @@ class QueueStatus:
     def _now(self, connection: Connection) -> int:
         return int(connection.execute(select(self._database.now())).scalar_one())
 
-    def _standing(self, connection: Connection, scope: Scope, now: int, refusal: str | None) -> _Standing:
+    def _status_of(self, connection: Connection, scope: Scope, now: int, refusal: str | None) -> _Status:
         due = self._health.due(connection, scope, COUNT_LIMIT)
         if not due.number and not due.exact:
             # All of them are claimed, or wait to be parked: what may be claimed stands behind them.
@@ -176,7 +176,7 @@ class QueueStatus:
         # A worker of an earlier release is not in the fleet.
         seen = [now - each.last_seen_at for each in workers] + claims
         late = buckets[-FAILING_MINUTES // 5 :]
-        signs = Signs(
+        sample = HealthSample(
             oldest_due_ms=due.oldest_ms,
             claimed_ms_ago=max(0, min(claims)) if claims else None,
             alive=len(alive),
@@ -187,10 +187,10 @@ class QueueStatus:
         )
         modes = {each.mode for each in alive}
         mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"
-        return _Standing(due, workers, buckets, judge(signs, patience_ms(mode, self._tick_seconds)))
+        return _Status(due, workers, buckets, judge(sample, patience_ms(mode, self._tick_seconds)))
 
 
-class _Standing(NamedTuple):
+class _Status(NamedTuple):
     """How deliveries stand, and the verdict."""
 
     due: Due

@@ -197,8 +197,10 @@ class HealthQueries:
             return []
         last = now - now % BUCKET_MS
         hour = [last - number * BUCKET_MS for number in range(HOUR_BUCKETS)]
-        wanted = self._database.values_table("wanted", organization=Text, place=Text)
-        given = {"wanted": self._database.json_rows([{"organization": one, "place": two} for one, two in keys])}
+        wanted = self._database.values_table("wanted", organization=Text, target=Text)
+        given = {
+            "wanted": self._database.json_rows([{"organization": one, "target": two} for one, two in keys])
+        }
         sums = (
             select(
                 statistics.c.organization_id,
@@ -209,12 +211,12 @@ class HealthQueries:
             .where(statistics.c.bucket.in_(hour))
             .group_by(statistics.c.organization_id, statistics.c.destination)
         )
-        paused = case((is_paused(wanted.c.organization, wanted.c.place), 1), else_=0)
-        health = select(wanted.c.organization, wanted.c.place, paused.label("paused"), destinations).join_from(
+        paused = case((is_paused(wanted.c.organization, wanted.c.target), 1), else_=0)
+        health = select(wanted.c.organization, wanted.c.target, paused.label("paused"), destinations).join_from(
             wanted, destinations, _is(destinations, wanted), isouter=True
         )
         counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
-        known = {(row.organization, row.place): row for row in connection.execute(health, given)}
+        known = {(row.organization, row.target): row for row in connection.execute(health, given)}
         return [_state(key, known[key], counts.get(key)) for key in keys]
 
 
@@ -248,7 +250,7 @@ def _of(table: Any, scope: Scope) -> list[ColumnElement[bool]]:
 
 
 def _is(table: Any, wanted: Any) -> ColumnElement[bool]:
-    return and_(table.c.organization_id == wanted.c.organization, table.c.destination == wanted.c.place)
+    return and_(table.c.organization_id == wanted.c.organization, table.c.destination == wanted.c.target)
 
 
 def _worker(row: Row[Any], now: int) -> Worker:

@@ -24,7 +24,7 @@ ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
 
 
-class Signs(NamedTuple):
+class HealthSample(NamedTuple):
     """What the verdict is made of.
 
     Attributes:
@@ -60,38 +60,38 @@ def patience_ms(mode: str, tick_seconds: float) -> int:
     return int(seconds * 1000)
 
 
-def judge(signs: Signs, patience: int) -> Verdict:
+def judge(sample: HealthSample, patience: int) -> Verdict:
     """Return the verdict.
 
     Args:
-        signs: how deliveries stand.
+        sample: how deliveries stand.
         patience: see `patience_ms`.
 
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
         claimed cannot arrive, whatever became of the rest.
     """
-    if signs.refusal is not None:
+    if sample.refusal is not None:
         return Verdict(
             state="unwritable",
-            reason=f"The database takes no writes: {signs.refusal}. Nothing is queued, claimed or completed.",
+            reason=f"The database takes no writes: {sample.refusal}. Nothing is queued, claimed or completed.",
         )
-    due = signs.oldest_due_ms
-    claimed = signs.claimed_ms_ago
+    due = sample.oldest_due_ms
+    claimed = sample.claimed_ms_ago
     if due is not None and due > patience and (claimed is None or claimed > patience):
-        nobody = "and no worker is alive" if not signs.alive else f"although {_workers(signs.alive)}"
+        nobody = "and no worker is alive" if not sample.alive else f"although {_workers(sample.alive)}"
         last = "nothing has been claimed" if claimed is None else f"the last claim was {_seconds(claimed)} ago"
         return Verdict(
             state="stalled",
             reason=f"Rows have been due for {_seconds(due)} and {last}, {nobody}.",
             waited_ms=due if claimed is None else min(due, claimed),
         )
-    if signs.absent_ms is not None and signs.absent_ms >= ABSENT_MS:
+    if sample.absent_ms is not None and sample.absent_ms >= ABSENT_MS:
         return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
-    if signs.attempts >= LEAST_ATTEMPTS and signs.failed > FAILING_SHARE * signs.attempts:
+    if sample.attempts >= LEAST_ATTEMPTS and sample.failed > FAILING_SHARE * sample.attempts:
         return Verdict(
             state="failing",
-            reason=f"{signs.failed} of the {signs.attempts} attempts of the last {FAILING_MINUTES} minutes have failed.",
+            reason=f"{sample.failed} of the {sample.attempts} attempts of the last {FAILING_MINUTES} minutes have failed.",
         )
     if due is None:
         return Verdict(state="idle", reason="Nothing is due.")

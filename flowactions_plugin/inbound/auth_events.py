@@ -69,7 +69,7 @@ class AuthEvents:
                 transaction=transaction if self._host.database is not None else None,
             )
             try:
-                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
+                async with asyncio.timeout(HANDLER_SECONDS), self._database.lend_to_host(transaction):
                     await ask(self._host, "auth_event", Any, event)
             except Exception as exc:
                 if code_of(exc) in CONFLICTS:

@@ -288,7 +288,7 @@ class Pacing:
             return "unavailable"
 
 
-async def keep_recovering(pacing: Pacing) -> None:
+async def recovery_loop(pacing: Pacing) -> None:
     """Recover at once and then every few seconds, until cancelled."""
 
     async def recover() -> float:

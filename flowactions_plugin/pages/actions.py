@@ -15,9 +15,9 @@ from flowactions_plugin.deliveries.fields import BY_NAME
 from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.pages.context import MOST_REASON, ROWS, PageContext, read_filter
 from flowactions_plugin.pages.forms import read_form, read_query
 from flowactions_plugin.pages.guard import FOR_CHANGERS
-from flowactions_plugin.pages.parts import MOST_REASON, ROWS, Parts, read_filter
 from flowactions_plugin.pages.rendering import redirect
 from flowactions_plugin.pages.viewers import Viewer
 
@@ -44,13 +44,13 @@ class Listed(NamedTuple):
 
 @get("/actions", include_in_schema=False)
 async def list_actions(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """List bulk actions, the latest first."""
     before = read_query(request, ("cursor",)).get("cursor")
-    found = await parts.actions.list(viewer.scope, before=before, limit=ROWS + 1)
+    found = await context.actions.list(viewer.scope, before=before, limit=ROWS + 1)
     more = len(found) > ROWS
-    return parts.page(
+    return context.page(
         request,
         "actions.html",
         rows=[Listed(action, to_query(action.filter)) for action in found[:ROWS]],
@@ -60,23 +60,23 @@ async def list_actions(
 
 @get("/actions/new", opt=FOR_CHANGERS, include_in_schema=False)
 async def preview_action(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """Show which deliveries an action would be done to, and ask."""
     given = read_query(request, ("kind", *BY_NAME), repeated=("id",))
-    return await _preview(request, viewer, parts, _kind(given), read_filter(given))
+    return await _preview(request, viewer, context, _kind(given), read_filter(given))
 
 
 @post("/actions", include_in_schema=False)
 async def begin_action(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[Any]:
     """Begin an action on the set that was shown; when it is another by now, show that and ask again."""
     given = await read_form(request, FORM_FIELDS)
     kind = _kind(given)
     canary, rate = _number(given, "canary"), _number(given, "rate")
     try:
-        action = await parts.actions.begin(
+        action = await context.actions.begin(
             viewer.scope,
             kind,
             given.get("token", ""),
@@ -85,7 +85,7 @@ async def begin_action(
             reset_attempts=given.get("reset") == "yes",
             rate=rate,
             canary=int(canary or 0),
-            undo_seconds=parts.undo_seconds,
+            undo_seconds=context.undo_seconds,
         )
     except SetChanged as exc:
         filters = {
@@ -95,7 +95,7 @@ async def begin_action(
         }
         kept: dict[str, str] = {name: given[name] for name in OPTIONS if name in given}
         wanted = read_filter(filters)
-        return await _preview(request, viewer, parts, kind, wanted, changed=str(exc), given=kept)
+        return await _preview(request, viewer, context, kind, wanted, changed=str(exc), given=kept)
     return redirect(request, f"/actions/{action.id}")
 
 
@@ -103,13 +103,13 @@ async def begin_action(
 async def show_action(
     request: Request[Any, Any, Any],
     viewer: NamedDependency[Viewer],
-    parts: NamedDependency[Parts],
+    context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[bytes]:
     """Show how an action goes on, with what ends it."""
-    action = _there(await parts.actions.get(viewer.scope, action_id) if is_id(action_id) else None)
+    action = _there(await context.actions.get(viewer.scope, action_id) if is_id(action_id) else None)
     may_end = viewer.may_change and (viewer.sees_all or action.actor_role == "dashboard")
-    return parts.page(
+    return context.page(
         request,
         "action.html",
         action=action,
@@ -123,22 +123,22 @@ async def show_action(
 async def undo_action(
     request: Request[Any, Any, Any],
     viewer: NamedDependency[Viewer],
-    parts: NamedDependency[Parts],
+    context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[Any]:
     """Take an action back that has not started; its page says what came of it."""
-    return await _end(request, viewer, action_id, parts.actions.undo)
+    return await _end(request, viewer, action_id, context.actions.undo)
 
 
 @post("/actions/{action_id:str}/stop", include_in_schema=False)
 async def stop_action(
     request: Request[Any, Any, Any],
     viewer: NamedDependency[Viewer],
-    parts: NamedDependency[Parts],
+    context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[Any]:
     """Stop an action; what was done stays."""
-    return await _end(request, viewer, action_id, parts.actions.stop)
+    return await _end(request, viewer, action_id, context.actions.stop)
 
 
 async def _end(request: Request[Any, Any, Any], viewer: Viewer, action_id: str, how: Any) -> Response[Any]:
@@ -150,15 +150,15 @@ async def _end(request: Request[Any, Any, Any], viewer: Viewer, action_id: str, 
 async def _preview(
     request: Request[Any, Any, Any],
     viewer: Viewer,
-    parts: Parts,
+    context: PageContext,
     kind: Kind,
     wanted: Filter,
     *,
     changed: str | None = None,
     given: dict[str, str] | None = None,
 ) -> Response[bytes]:
-    preview = await parts.actions.preview(viewer.scope, kind, wanted)
-    return parts.page(
+    preview = await context.actions.preview(viewer.scope, kind, wanted)
+    return context.page(
         request,
         "action_new.html",
         status=200 if changed is None else 409,
@@ -168,7 +168,7 @@ async def _preview(
         filter=to_query(wanted),
         changed=changed,
         given=dict.fromkeys(OPTIONS) | (given or {}),
-        undo_ms=int(parts.undo_seconds * 1000),
+        undo_ms=int(context.undo_seconds * 1000),
     )
 
 

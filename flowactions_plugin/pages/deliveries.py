@@ -18,9 +18,9 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.pages import timeline
+from flowactions_plugin.pages.context import ROWS, PageContext, read_filter
 from flowactions_plugin.pages.curl import commands
 from flowactions_plugin.pages.forms import read_query
-from flowactions_plugin.pages.parts import ROWS, Parts, read_filter
 from flowactions_plugin.pages.rendering import redirect
 from flowactions_plugin.pages.viewers import Viewer
 
@@ -75,7 +75,7 @@ async def find_deliveries(request: Request[Any, Any, Any], viewer: NamedDependen
 
 @get("/deliveries", include_in_schema=False)
 async def list_deliveries(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], parts: NamedDependency[Parts]
+    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """Search deliveries, newest first; a filter that cannot be read is shown as it was typed, with what is wrong."""
     given = read_query(request, (*BY_NAME, "cursor"), repeated=("id",))
@@ -87,15 +87,15 @@ async def list_deliveries(
         shown = {each.name for each in fields}
         if not (given.keys() - {"status"}) <= shown or exc.field not in shown:
             raise  # not of this form
-        return _unreadable(request, parts, fields, given, exc)
-    page = await parts.queries.deliveries(viewer.scope, wanted, cursor, ROWS)
+        return _unreadable(request, context, fields, given, exc)
+    page = await context.queries.deliveries(viewer.scope, wanted, cursor, ROWS)
     words = to_query(wanted)
     searched = len(words) - ("status" in words)
-    return parts.page(
+    return context.page(
         request,
         "deliveries.html",
         page=page,
-        counted=await parts.queries.count(viewer.scope, wanted),
+        counted=await context.queries.count(viewer.scope, wanted),
         cursor=cursor,
         filter=words,
         filter_count=searched,
@@ -108,13 +108,13 @@ async def list_deliveries(
 
 def _unreadable(
     request: Request[Any, Any, Any],
-    parts: Parts,
+    context: PageContext,
     fields: Sequence[Field],
     given: Mapping[str, str],
     exc: FilterInvalid,
 ) -> Response[bytes]:
     """Return the form with the reason at its field, and without deliveries."""
-    return parts.page(
+    return context.page(
         request,
         "deliveries.html",
         status=HTTPStatus.BAD_REQUEST,
@@ -134,17 +134,17 @@ def _unreadable(
 async def show_delivery(
     request: Request[Any, Any, Any],
     viewer: NamedDependency[Viewer],
-    parts: NamedDependency[Parts],
+    context: NamedDependency[PageContext],
     delivery_id: FromPath[str],
 ) -> Response[bytes]:
     """Show one delivery: why it is not sent yet, what it sends, its attempts, what people did to it."""
-    found = await parts.queries.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
+    found = await context.queries.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
     if found is None:
         raise Problem("not_found", "There is no delivery with this id.")
     row = found.row
     body = row.body or ""
     shown = commands(row.method, row.url, row.headers, row.body)
-    return parts.page(
+    return context.page(
         request,
         "delivery.html",
         found=found,

@@ -31,10 +31,10 @@ def page_handlers(renderer: Renderer, login_url: str | None) -> ExceptionHandler
 
     def as_page(handler: Any) -> Callable[[Request[Any, Any, Any], Any], Response[Any]]:
         def answer(request: Request[Any, Any, Any], exc: Any) -> Response[Any]:
-            told: Response[dict[str, Any]] = handler(request, exc)
-            kept = {name: value for name, value in told.headers.items() if name.lower() in _KEPT}
+            answer: Response[dict[str, Any]] = handler(request, exc)
+            kept = {name: value for name, value in answer.headers.items() if name.lower() in _KEPT}
             return renderer.render(
-                request, "problem.html", status=told.status_code or 500, headers=kept, problem=told.content
+                request, "problem.html", status=answer.status_code or 500, headers=kept, problem=answer.content
             )
 
         return answer

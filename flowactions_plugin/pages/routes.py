@@ -19,6 +19,7 @@ from flowactions_plugin.pages.actions import (
     stop_action,
     undo_action,
 )
+from flowactions_plugin.pages.context import VIEWER, PageContext
 from flowactions_plugin.pages.deliveries import find_deliveries, list_deliveries, show_delivery
 from flowactions_plugin.pages.destinations import (
     list_destinations,
@@ -27,7 +28,6 @@ from flowactions_plugin.pages.destinations import (
 )
 from flowactions_plugin.pages.failures import page_handlers
 from flowactions_plugin.pages.guard import PageGuard, must_run
-from flowactions_plugin.pages.parts import VIEWER, Parts
 from flowactions_plugin.pages.rendering import ROOT
 from flowactions_plugin.pages.session_routes import begin_session, end_session, static_file
 from flowactions_plugin.pages.sessions import Sessions
@@ -63,7 +63,7 @@ PAGES = (
 
 def pages_routers(
     host: Host,
-    parts: Parts,
+    context: PageContext,
     sessions: Sessions,
     is_running: Callable[[], bool],
     *,
@@ -76,7 +76,7 @@ def pages_routers(
 
     Args:
         host: says who calls.
-        parts: what the pages use.
+        context: what the pages use.
         sessions: seals and opens the session cookie.
         is_running: whether the lifespan is open.
         origins: at which browsers reach the routes, beside that of a request's ``Host``.
@@ -86,10 +86,10 @@ def pages_routers(
     """
     viewers = Viewers(host, sessions, show_operators=show_operators)
 
-    async def provided() -> Parts:
+    async def provided() -> PageContext:
         # All pages say when the database takes no writes.
-        await parts.queries.status.writes.refused()
-        return parts
+        await context.queries.status.writes.refused()
+        return context
 
     return [
         Router(
@@ -97,12 +97,12 @@ def pages_routers(
             route_handlers=of_one_host(*PAGES),
             dependencies={
                 "viewer": VIEWER,
-                "parts": Provide(provided),
+                "context": Provide(provided),
                 "secure": Provide(lambda: secure, sync_to_thread=False),
             },
             guards=[PageGuard(viewers, origins, is_running).guard()],
             request_max_body_size=BODY_BYTES,
-            exception_handlers=page_handlers(parts.renderer, login_url),
+            exception_handlers=page_handlers(context.renderer, login_url),
         ),
         Router(
             ROOT,
@@ -119,7 +119,7 @@ def pages_routers(
         Router(
             ROOT,
             route_handlers=of_one_host(static_file),
-            dependencies={"renderer": Provide(lambda: parts.renderer, sync_to_thread=False)},
+            dependencies={"renderer": Provide(lambda: context.renderer, sync_to_thread=False)},
             exception_handlers=HANDLERS,
         ),
     ]

@@ -17,10 +17,10 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
-from flowactions_plugin.queue.claims import CLAIM_BYTES, Reach, Shape, claiming, eligible, size_of
+from flowactions_plugin.queue.claims import CLAIM_BYTES, ClaimScope, Shape, claiming, eligible, size_of
 from flowactions_plugin.queue.contact import Contact, doubt_of
 from flowactions_plugin.queue.due import paused_now
-from flowactions_plugin.queue.places import NONE_FOUND, Found, Places
+from flowactions_plugin.queue.owners import NONE_FOUND, Found, Owners
 from flowactions_plugin.queue.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
@@ -39,7 +39,7 @@ them."""
 LEAST_WINDOW: Final = 32
 """How many due rows a claim examines at least."""
 
-ELSEWHERE_SECONDS: Final = 0.1
+BEYOND_HEAD_SECONDS: Final = 0.1
 """Seconds without a look behind the destinations that hold the head of the queue, after a look that has found nothing."""
 
 
@@ -60,24 +60,24 @@ class ClaimStore:
         self.contact = Contact(lease_seconds)
         self._database = database
         self._lease_seconds = lease_seconds
-        self._organizations = Places.of_organizations()
-        self._destinations = Places.of_destinations()
+        self._organizations = Owners.of_organizations()
+        self._destinations = Owners.of_destinations()
         # Until when these take turns, or none because there is only one.
         self._taking_turns: Sequence[Any] = []
         self._organizations_at = 0.0
         # Until when no destination but those at their limit has rows.
-        self._elsewhere_at = 0.0
-        self._crowded = True
-        self._blocked = False
+        self._beyond_head_at = 0.0
+        self._saturated = True
+        self._head_at_limit = False
         self._scan_from = 0
         self._full_scan_at = 0.0
         # Built once for each dialect: building a statement costs more than running it.
         self._claiming: dict[tuple[str, Shape], Executable] = {}
 
     @property
-    def looks_elsewhere(self) -> bool:
+    def searches_beyond_head(self) -> bool:
         """Whether rows may be due to other destinations than those at their limit: a moment ago there were none."""
-        return time.monotonic() >= self._elsewhere_at
+        return time.monotonic() >= self._beyond_head_at
 
     async def claim(
         self,
@@ -85,7 +85,7 @@ class ClaimStore:
         *,
         per_destination: int | None = None,
         in_flight: Mapping[str, int] | None = None,
-        look_elsewhere: bool = False,
+        search_beyond_head: bool = False,
     ) -> list[ClaimedDelivery]:
         """Claim up to ``limit`` rows that are due, oldest first (§8).
 
@@ -95,11 +95,11 @@ class ClaimStore:
                 Rows to other destinations are then found behind any backlog, at a cost that does not grow with it, and
                 organizations take turns.
             in_flight: how many are in flight to each destination.
-            look_elsewhere: whether something was enqueued since the claim before: then rows behind a backlog are looked
+            search_beyond_head: whether something was enqueued since the claim before: then rows behind a backlog are looked
                 for, although the last look has found none.
         """
-        if look_elsewhere:
-            self._elsewhere_at = 0.0
+        if search_beyond_head:
+            self._beyond_head_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self._lease_seconds
         given = {"token": new_token(self.token_prefix), "room": CLAIM_BYTES}
@@ -138,7 +138,7 @@ class ClaimStore:
             "limit": limit,
             "in_flight": self._in_flight(in_flight),
         }
-        reach = Reach(0, per_destination, limit, organizations)
+        reach = ClaimScope(0, per_destination, limit, organizations)
         rows, _ = await self._examine([], lambda _found: reach, parameters)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
 
@@ -152,16 +152,16 @@ class ClaimStore:
         """
         now = time.monotonic()
         if now > self._full_scan_at:
-            self._scan_from, self._full_scan_at, self._blocked = 0, now + FULL_SCAN_INTERVAL, False
-        looks = self._blocked and self.looks_elsewhere
-        rows = await self._claim(limit, per_destination, used, given, turns=self._crowded, looks=looks)
+            self._scan_from, self._full_scan_at, self._head_at_limit = 0, now + FULL_SCAN_INTERVAL, False
+        looks = self._head_at_limit and self.searches_beyond_head
+        rows = await self._claim(limit, per_destination, used, given, turns=self._saturated, looks=looks)
         at_limit = any(count >= per_destination for count in used.values())
-        self._crowded = at_limit or len(rows) >= limit
+        self._saturated = at_limit or len(rows) >= limit
         room = CLAIM_BYTES - sum(size_of(row) for row in rows)
-        if len(rows) <= limit // 2 and at_limit and not looks and self.looks_elsewhere and room > 0:
+        if len(rows) <= limit // 2 and at_limit and not looks and self.searches_beyond_head and room > 0:
             given["room"] = room
             found = await self._claim(limit - len(rows), per_destination, used, given, looks=True)
-            self._blocked = bool(found)
+            self._head_at_limit = bool(found)
             rows += found
         return rows
 
@@ -187,17 +187,17 @@ class ClaimStore:
         """
         free: Sequence[Any] = []
 
-        def reach(found: Mapping[Places, Found]) -> Reach:
+        def reach(found: Mapping[Owners, Found]) -> ClaimScope:
             nonlocal free
             owners = self._owners(found.get(self._organizations)) if turns else []
             free = [
-                place
-                for place in found.get(self._destinations, NONE_FOUND).places
-                if used[place] < per_destination
+                owner
+                for owner in found.get(self._destinations, NONE_FOUND).owners
+                if used[owner] < per_destination
             ]
             # A power of two, so that few statements differ, and the database has planned them before.
             window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
-            return Reach(window, per_destination, limit, owners, free)
+            return ClaimScope(window, per_destination, limit, owners, free)
 
         asked = [
             *([self._organizations] if turns and time.monotonic() >= self._organizations_at else []),
@@ -210,15 +210,15 @@ class ClaimStore:
             self._scan_from = rows[0].head_at - SCAN_MARGIN
         if looks and found[self._destinations].whole and not {row.destination for row in rows} & {*free}:
             # Without an enqueue there is nothing for a while, retries apart.
-            self._elsewhere_at, self._blocked = time.monotonic() + ELSEWHERE_SECONDS, False
+            self._beyond_head_at, self._head_at_limit = time.monotonic() + BEYOND_HEAD_SECONDS, False
         return rows
 
     async def _examine(
         self,
-        asked: Sequence[Places],
-        reach: Callable[[Mapping[Places, Found]], Reach],
+        asked: Sequence[Owners],
+        reach: Callable[[Mapping[Owners, Found]], ClaimScope],
         parameters: dict[str, Any],
-    ) -> tuple[list[Row[Any]], Mapping[Places, Found]]:
+    ) -> tuple[list[Row[Any]], Mapping[Owners, Found]]:
         """Find organizations and destinations, and claim: on SQLite in one transaction, on PostgreSQL in one each.
 
         Args:
@@ -226,7 +226,7 @@ class ClaimStore:
             reach: returns which rows are examined then.
             parameters: of the claim.
         """
-        found: dict[Places, Found] = {}
+        found: dict[Owners, Found] = {}
         database = self._database
         if database.dialect == "postgresql":
             for each in asked:
@@ -244,7 +244,7 @@ class ClaimStore:
         return await database.in_transaction(claim), found
 
     def _in_flight(self, used: Mapping[Any, int]) -> str:
-        rows = [{"destination": place, "number": number} for place, number in used.items()]
+        rows = [{"destination": destination, "number": number} for destination, number in used.items()]
         return self._database.json_rows(rows)
 
     def _owners(self, found: Found | None) -> Sequence[Any]:
@@ -253,29 +253,29 @@ class ClaimStore:
         When all of them can have it, they are the same for a while: rows of a new one are claimed beside (`claim_of`).
         """
         if found is not None:
-            self._taking_turns = found.places if len(found.places) > 1 or not found.whole else []
+            self._taking_turns = found.owners if len(found.owners) > 1 or not found.whole else []
             if found.whole:
-                self._organizations_at = time.monotonic() + ELSEWHERE_SECONDS
+                self._organizations_at = time.monotonic() + BEYOND_HEAD_SECONDS
         return self._taking_turns
 
-    def _others(self, connection: Connection, reach: Reach, doubt: Mapping[str, Any]) -> dict[str, str]:
+    def _others(self, connection: Connection, reach: ClaimScope, doubt: Mapping[str, Any]) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
         if self._database.dialect == "postgresql":
             return {
-                name: self._database.json_rows([{"place": place} for place in places])
-                for name, places in (
+                name: self._database.json_rows([{"owner": owner} for owner in owners])
+                for name, owners in (
                     ("organizations", reach.organizations),
                     ("destinations", reach.destinations),
                 )
-                if places
+                if owners
             }
         shape = reach.shape
         ids: list[Any] = []
-        for owners, places, rows in (
+        for kind, owners, rows in (
             (self._organizations, reach.organizations, shape.turn),
             (self._destinations, reach.destinations, shape.each),
         ):
-            ids += owners.oldest(self._database, connection, places, rows, doubt)
+            ids += kind.oldest(self._database, connection, owners, rows, doubt)
         if not shape.turn and not shape.each:
             return {}
         # Any other id could not be a parameter; such a row waits for its place in the queue.
@@ -314,7 +314,7 @@ class ClaimStore:
     async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
         query = self._database.built(paused_now)
-        asked = [{"organization_id": one, "destination": place} for one, place in held if is_text(one + place)]
+        asked = [{"organization_id": one, "destination": other} for one, other in held if is_text(one + other)]
         given = {"held": self._database.json_rows(asked)}
         rows: Sequence[Any] = await self._database.in_transaction(
             lambda connection: connection.execute(query, given).all()

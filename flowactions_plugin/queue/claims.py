@@ -70,7 +70,7 @@ class Shape(NamedTuple):
     in_doubt: bool = False
 
 
-class Reach(NamedTuple):
+class ClaimScope(NamedTuple):
     """Which rows a claim examines.
 
     Attributes:
@@ -120,7 +120,7 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
         head = union(select(head), *others).cte("all_heads")
     in_flight = database.values_table("in_flight", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
-    place = func.row_number().over(partition_by=head.c.destination, order_by=order)
+    position = func.row_number().over(partition_by=head.c.destination, order_by=order)
     used = func.coalesce(in_flight.c.number, 0)
     behind: ColumnElement[int] = literal(0)
     if turn:
@@ -132,14 +132,14 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
             head.c.next_attempt_at,
             head.c.size,
             behind.label("behind"),
-            (place + used).label("place"),
+            (position + used).label("position"),
         )
         .join_from(head, in_flight, in_flight.c.destination == head.c.destination, isouter=True)
         .cte("ranked")
     )
     return _within_bytes(
         select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.behind, head_at.label("head_at"))
-        .where(ranked.c.place <= per_destination)
+        .where(ranked.c.position <= per_destination)
         .order_by(ranked.c.behind, ranked.c.next_attempt_at, ranked.c.id)
         .limit(bindparam("limit", type_=Integer))
     )
@@ -183,22 +183,22 @@ def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
         columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(database))
         return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
     others = []
-    for name, owner, rows in (
+    for name, column, rows in (
         ("organizations", outbox.c.organization_id, shape.turn),
         ("destinations", outbox.c.destination, shape.each),
     ):
         if rows:
-            places = database.values_table(name, place=Text)
-            begin = tuple_(places.c.place, bindparam("since", type_=BigInteger))
+            owners = database.values_table(name, owner=Text)
+            begin = tuple_(owners.c.owner, bindparam("since", type_=BigInteger))
             mine = (
                 due_rows(database, database.now(), rows, in_doubt=shape.in_doubt)
                 # With an equality, PostgreSQL may search the index of all rows that are due, through any backlog.
-                .where(tuple_(owner, outbox.c.next_attempt_at) >= begin, owner <= places.c.place)
+                .where(tuple_(column, outbox.c.next_attempt_at) >= begin, column <= owners.c.owner)
                 .order_by(None)
-                .order_by(owner, outbox.c.next_attempt_at, outbox.c.id)
+                .order_by(column, outbox.c.next_attempt_at, outbox.c.id)
             )
             oldest = mine.lateral(f"of_{name}")
-            found = select(oldest).select_from(places.join(oldest, true())).cte(f"rows_of_{name}")
+            found = select(oldest).select_from(owners.join(oldest, true())).cte(f"rows_of_{name}")
             others.append(select(found))
     return others
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.executor import Executor, Secrets
-from flowactions_plugin.queue.places import ORGANIZATIONS_A_CLAIM
+from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.slots import LEAST_DEMAND, Slots
 from flowactions_plugin.queue.store import OutboxStore
@@ -40,8 +40,8 @@ IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 
 def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:
     """Return whether a delivery is among what `OutboxStore.paused` returned."""
-    place = delivery.destination
-    return (EVERY_ORGANIZATION, place) in paused or (delivery.organization_id, place) in paused
+    destination = delivery.destination
+    return (EVERY_ORGANIZATION, destination) in paused or (delivery.organization_id, destination) in paused
 
 
 class ContinuousClaims:
@@ -77,7 +77,7 @@ class ContinuousClaims:
         self._in_flight_bytes = 0
         self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
         self._enqueued_for: dict[str, None] = {}  # organizations of which something was enqueued
-        self._claiming_beside: asyncio.Task[None] | None = None
+        self._claiming_for_enqueued: asyncio.Task[None] | None = None
         self._claiming = False
         self._more = False
         self._enqueued = False
@@ -101,8 +101,8 @@ class ContinuousClaims:
             for each in organizations
             if len(self._enqueued_for) < MOST_ENQUEUED_FOR and self._waiting[each] < LEAST_DEMAND
         )
-        if self._enqueued_for and self._claiming_beside is None:
-            self._claiming_beside = asyncio.create_task(self._claim_for_enqueued())
+        if self._enqueued_for and self._claiming_for_enqueued is None:
+            self._claiming_for_enqueued = asyncio.create_task(self._claim_for_enqueued())
 
     async def settle(self) -> None:
         """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
@@ -125,7 +125,7 @@ class ContinuousClaims:
         while self._executor.behind:
             await self.settle()
         self._claiming = True
-        request = self._slots.demand(elsewhere=self._enqueued or self._store.looks_elsewhere)
+        request = self._slots.demand(beyond_head=self._enqueued or self._store.searches_beyond_head)
         if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:
             self._more = True
             return POLL_SECONDS
@@ -135,7 +135,7 @@ class ContinuousClaims:
             request.limit,
             per_destination=self._per_destination,
             in_flight=request.in_flight,
-            look_elsewhere=enqueued,
+            search_beyond_head=enqueued,
         )
         size = sum(each.size for each in claimed)
         self._more = len(claimed) == request.limit or size >= FULL_CLAIM_BYTES
@@ -173,7 +173,7 @@ class ContinuousClaims:
                 extra={"event": "deliveries.not_claimed"},
             )
         finally:
-            self._claiming_beside = None
+            self._claiming_for_enqueued = None
 
     async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
         """Return what of a claim may be sent, by destination."""
@@ -195,8 +195,8 @@ class ContinuousClaims:
     async def quiesce(self) -> None:
         """Give back what waits for a slot, and wait for what has one."""
         self._claiming = False
-        if self._claiming_beside is not None:
-            await asyncio.wait({self._claiming_beside})
+        if self._claiming_for_enqueued is not None:
+            await asyncio.wait({self._claiming_for_enqueued})
         self._give_back(self._slots.clear())
         while self._tasks:
             await asyncio.wait(self._tasks)

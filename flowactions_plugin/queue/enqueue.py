@@ -245,8 +245,8 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written.
         """
         await self._store.enqueue(delivery, connection)
-        told = self._on_commit
-        call = None if told is None else partial(told, delivery.organization_id)
+        on_commit = self._on_commit
+        call = None if on_commit is None else partial(on_commit, delivery.organization_id)
         if self._telemetry.meters.is_open:
             call = partial(self._count, origin_kind(delivery.origin), call)
         if call is None:

@@ -66,10 +66,10 @@ class OutcomeStore:
             RowInvalid: an outcome cannot be stored, and none was.
         """
         named: list[Completion] = []
-        nameless: list[Completion] = []
+        corrupt_id: list[Completion] = []
         for each in completions:
-            (named if is_text(each.delivery.id) else nameless).append(each)
-        held = {each.delivery.id for each in nameless if await self._end_nameless(each)}
+            (named if is_text(each.delivery.id) else corrupt_id).append(each)
+        held = {each.delivery.id for each in corrupt_id if await self._end_corrupt_id(each)}
         if not named:
             return held
         dialect = self._database.dialect
@@ -148,7 +148,7 @@ class OutcomeStore:
         )
         return [row for row in rows if row.settled_token == tokens[row.id]]
 
-    async def _end_nameless(self, completion: Completion) -> bool:
+    async def _end_corrupt_id(self, completion: Completion) -> bool:
         ended, written = outcomes.ending_nameless(self._database, completion)
 
         def write(connection: Connection) -> bool:

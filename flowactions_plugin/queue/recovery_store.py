@@ -27,7 +27,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
 from flowactions_plugin.queue.contact import Contact, doubt_of
 from flowactions_plugin.queue.due import free, undoubted, unpaused
-from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, PARKED_MS
+from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, PAUSED_OFFSET_MS
 from flowactions_plugin.queue.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -152,7 +152,7 @@ def _rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Sele
     now = database.now()
     longest = now + inline(int(LONGEST_WAIT_SECONDS * 1000))
     again = now + bindparam("lease_ms", type_=BigInteger)
-    waits = (LIVE, outbox.c.next_attempt_at > longest, outbox.c.next_attempt_at < inline(PARKED_MS))
+    waits = (LIVE, outbox.c.next_attempt_at > longest, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS))
     oldest = (
         select(outbox.c.id, outbox.c.claimed_until)
         .where(LIVE, outbox.c.next_attempt_at <= longest)

@@ -45,11 +45,11 @@ BACKOFF_CAP_SECONDS: Final = 300
 LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
 """The longest delay that any rule gives a row."""
 
-PARKED_MS: Final = 1 << 50
+PAUSED_OFFSET_MS: Final = 1 << 50
 """Added to the due time of a row of a paused destination, so that claims do not meet it. As the time of a clock it would be
 in the year 37648; taken off again, it leaves the due time as it was."""
 
-HELD_MS: Final = 1 << 51
+UNDO_OFFSET_MS: Final = 1 << 51
 """Added to the due time of a row, parked or not, that a bulk action will cancel unless it is undone."""
 
 DROPPED_NAME_LENGTH: Final = 80
@@ -105,7 +105,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
     @property
-    def place(self) -> tuple[str | None, str | None]:
+    def flow_and_node(self) -> tuple[str | None, str | None]:
         """The flow and the node that it comes from, as far as there are any."""
         origin = self.origin
         if isinstance(origin, FlowNodeOrigin | UnsignedTestOrigin):
@@ -147,7 +147,7 @@ DEAD: Final = Transition("dead")
 
 def due_time(stored: int) -> int:
     """Return when a row is due, Unix milliseconds, without what a pause or a cancellation has added to it."""
-    return stored & (PARKED_MS - 1) if PARKED_MS <= stored < 2 * HELD_MS else stored
+    return stored & (PAUSED_OFFSET_MS - 1) if PAUSED_OFFSET_MS <= stored < 2 * UNDO_OFFSET_MS else stored
 
 
 def backoff(attempt: int) -> int:

@@ -13,7 +13,7 @@ _Claimed: TypeAlias = tuple[float, Item]
 
 LEAST_DEMAND: Final = 16
 
-AHEAD: Final = 8
+PREFETCHED: Final = 8
 """How many rows are claimed ahead for each one that has finished since the claim before, up to as many as there are slots.
 With one for one, a destination at its limit would get ten rows a claim, and claims would cost more than the requests
 (decision 34)."""
@@ -102,20 +102,20 @@ class Slots(Generic[Item]):
             used[destination] += len(queued)
         return used
 
-    def demand(self, *, elsewhere: bool = True) -> ClaimRequest:
+    def demand(self, *, beyond_head: bool = True) -> ClaimRequest:
         """Return what to claim now; what finishes from now on counts for the next claim.
 
         Args:
-            elsewhere: whether rows may be due to other destinations than those at their limit.
+            beyond_head: whether rows may be due to other destinations than those at their limit.
         """
         free = self.limit - self._in_flight - len(self._ready)
-        ahead = min(AHEAD * self._finished.total(), self.limit)
+        prefetched = min(PREFETCHED * self._finished.total(), self.limit)
         # Rows that wait for their destination leave the free slots to others.
-        room = max(0, free) + max(0, ahead + min(0, free) - self._queue_length)
+        room = max(0, free) + max(0, prefetched + min(0, free) - self._queue_length)
         if free <= 0 and room < self.limit // 2 and self.waiting:
             # What waits lasts for a while; a larger claim costs less a row.
             return ClaimRequest(0, Counter())
-        if not elsewhere:
+        if not beyond_head:
             room = min(room, self._refillable())
             if room <= 0:
                 return ClaimRequest(0, Counter())
@@ -123,7 +123,7 @@ class Slots(Generic[Item]):
         # Where the per-destination limit keeps claims small, each would examine many rows in vain.
         limit = min(max(0, room), max(LEAST_DEMAND, 2 * self._claimed))
         in_flight = self.in_flight
-        in_flight.subtract({destination: AHEAD * count for destination, count in finished.items()})
+        in_flight.subtract({destination: PREFETCHED * count for destination, count in finished.items()})
         return ClaimRequest(limit, in_flight)
 
     def _refillable(self) -> int:
@@ -132,7 +132,7 @@ class Slots(Generic[Item]):
         for destination, finished in self._finished.items():
             waiting = len(self._queued.get(destination, ()))
             if waiting <= self._refill.get(destination, 0):
-                rows += self._per_destination - self._begun[destination] - waiting + AHEAD * finished
+                rows += self._per_destination - self._begun[destination] - waiting + PREFETCHED * finished
         return rows
 
     def add(self, request: ClaimRequest, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
@@ -149,7 +149,7 @@ class Slots(Generic[Item]):
         # One claim in vain says little about the next.
         self._claimed = max(len(claimed), self._claimed // 2)
         self._refill = {destination: len(queued) // 2 for destination, queued in self._queued.items()}
-        self._limited = {place for place, count in used.items() if count >= self._per_destination}
+        self._limited = {destination for destination, count in used.items() if count >= self._per_destination}
 
     def insert(self, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
         """Add what was claimed beside the claims that `demand` asks for."""

@@ -88,7 +88,7 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
         """
         row = msgspec.structs.asdict(delivery)
         row["agent_id"] = delivery.agent_id or NO_AGENT
-        row["flow_id"], row["node_id"] = delivery.place
+        row["flow_id"], row["node_id"] = delivery.flow_and_node
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
         if connection is None:

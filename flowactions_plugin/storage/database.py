@@ -130,7 +130,7 @@ class Database(OpenedDatabase):
                 yield opened
 
     @asynccontextmanager
-    async def lent(self, transaction: AsyncConnection) -> AsyncIterator[None]:
+    async def lend_to_host(self, transaction: AsyncConnection) -> AsyncIterator[None]:
         """Let the host write in a transaction of `write` while the block runs.
 
         When the host passes it back to the plugin meanwhile, the plugin's statements run in a SAVEPOINT, as in a
@@ -140,7 +140,7 @@ class Database(OpenedDatabase):
             StorageUnavailable: the host has left it in a state in which it cannot be committed.
         """
         with self._outages.translated():
-            async with self._own.lent(transaction):
+            async with self._own.lend_to_host(transaction):
                 yield
 
     def guarded(self, transaction: AsyncConnection) -> AbstractAsyncContextManager[AsyncConnection]:

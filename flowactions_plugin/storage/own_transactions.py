@@ -26,7 +26,7 @@ class OwnTransactions:
         self._engines = engines
         self._is_sqlite = is_sqlite
         self._after_commit: dict[int, list[Callable[[], None]]] = {}
-        self._lent: set[int] = set()
+        self._lent_to_host: set[int] = set()
         self.writer = Writer()
 
     @asynccontextmanager
@@ -64,20 +64,22 @@ class OwnTransactions:
             await shielded(begin_immediate(connection))
 
     @asynccontextmanager
-    async def lent(self, transaction: AsyncConnection) -> AsyncIterator[None]:
+    async def lend_to_host(self, transaction: AsyncConnection) -> AsyncIterator[None]:
         """Treat a transaction as the host's while the block runs, within a SAVEPOINT."""
         await transaction.exec_driver_sql("SAVEPOINT flowactions_lent")
-        self._lent.add(id(transaction))
+        self._lent_to_host.add(id(transaction))
         try:
             yield
         finally:
-            self._lent.discard(id(transaction))
+            self._lent_to_host.discard(id(transaction))
         await transaction.exec_driver_sql("RELEASE SAVEPOINT flowactions_lent")
 
     def includes(self, transaction: object) -> bool:
         """Returns whether the plugin began a transaction, or its SAVEPOINT, and may use it without another one."""
         given = id(transaction)
-        return isinstance(transaction, Joined) or (given in self._after_commit and given not in self._lent)
+        return isinstance(transaction, Joined) or (
+            given in self._after_commit and given not in self._lent_to_host
+        )
 
     def calls_after(self, transaction: AsyncConnection) -> list[Callable[[], None]] | None:
         """Returns the calls that follow the commit of an own transaction; ``None`` for any other."""

@@ -70,7 +70,7 @@ async def prune_all(prunes: Sequence[Prune]) -> int:
     return total
 
 
-async def keep_pruning(prunes: Sequence[Prune], outage_log: OutageLog) -> None:
+async def pruning_loop(prunes: Sequence[Prune], outage_log: OutageLog) -> None:
     """Prune at once and then every hour, until cancelled; sooner after an outage of the database."""
 
     async def prune() -> float:

@@ -123,16 +123,16 @@ _PROVIDERS: Final = _Providers()
 def _made(meter: metrics.Meter, sources: Callable[[], Sequence[Meters]]) -> Instruments:
     instruments: dict[str, Any] = {}
     for metric in METRICS:
-        told = {"unit": metric.unit, "description": metric.meaning}
+        options = {"unit": metric.unit, "description": metric.meaning}
         if metric.kind == "counter":
-            instruments[metric.name] = meter.create_counter(metric.name, **told)
+            instruments[metric.name] = meter.create_counter(metric.name, **options)
         elif metric.kind == "histogram":
             instruments[metric.name] = meter.create_histogram(
-                metric.name, **told, explicit_bucket_boundaries_advisory=metric.buckets
+                metric.name, **options, explicit_bucket_boundaries_advisory=metric.buckets
             )
         else:
             callback = partial(_observations, sources, metric)
-            instruments[metric.name] = meter.create_observable_gauge(metric.name, [callback], **told)
+            instruments[metric.name] = meter.create_observable_gauge(metric.name, [callback], **options)
     return instruments
 
 

@@ -54,7 +54,7 @@ async def measure(url: str, rows: int, probes: int) -> dict[str, float]:
         await store.pause(Scope(None), PAUSED, SOMEBODY, "")
         paused = await probe(database, probes)
         started = time.perf_counter()
-        places = await store.paused_places(None)
+        places = await store.paused_targets(None)
         while await store.park(places):
             pass
         parking = time.perf_counter() - started

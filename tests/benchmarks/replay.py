@@ -20,7 +20,7 @@ import time
 from sqlalchemy import text
 
 from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.engine import keep_acting
+from flowactions_plugin.bulk.engine import actions_loop
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.scope import Actor, Scope
 from tests.benchmarks.field import ROOT, on_each_database, opened
@@ -34,7 +34,7 @@ ACT = "import asyncio, sys; from tests.benchmarks.replay import act; asyncio.run
 async def act(url: str) -> None:
     """Carry out bulk actions until killed."""
     async with opened(url) as database:
-        await keep_acting(database)
+        await actions_loop(database)
 
 
 async def measure(url: str, rows: int, rate: float) -> dict[str, float]:

@@ -18,8 +18,8 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Operator, Request
 from flowactions_plugin.cli.checks import Checks
+from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import _clock, _writing
-from flowactions_plugin.cli.places import Place
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import chat_host
@@ -181,7 +181,7 @@ async def test_a_wrong_clock_is_told(field: Field, tmp_path: Path) -> None:
     settings = read_settings(field.settings)
     async with Database(settings.database_url, clock=lambda: time.time() + 600) as database:
         checks = Checks()
-        await _clock(checks, Place(None, settings, database))
+        await _clock(checks, CommandContext(None, settings, database))
     compare(doctor, printed(checks))
 
 
@@ -297,7 +297,7 @@ async def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert engine is not None
     async with Database(settings.database_url, lambda: engine) as database, outage.lasting():
         checks = Checks()
-        await _writing(checks, Place(None, settings, database))
+        await _writing(checks, CommandContext(None, settings, database))
     await engine.dispose()
     compare(doctor, printed(checks))
 

@@ -28,7 +28,7 @@ PRELOADED = (
     "flowactions_plugin.cli",
     "flowactions_plugin.cli.commands",
     "flowactions_plugin.cli.diagnosis",
-    "flowactions_plugin.cli.places",
+    "flowactions_plugin.cli.context",
     "flowactions_plugin.egress.host_transport",
     "flowactions_plugin.plugin",
     "flowactions_plugin.routes",

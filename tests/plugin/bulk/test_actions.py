@@ -66,10 +66,10 @@ async def begun(
     return await actions.begin(scope, kind, preview.token, MAYA, "receiver is back", **options)
 
 
-async def carry_on(queue: Queue, action_id: str) -> None:
+async def run_step(queue: Queue, action_id: str) -> None:
     """Do everything of an action that can be done now."""
     engine = Engine(queue.database, "me")
-    while await engine.carry_on(action_id) == 0.0:
+    while await engine.run_step(action_id) == 0.0:
         pass
 
 
@@ -82,7 +82,7 @@ async def test_a_replay_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None
     actions = Actions(queue.database)
     action = await begun(actions, "replay", wanted=Filter(agent_id="a"), reset_attempts=True)
     assert (action.state, action.counted, action.done) == ("waiting", 3, 0)
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     done = await actions.get(ACME, action.id)
     assert done is not None
     assert (done.state, done.done, done.state_reason) == ("done", 3, None)
@@ -102,7 +102,7 @@ async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
     (late,) = await put_dead(queue, 1)
     await queue.run(f"UPDATE flowactions_outbox SET finished_at = {preview.as_of + 60_000} WHERE id = '{late}'")  # noqa: S608
     action = await actions.begin(ACME, "retry", preview.token, MAYA, "", undo_seconds=0)
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     assert (await queue.row(late)).status == "dead"
     assert (await queue.row(ids[0])).status == "pending"
     preview = await actions.preview(ACME, "retry", Filter(ids=tuple(ids[:1])))
@@ -145,13 +145,13 @@ async def test_nothing_leaves_before_the_time_for_undoing_has_passed(queue: Queu
     action = await begun(actions, "replay", undo_seconds=60.0)
     assert action.starts_at - action.created_at == 60_000
     assert await Engine(queue.database, "me").open() == []
-    assert await Engine(queue.database, "me").carry_on(action.id) is None
+    assert await Engine(queue.database, "me").run_step(action.id) is None
     assert await rows(queue) == before
     undone = await actions.undo(ACME, action.id, MAYA)
     assert undone is not None
     assert undone.state == "undone"
     assert undone.finished_at is not None
-    assert await Engine(queue.database, "me").carry_on(action.id) is None
+    assert await Engine(queue.database, "me").run_step(action.id) is None
     assert await rows(queue) == before
     assert [(row.action, row.number, row.actor_name, row.reason) for row in await audit(queue)] == [
         ("replay", 3, "Maya", "receiver is back"),
@@ -197,7 +197,7 @@ async def test_a_cancellation_ends_its_rows_when_the_time_for_undoing_has_passed
     late = await queue.put()
     await queue.run(f"UPDATE flowactions_outbox SET created_at = {preview.as_of + 1} WHERE id = '{late}'")  # noqa: S608
     await queue.run("UPDATE flowactions_actions SET starts_at = 0")
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     found = {row.id: row for row in await rows(queue)}
     assert (found[late].status, found[other].status) == ("pending", "pending")
     ended = [row for row in found.values() if row.status == "dead"]
@@ -221,7 +221,7 @@ async def test_a_stopped_cancellation_has_the_rest_wait_again(
     action = await begun(actions, "cancel", undo_seconds=60.0)
     assert await queue.store.claim(10) == []
     await queue.run("UPDATE flowactions_actions SET starts_at = 0")
-    assert await Engine(queue.database).carry_on(action.id) == 0.0
+    assert await Engine(queue.database).run_step(action.id) == 0.0
     stopped = await actions.stop(ACME, action.id, MAYA)
     assert stopped is not None
     assert (stopped.state, stopped.done, stopped.state_reason) == ("stopped", 2, "stopped by Maya")
@@ -239,7 +239,7 @@ async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
             f" VALUES ('{row_id}', 1, 1, 1)"
         )
     action = await begun(Actions(queue.database), "delete", wanted=Filter(agent_id="a"))
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     assert [row.id for row in await rows(queue)] == [kept]
     async with queue.database.read() as connection:
         logged = await connection.exec_driver_sql("SELECT delivery_id FROM flowactions_attempts")
@@ -255,16 +255,16 @@ async def test_a_process_that_is_killed_leaves_its_action_to_another(
     actions = Actions(queue.database)
     action = await begun(actions, "retry")
     killed, other = Engine(queue.database, "killed"), Engine(queue.database, "other")
-    assert await killed.carry_on(action.id) == 0.0
+    assert await killed.run_step(action.id) == 0.0
     assert await other.open() == []
-    assert await other.carry_on(action.id) is None
+    assert await other.run_step(action.id) is None
     first = await queue.store.claim(10)
     assert len(first) == 2
     for claim in first:
         assert await queue.mark_dead(claim, "again")
     await queue.run("UPDATE flowactions_actions SET held_until = 0")
     assert await other.open() == [action.id]
-    while await other.carry_on(action.id) == 0.0:
+    while await other.run_step(action.id) == 0.0:
         pass
     assert sorted(await states(queue)) == ["dead"] * 2 + ["pending"] * 3
     done = await actions.get(ACME, action.id)
@@ -277,16 +277,16 @@ async def test_a_canary_goes_on_in_stages(queue: Queue) -> None:
     await put_dead(queue, 30)
     actions = Actions(queue.database)
     action = await begun(actions, "replay", canary=1)
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     assert (await states(queue)).count("pending") == 1
     waiting = await actions.get(ACME, action.id)
     assert waiting is not None
     assert waiting.state_reason == "waits for 1 of 1 first attempts in a stage of 1 row"
     await queue.run("UPDATE flowactions_outbox SET status = 'delivered' WHERE status = 'pending'")
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     assert (await states(queue)).count("pending") == 10
     await queue.run("UPDATE flowactions_outbox SET status = 'delivered' WHERE status = 'pending'")
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     assert (await states(queue)).count("dead") == 0
     done = await actions.get(ACME, action.id)
     assert done is not None
@@ -298,13 +298,13 @@ async def test_a_failing_stage_stops_the_action(queue: Queue, caplog: pytest.Log
     await put_dead(queue, 30)
     actions = Actions(queue.database)
     action = await begun(actions, "replay", canary=10)
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     found = [row.id for row in await rows(queue) if row.status == "pending"]
     for row_id, status in zip(found, ("retrying", "dead", "delivered"), strict=False):
         await queue.run(
             f"UPDATE flowactions_outbox SET status = '{status}', error_class = 'http_5xx' WHERE id = '{row_id}'"  # noqa: S608
         )
-    await carry_on(queue, action.id)
+    await run_step(queue, action.id)
     stopped = await actions.get(ACME, action.id)
     assert stopped is not None
     assert (stopped.state, stopped.done) == ("stopped", 10)
@@ -342,10 +342,10 @@ async def test_a_token_that_is_none_is_refused(queue: Queue, token: str) -> None
 
 async def test_a_forged_set_is_refused(queue: Queue) -> None:
     """A token of another kind, of the future, or with text that no database can hold."""
-    from flowactions_plugin.bulk.sets import Shown, write_token  # noqa: PLC0415
+    from flowactions_plugin.bulk.sets import Selection, write_token  # noqa: PLC0415
 
     actions = Actions(queue.database)
-    future = Shown(kind="retry", organization_id="acme", filter=EVERYTHING, as_of=1 << 52, count=1)
+    future = Selection(kind="retry", organization_id="acme", filter=EVERYTHING, as_of=1 << 52, count=1)
     for forged, message in (
         (future, "time to come"),
         (msgspec.structs.replace(future, organization_id=None), "another preview"),
@@ -462,10 +462,10 @@ async def test_a_rate_is_not_made_up_for_after_a_crash(queue: Queue) -> None:
     async def after_an_hour(engine: Engine) -> int:
         before = (await states(queue)).count("pending")
         await queue.run("UPDATE flowactions_actions SET paced_from = paced_from - 3600000, held_until = 0")
-        assert await engine.carry_on(action.id) is not None
+        assert await engine.run_step(action.id) is not None
         return (await states(queue)).count("pending") - before
 
-    assert await killed.carry_on(action.id) is not None
+    assert await killed.run_step(action.id) is not None
     assert await after_an_hour(killed) == 10
     assert await after_an_hour(other) == 0
     assert await after_an_hour(other) == 10

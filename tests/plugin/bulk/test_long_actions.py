@@ -48,7 +48,7 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     actions = Actions(queue.database)
     wanted = Filter(organization_id="acme", ids=tuple(mine[:3]))
     action = await begun(actions, "replay", scope=scope, wanted=wanted, rate=0.01)
-    await Engine(queue.database, "me").carry_on(action.id)
+    await Engine(queue.database, "me").run_step(action.id)
     assert await prune_all(queue) == 3
     assert (await states(queue)).count("dead") == 5
     await actions.stop(scope, action.id, MAYA)
@@ -101,7 +101,7 @@ async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_tim
     await put_dead(queue, 60)
     action = await begun(Actions(queue.database), "replay", rate=50.0)
     first, second = Engine(queue.database, "first"), Engine(queue.database, "second")
-    await first.carry_on(action.id)
+    await first.run_step(action.id)
 
     async def done() -> int:
         found = await Actions(queue.database).get(ACME, action.id)
@@ -111,9 +111,9 @@ async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_tim
     before = await done()
     # Its lease ended long ago, and its pace began before that.
     await queue.run("UPDATE flowactions_actions SET held_until = 1, paced_from = paced_from - 600000")
-    assert await second.carry_on(action.id) is not None
+    assert await second.run_step(action.id) is not None
     assert await done() == before
     # The same process makes up for a second.
     await queue.run("UPDATE flowactions_actions SET paced_from = paced_from - 600000")
-    await second.carry_on(action.id)
+    await second.run_step(action.id)
     assert await done() == before + 50

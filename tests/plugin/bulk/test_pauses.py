@@ -13,13 +13,13 @@ from sqlalchemy import insert
 from flowactions_plugin.bulk import pause_store
 from flowactions_plugin.bulk import pauses as pauses_module
 from flowactions_plugin.bulk.pause_store import PauseStore
-from flowactions_plugin.bulk.pauses import Pauses, keep_parking
+from flowactions_plugin.bulk.pauses import Pauses, parking_loop
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.operator_views import row_of
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.rules import PARKED_MS, due_time
+from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, due_time
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import pauses as pauses_table
@@ -53,11 +53,15 @@ async def claim_all(queue: Queue, **limits: Any) -> list[str]:
 
 async def park_all(queue: Queue) -> None:
     store = PauseStore(queue.database)
-    while await store.park(await store.paused_places(None)):
+    while await store.park(await store.paused_targets(None)):
         pass
 
 
-LIMITS: Sequence[dict[str, Any]] = [{}, {"per_destination": 5}, {"per_destination": 1, "look_elsewhere": True}]
+LIMITS: Sequence[dict[str, Any]] = [
+    {},
+    {"per_destination": 5},
+    {"per_destination": 1, "search_beyond_head": True},
+]
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -129,7 +133,7 @@ async def test_resumed_rows_are_due_at_once_in_their_order(
     await pauses.pause(ACME, DOWN, MAYA)
     await park_all(queue)
     parked = await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
-    assert [(row.id, row.next_attempt_at - PARKED_MS, row.updated_at) for row in parked] == before
+    assert [(row.id, row.next_attempt_at - PAUSED_OFFSET_MS, row.updated_at) for row in parked] == before
     assert await pauses.resume(ACME, DOWN, MAYA)
     assert await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id") == before
     order = [(await queue.store.claim(1))[0].id for _ in range(5)]
@@ -156,7 +160,7 @@ async def test_a_paused_row_shows_when_it_was_due(queue: Queue) -> None:
     await Pauses(queue.database).pause(ACME, DOWN, MAYA)
     await park_all(queue)
     row = await queue.row(row_id)
-    assert row.next_attempt_at > PARKED_MS
+    assert row.next_attempt_at > PAUSED_OFFSET_MS
     assert due_time(row.next_attempt_at) == 1001
     assert row_of(row, for_operators=True) == shown
 
@@ -171,7 +175,7 @@ async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
     await queue.run("UPDATE flowactions_pauses SET resumed_at = 1")
     assert not await PauseStore(queue.database).park([("acme", DOWN)])
     assert await pauses.list(ALL) == []
-    running = asyncio.create_task(keep_parking(queue.database))
+    running = asyncio.create_task(parking_loop(queue.database))
 
     async def forgotten() -> bool:
         return not await select(queue, "* FROM flowactions_pauses")
@@ -342,27 +346,27 @@ async def test_any_number_of_pauses_is_read_and_parked_in_shares(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list has pages, and a worker parks the rows of a few destinations after the other."""
-    monkeypatch.setattr(pauses_module, "PLACES", 2)
+    monkeypatch.setattr(pauses_module, "TARGETS", 2)
     monkeypatch.setattr(pauses_module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(pause_store, "PLACES", 2)
+    monkeypatch.setattr(pause_store, "TARGETS", 2)
     pauses = Pauses(queue.database)
-    places = [f"https://h{number}.example:443" for number in range(5)]
-    for number, place in enumerate(places):
-        await put(queue, number, place)
-        await pauses.pause(ACME, place, MAYA)
+    targets = [f"https://h{number}.example:443" for number in range(5)]
+    for number, target in enumerate(targets):
+        await put(queue, number, target)
+        await pauses.pause(ACME, target, MAYA)
     await pauses.pause(ALL, DOWN, OLIVE)
-    keys = [("", DOWN), *(("acme", place) for place in places)]
+    keys = [("", DOWN), *(("acme", target) for target in targets)]
     read, after = [], None
     while page := await pauses.list(ALL, after=after, limit=4):
         assert len(page) <= 4
         read += [(each.organization_id, each.destination) for each in page]
         after = read[-1]
     assert read == keys
-    worker = asyncio.create_task(keep_parking(queue.database))
-    parked = f"count(*) FROM flowactions_outbox WHERE next_attempt_at >= {PARKED_MS}"
+    worker = asyncio.create_task(parking_loop(queue.database))
+    parked = f"count(*) FROM flowactions_outbox WHERE next_attempt_at >= {PAUSED_OFFSET_MS}"
     await until(lambda: _is(queue, parked, 5))
-    for place in places:
-        await PauseStore(queue.database).resume(ACME, place, MAYA, "")
+    for target in targets:
+        await PauseStore(queue.database).resume(ACME, target, MAYA, "")
     await until(lambda: _is(queue, parked, 0))
     worker.cancel()
     await asyncio.wait({worker})
@@ -375,8 +379,13 @@ async def _is(queue: Queue, what: str, number: int) -> bool:
 async def test_a_worker_asks_for_the_pauses_of_what_it_holds_only(queue: Queue) -> None:
     """However many there are: those of the organizations and destinations in its hands, and those for all."""
     pauses = Pauses(queue.database)
-    for scope, place in ((ACME, DOWN), (Scope("globex"), DOWN), (ALL, UP), (ACME, "https://other.example:443")):
-        await pauses.pause(scope, place, OLIVE)
+    for scope, target in (
+        (ACME, DOWN),
+        (Scope("globex"), DOWN),
+        (ALL, UP),
+        (ACME, "https://other.example:443"),
+    ):
+        await pauses.pause(scope, target, OLIVE)
     held = {("acme", DOWN), ("initech", DOWN), ("acme", UP)}
     assert await queue.store.paused(held) == {("acme", DOWN), ("", UP)}
     assert await queue.store.paused(set()) == set()

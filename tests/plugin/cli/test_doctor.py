@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, insert, select, text, update
 
 from flowactions_plugin.cli.checks import Checks
+from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import _clock, _writing
-from flowactions_plugin.cli.places import Place
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.settings.model import read_settings
@@ -173,7 +173,7 @@ async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_pat
     settings = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url})
     engine = outage.engine()
     async with Database(settings.database_url, None if engine is None else lambda: engine) as database:
-        place, checks = Place(None, settings, database), Checks()
+        place, checks = CommandContext(None, settings, database), Checks()
         async with outage.lasting():
             await _writing(checks, place)
 
@@ -262,7 +262,7 @@ async def test_a_clock_that_differs_from_the_database_s_is_told(
 
     async with Database(settings.database_url, clock=clock) as database:
         checks = Checks()
-        await _clock(checks, Place(None, settings, database))
+        await _clock(checks, CommandContext(None, settings, database))
     (check,) = checks.found
     assert check.result == result
     if result != "ok":

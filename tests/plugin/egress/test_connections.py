@@ -90,10 +90,10 @@ class Kept:
         self.rests = self.ends = 0
         self.buffer = memoryview(bytearray(READ_BYTES))
 
-    def rested(self, connection: Connection) -> None:
+    def released(self, connection: Connection) -> None:
         self.rests += 1
 
-    def gone(self, connection: Connection) -> None:
+    def closed(self, connection: Connection) -> None:
         self.ends += 1
 
 
@@ -307,8 +307,8 @@ async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_
     counting = Counting()
 
     class Interrupting(Kept):
-        def rested(self, connection: Connection) -> None:
-            super().rested(connection)
+        def released(self, connection: Connection) -> None:
+            super().released(connection)
             if self.rests == 1:
                 first.cancel()
                 others.append(asyncio.create_task(connection.request(head, b"", Progress(), head_only=False)))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.health.verdict import Signs, judge, patience_ms
+from flowactions_plugin.health.verdict import HealthSample, judge, patience_ms
 
 SCHEDULED = patience_ms("scheduled", 60)
 
@@ -19,28 +19,32 @@ def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expe
 @pytest.mark.parametrize(
     ("signs", "state", "says"),
     [
-        (Signs(None, None, 0), "idle", "Nothing is due."),
-        (Signs(None, 10**9, 1), "idle", "Nothing is due."),
-        (Signs(SCHEDULED, None, 0), "ok", "due for 3 min"),
-        (Signs(SCHEDULED + 1, None, 0), "stalled", "nothing has been claimed, and no worker is alive"),
-        (Signs(SCHEDULED + 1, SCHEDULED + 1, 2), "stalled", "although 2 workers are alive"),
-        (Signs(10**7, SCHEDULED, 1), "ok", "being claimed"),
-        (Signs(1000, 10**9, 1), "ok", "being claimed"),
-        (Signs(1000, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
-        (Signs(None, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
-        (Signs(1000, 0, 1, attempts=20, failed=10), "ok", "being claimed"),
-        (Signs(1000, 0, 1, attempts=19, failed=19), "ok", "being claimed"),
-        (Signs(10**7, None, 0, attempts=20, failed=20), "stalled", "no worker"),
-        (Signs(None, None, 0, absent_ms=59_999), "idle", "Nothing is due."),
-        (Signs(None, None, 0, absent_ms=60_000), "no_worker", "No worker is alive"),
-        (Signs(SCHEDULED, None, 0, absent_ms=60_000), "no_worker", "waits until one is"),
-        (Signs(SCHEDULED + 1, None, 0, absent_ms=60_000), "stalled", "no worker"),
-        (Signs(None, None, 0, attempts=20, failed=20, absent_ms=60_000), "no_worker", "No worker"),
-        (Signs(None, None, 1, refusal="it is read-only"), "unwritable", "takes no writes: it is read-only."),
-        (Signs(10**7, None, 0, refusal="its disk is full"), "unwritable", "its disk is full"),
+        (HealthSample(None, None, 0), "idle", "Nothing is due."),
+        (HealthSample(None, 10**9, 1), "idle", "Nothing is due."),
+        (HealthSample(SCHEDULED, None, 0), "ok", "due for 3 min"),
+        (HealthSample(SCHEDULED + 1, None, 0), "stalled", "nothing has been claimed, and no worker is alive"),
+        (HealthSample(SCHEDULED + 1, SCHEDULED + 1, 2), "stalled", "although 2 workers are alive"),
+        (HealthSample(10**7, SCHEDULED, 1), "ok", "being claimed"),
+        (HealthSample(1000, 10**9, 1), "ok", "being claimed"),
+        (HealthSample(1000, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
+        (HealthSample(None, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
+        (HealthSample(1000, 0, 1, attempts=20, failed=10), "ok", "being claimed"),
+        (HealthSample(1000, 0, 1, attempts=19, failed=19), "ok", "being claimed"),
+        (HealthSample(10**7, None, 0, attempts=20, failed=20), "stalled", "no worker"),
+        (HealthSample(None, None, 0, absent_ms=59_999), "idle", "Nothing is due."),
+        (HealthSample(None, None, 0, absent_ms=60_000), "no_worker", "No worker is alive"),
+        (HealthSample(SCHEDULED, None, 0, absent_ms=60_000), "no_worker", "waits until one is"),
+        (HealthSample(SCHEDULED + 1, None, 0, absent_ms=60_000), "stalled", "no worker"),
+        (HealthSample(None, None, 0, attempts=20, failed=20, absent_ms=60_000), "no_worker", "No worker"),
+        (
+            HealthSample(None, None, 1, refusal="it is read-only"),
+            "unwritable",
+            "takes no writes: it is read-only.",
+        ),
+        (HealthSample(10**7, None, 0, refusal="its disk is full"), "unwritable", "its disk is full"),
     ],
 )
-def test_rows_that_nobody_claims_have_stalled(signs: Signs, state: str, says: str) -> None:
+def test_rows_that_nobody_claims_have_stalled(signs: HealthSample, state: str, says: str) -> None:
     """Both have to last: that rows are due, and that nothing is claimed. Nothing due is no stall, however long it is quiet."""
     verdict = judge(signs, SCHEDULED)
     assert verdict.state == state
@@ -50,4 +54,4 @@ def test_rows_that_nobody_claims_have_stalled(signs: Signs, state: str, says: st
 
 def test_a_stall_is_as_long_as_both() -> None:
     """A row that was enqueued long ago and claimed since has not waited for so long."""
-    assert judge(Signs(10**7, SCHEDULED + 5, 1), SCHEDULED).waited_ms == SCHEDULED + 5
+    assert judge(HealthSample(10**7, SCHEDULED + 5, 1), SCHEDULED).waited_ms == SCHEDULED + 5

@@ -15,7 +15,7 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.queries import MOST_ATTEMPTS
 from flowactions_plugin.health.status import COUNT_LIMIT
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.pages.parts import ROWS
+from flowactions_plugin.pages.context import ROWS
 from flowactions_plugin.pages.routes import PAGES
 from flowactions_plugin.storage.schema import (
     attempts,

@@ -170,10 +170,10 @@ async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.Mon
 async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
     """Wherever somebody is named who did something, unless the setting says so; their reasons are as they typed them."""
     waiting, dead = await site.put(), await site.put("dead")
-    place = "http://127.0.0.1:9"
-    await site.execute("UPDATE flowactions_outbox SET destination = :place", place=place)
+    target = "http://127.0.0.1:9"
+    await site.execute("UPDATE flowactions_outbox SET destination = :target", target=target)
     site.sign_in("operator")
-    await site.post("/destinations/pause", {"destination": place, "organization": "acme", "reason": "the why"})
+    await site.post("/destinations/pause", {"destination": target, "organization": "acme", "reason": "the why"})
     queue, olive = site.queue, Actor("olive", "Olive", "operator")
     made = Actions(queue.database)
     done: list[tuple[Kind, str]] = [("cancel", waiting), ("retry", dead)]

@@ -69,7 +69,7 @@ async def test_each_attempt_says_what_was_noted_of_it(database_url: str, deliver
     assert shown == [
         ("delivered", None, 200, None, None),
         ("delivered", None, 201, None, AGAIN),
-        ("dead", None, 500, None, AGAIN),
+        ("dead", "it answered 500", 500, None, AGAIN),
         ("delivered", None, 204, None, HEADERS_NOT_KEPT),
         ("dead", too_large, 302, too_large, None),
     ]

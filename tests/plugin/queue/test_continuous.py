@@ -256,8 +256,8 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
         now[0] += 20 if stall else 0
         await queue.expire_claims()
         claims.wake(["acme"])
-        assert claims._claiming_beside is not None
-        await claims._claiming_beside
+        assert claims._claiming_for_enqueued is not None
+        await claims._claiming_for_enqueued
         # Without a stall that was seen, this is what an enqueue does.
         assert executor.load().claimed == (1 if stall else 2)
         answer.set()
@@ -282,15 +282,15 @@ async def test_nothing_is_claimed_beside_for_whom_enough_waits(queue: Queue) -> 
     await claims.run_once()
     assert claims._slots.in_flight.total() == LEAST_DEMAND
     claims.wake(["acme"])
-    assert claims._claiming_beside is not None  # all that was claimed is under way
-    await claims._claiming_beside
+    assert claims._claiming_for_enqueued is not None  # all that was claimed is under way
+    await claims._claiming_for_enqueued
     claims._waiting["acme"] = LEAST_DEMAND
     claims.wake(["acme", "other"])
     assert list(claims._enqueued_for) == ["other"]
     claims._waiting.clear()
     answer.set()
     await claims.quiesce()
-    assert claims._claiming_beside is None
+    assert claims._claiming_for_enqueued is None
 
 
 async def test_an_unexpected_failure_affects_its_delivery_only(

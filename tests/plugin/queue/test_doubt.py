@@ -163,7 +163,7 @@ async def test_a_lease_in_doubt_is_not_reclaimed(queue: Queue, times: Times, way
     assert await WAYS[way](queue.store) == []
     times.go_on(1)
     queue.store._full_scan_at = 0.0  # that of the whole index is not due each time
-    queue.store._elsewhere_at = 0.0
+    queue.store._beyond_head_at = 0.0
     assert [each.id for each in await WAYS[way](queue.store)] == [held]
 
 

@@ -194,5 +194,5 @@ async def test_a_vain_look_elsewhere_is_not_repeated_at_once(
     monkeypatch.setattr("flowactions_plugin.queue.claim_store.LEAST_WINDOW", 1)
     await put(queue, 70)
     (other,) = await put(queue, 1, destination="http://other.example.com:80")
-    (claim,) = await queue.store.claim(20, per_destination=2, in_flight=full, look_elsewhere=True)
+    (claim,) = await queue.store.claim(20, per_destination=2, in_flight=full, search_beyond_head=True)
     assert (claim.id, looks) == (other, 2)

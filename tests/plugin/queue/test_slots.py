@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.queue.slots import AHEAD, LEAST_DEMAND, ClaimRequest, Slots
+from flowactions_plugin.queue.slots import LEAST_DEMAND, PREFETCHED, ClaimRequest, Slots
 
 PLACES = ["a", "b", "c"]
 
@@ -39,7 +39,7 @@ def test_what_finished_since_the_last_claim_is_claimed_ahead() -> None:
     assert slots.demand().limit == 0  # nothing finished: with slow receivers nothing is claimed ahead
     for _ in range(10):
         slots.finish("a")
-    assert slots.demand() == (20, {"a": -10 * AHEAD})
+    assert slots.demand() == (20, {"a": -10 * PREFETCHED})
     assert slots.demand() == (10, {})  # counted once
 
 
@@ -96,13 +96,13 @@ def test_a_destination_alone_is_claimed_for_when_half_of_what_waited_is_gone() -
     slots: Slots[str] = Slots(100, 10)
     slots.add(ClaimRequest(50, Counter()), claimed(*"a" * 50))
     list(slots.start())
-    assert slots.demand(elsewhere=False).limit == 0
+    assert slots.demand(beyond_head=False).limit == 0
     for _ in range(19):
         slots.finish("a")
-    assert slots.demand(elsewhere=False).limit == 0
+    assert slots.demand(beyond_head=False).limit == 0
     slots.finish("a")
-    limit, in_flight = slots.demand(elsewhere=False)
-    assert (limit, in_flight["a"]) == (100, 30 - 20 * AHEAD)
+    limit, in_flight = slots.demand(beyond_head=False)
+    assert (limit, in_flight["a"]) == (100, 30 - 20 * PREFETCHED)
 
 
 def test_a_claim_in_vain_halves_the_next() -> None:

@@ -10,7 +10,7 @@ import httpx
 
 from flowactions_plugin.queue.claims import turn_rows
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.places import ORGANIZATIONS_A_CLAIM
+from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
 from flowactions_plugin.queue.slots import Slots
 from flowactions_plugin.queue.worker import Worker
 from tests.bulk import copy

@@ -170,12 +170,13 @@ async def rename(connection: AsyncConnection, row_id: str) -> None:
 async def test_a_deadlock_of_own_transactions_is_repeated(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of the two is run again, nothing is raised, and nothing is logged."""
+    """One of the two is run again, perhaps both, nothing is raised, and nothing is logged."""
     async with databases(postgres_url, 2, shared=False) as (one, other):
         first, second = await Queue(one).put(), await Queue(one).put()
         met = asyncio.Barrier(2)
         tries = await asyncio.gather(crossed(one, first, second, met), crossed(other, second, first, met))
-    assert sorted(tries) == [1, 2]
+    # What is run again may meet the other before that has gone on.
+    assert sum(tries) > 2
     assert not [each for each in caplog.records if each.name.startswith("flowactions")]
 
 

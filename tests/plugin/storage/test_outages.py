@@ -20,11 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
-from flowactions_plugin.nodes.pacing import keep_recovering
+from flowactions_plugin.nodes.pacing import recovery_loop
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import Outages
-from flowactions_plugin.storage.retention import keep_pruning
+from flowactions_plugin.storage.retention import pruning_loop
 from flowactions_plugin.storage.rounds import OutageLog
 from tests.host_transactions import webhook
 from tests.support import SmallHost, a_walk, development, services_of
@@ -282,9 +282,9 @@ async def test_a_task_logs_an_outage_once(
         await spoil(url, how, f"plain_{task}")
         caplog.clear()
         running = asyncio.create_task(
-            keep_recovering(services._pacing)
+            recovery_loop(services._pacing)
             if task == "pacing"
-            else keep_pruning([counted], services._database.outage_log)
+            else pruning_loop([counted], services._database.outage_log)
         )
         await until(lambda: tries >= 5 and caplog.records)
         assert not running.done()

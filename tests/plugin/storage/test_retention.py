@@ -17,9 +17,9 @@ from flowactions_plugin.storage.retention import (
     DAY_MS,
     DOUBLING_SECONDS,
     LEAST_PAUSE_SECONDS,
-    keep_pruning,
     pause_after,
     prune_all,
+    pruning_loop,
 )
 from flowactions_plugin.storage.rounds import OutageLog
 from tests.support import SmallHost, a_walk, development, services_of
@@ -174,7 +174,7 @@ async def test_pruning_continues_after_an_outage(
             raise answer
         return answer
 
-    running = asyncio.create_task(keep_pruning([prune], OutageLog()))
+    running = asyncio.create_task(pruning_loop([prune], OutageLog()))
     await until(lambda: "the database is reachable again" in caplog.text)
     assert "out of reach" in caplog.text
     assert "3 old rows removed" in caplog.text

@@ -14,7 +14,7 @@ from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
 
 
-class Place(NamedTuple):
+class CommandContext(NamedTuple):
     """What a command works on.
 
     Attributes:
@@ -29,19 +29,19 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def place_of(host: str | None) -> AsyncIterator[Place]:
+async def context_of(host: str | None) -> AsyncIterator[CommandContext]:
     """Make the host, if one is named, and read the settings."""
     if host is None:
         settings = read_settings(os.environ)
-        yield Place(None, settings, Database(settings.database_url))
+        yield CommandContext(None, settings, Database(settings.database_url))
         return
     async with opened_host(host) as made:
         settings = read_settings(made.settings)
-        yield Place(made, settings, Database(settings.database_url, lambda: made.database))
+        yield CommandContext(made, settings, Database(settings.database_url, lambda: made.database))
 
 
 @asynccontextmanager
-async def opened(host: str | None) -> AsyncIterator[Place]:
+async def opened(host: str | None) -> AsyncIterator[CommandContext]:
     """Open the database of an operator's command. Unlike a host, it neither creates nor upgrades tables.
 
     Raises:
@@ -51,18 +51,18 @@ async def opened(host: str | None) -> AsyncIterator[Place]:
         StorageUnavailable: the database does not answer.
     """
     async with AsyncExitStack() as stack:
-        place = await stack.enter_async_context(place_of(host))
-        missing = place.database.missing_file
+        context = await stack.enter_async_context(context_of(host))
+        missing = context.database.missing_file
         if missing is not None:
             raise CannotRun(
                 f"there is no database {missing}: set FLOWACTIONS_DATABASE_URL, or name the host with --host"
             )
-        before, wanted = await place.database.migrate(dry=True)
+        before, wanted = await context.database.migrate(dry=True)
         if before != wanted:
             raise SchemaOutdated(
                 f"the tables are at revision {before or 'none'} and this release needs {wanted}: "
                 "run 'flowactions migrate'"
             )
-        stack.push_async_exit(place.database)
-        await place.database.open(required=True)
-        yield place
+        stack.push_async_exit(context.database)
+        await context.database.open(required=True)
+        yield context

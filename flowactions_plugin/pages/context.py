@@ -27,7 +27,7 @@ MOST_REASON: Final = 500
 """Characters of a reason."""
 
 
-class Parts:
+class PageContext:
     """What handlers use.
 
     Args:

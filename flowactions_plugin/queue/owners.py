@@ -26,30 +26,30 @@ class Found(NamedTuple):
     """Organizations or destinations that have live rows.
 
     Attributes:
-        places: a few of them.
+        owners: a few of them.
         whole: whether these are all that there are.
     """
 
-    places: Sequence[Any] = ()
+    owners: Sequence[Any] = ()
     whole: bool = False
 
 
 NONE_FOUND: Final = Found()
 
 
-class Places:
+class Owners:
     """Organizations or destinations that have live rows, a few at a time, over and over.
 
     Args:
-        owner: the column.
+        column: which of the two.
         most: how many at a time.
     """
 
-    def __init__(self, owner: str, most: int) -> None:
-        self._owner = owner
+    def __init__(self, column: str, most: int) -> None:
+        self._column = column
         self._most = most
         self._build = {
-            first: partial(_some_places, owner=owner, most=most, first=first) for first in (True, False)
+            first: partial(_some_owners, column=column, most=most, first=first) for first in (True, False)
         }
         # Built once: building a statement costs more than running it.
         self._oldest: dict[tuple[int, bool], Select[Any]] = {}
@@ -68,17 +68,17 @@ class Places:
     def next(self, database: Database, connection: Connection) -> Found:
         """Return the next few."""
         begins = self._last is None
-        given = {} if begins else {"place": _place_value(database, self._last)}
-        places = [row.place for row in read_all(connection, database.built(self._build[begins]), given)]
-        ends = len(places) < self._most
-        self._last = None if ends else places[-1]
-        return Found(places, begins and ends)
+        given = {} if begins else {"owner": _owner_value(database, self._last)}
+        owners = [row.owner for row in read_all(connection, database.built(self._build[begins]), given)]
+        ends = len(owners) < self._most
+        self._last = None if ends else owners[-1]
+        return Found(owners, begins and ends)
 
     def oldest(
         self,
         database: Database,
         connection: Connection,
-        places: Sequence[Any],
+        owners: Sequence[Any],
         rows: int,
         doubt: Mapping[str, Any],
     ) -> list[Any]:
@@ -87,48 +87,48 @@ class Places:
         Args:
             database: SQLite.
             connection: the transaction's.
-            places: which of them.
+            owners: which of them.
             rows: of each.
             doubt: parameters of the condition for leases in doubt; empty: none is.
         """
         name = rows, bool(doubt)
         if name not in self._oldest:
-            self._oldest[name] = _oldest_of(database, self._owner, rows, in_doubt=bool(doubt))
+            self._oldest[name] = _oldest_of(database, self._column, rows, in_doubt=bool(doubt))
         statement = self._oldest[name]
         return [
             row.id
-            for place in places
-            for row in read_all(connection, statement, {"place": _place_value(database, place), **doubt})
+            for owner in owners
+            for row in read_all(connection, statement, {"owner": _owner_value(database, owner), **doubt})
         ]
 
 
-def _oldest_of(database: Dialect, owner: str, rows: int, *, in_doubt: bool) -> Select[Any]:
-    """Select the oldest rows that are due of the organization or destination in the parameter ``place``.
+def _oldest_of(database: Dialect, column: str, rows: int, *, in_doubt: bool) -> Select[Any]:
+    """Select the oldest rows that are due of the organization or destination in the parameter ``owner``.
 
     Args:
         database: SQLite.
-        owner: the column of the organization, or of the destination.
+        column: that of the organization, or of the destination.
         rows: how many.
         in_doubt: whether leases are in doubt.
     """
-    own = outbox.c[owner] == _place(database)
+    own = outbox.c[column] == _owner(database)
     due = due_rows(database, database.now(), rows, in_doubt=in_doubt)
     return due.with_only_columns(outbox.c.id).where(own)
 
 
-def _place_value(database: Dialect, place: Any) -> Any:
-    """Return the value of the parameter ``place`` for a value of `read_all`."""
-    return place if database.dialect == "postgresql" else raw_bytes(place)
+def _owner_value(database: Dialect, owner: Any) -> Any:
+    """Return the value of the parameter ``owner`` for a value of `read_all`."""
+    return owner if database.dialect == "postgresql" else raw_bytes(owner)
 
 
-def _place(database: Dialect) -> ColumnElement[str]:
-    """Return the parameter ``place``: on SQLite as bytes, which may not be UTF-8."""
+def _owner(database: Dialect) -> ColumnElement[str]:
+    """Return the parameter ``owner``: on SQLite as bytes, which may not be UTF-8."""
     if database.dialect == "postgresql":
-        return bindparam("place", type_=Text)
-    return cast(bindparam("place", type_=LargeBinary), Text)
+        return bindparam("owner", type_=Text)
+    return cast(bindparam("owner", type_=LargeBinary), Text)
 
 
-def _some_places(database: Dialect, owner: str, most: int, *, first: bool) -> Select[Any]:
+def _some_owners(database: Dialect, column: str, most: int, *, first: bool) -> Select[Any]:
     """Select a few organizations or destinations that have live rows, the last in order first.
 
     Each is looked up before the one found last, from its newest row: the index entries of rows that have ended, which
@@ -136,27 +136,27 @@ def _some_places(database: Dialect, owner: str, most: int, *, first: bool) -> Se
 
     Args:
         database: where.
-        owner: the column of the organization, or of the destination.
+        column: that of the organization, or of the destination.
         most: how many at the most.
-        first: whether to begin with the last of all; if not, before the parameter ``place``.
+        first: whether to begin with the last of all; if not, before the parameter ``owner``.
     """
-    each = outbox.c[owner]
+    each = outbox.c[column]
 
-    def before(place: Any) -> Any:
+    def before(owner: Any) -> Any:
         # The first condition holds for every text, and has SQLite search the index.
         return (
             select(each)
-            .where(LIVE, each >= "" if place is None else each < place)
+            .where(LIVE, each >= "" if owner is None else each < owner)
             .order_by(each.desc(), outbox.c.next_attempt_at.desc(), outbox.c.id.desc())
             .limit(inline(1))
             .scalar_subquery()
         )
 
-    start = before(None if first else _place(database))
-    found = select(start.label("place"), literal(1).label("number")).cte("places", recursive=True)
+    start = before(None if first else _owner(database))
+    found = select(start.label("owner"), literal(1).label("number")).cte("owners", recursive=True)
     found = found.union_all(
-        select(before(found.c.place), found.c.number + 1).where(
-            found.c.place.is_not(None), found.c.number < inline(most)
+        select(before(found.c.owner), found.c.number + 1).where(
+            found.c.owner.is_not(None), found.c.number < inline(most)
         )
     )
-    return select(found.c.place).where(found.c.place.is_not(None))
+    return select(found.c.owner).where(found.c.owner.is_not(None))
