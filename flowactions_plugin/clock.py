@@ -17,7 +17,7 @@ system_clock: Clock = time.time
 
 
 def lease_clock() -> float:
-    """Returns the seconds of a clock that is never set and also runs while the machine is suspended."""
+    """Return the seconds of a clock that is never set and also runs while the machine is suspended."""
     return time.clock_gettime(_LEASE_CLOCK) if _LEASE_CLOCK is not None else time.monotonic()
 
 
@@ -25,12 +25,12 @@ _LEASE_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def to_iso(milliseconds: int) -> str:
-    """Returns a stored time (Unix milliseconds) as ISO 8601 in UTC."""
+    """Return a stored time (Unix milliseconds) as ISO 8601 in UTC."""
     return to_utc(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_utc(milliseconds: int) -> datetime:
-    """Returns a stored time (Unix milliseconds) as a time of the calendar, in UTC."""
+    """Return a stored time (Unix milliseconds) as a time of the calendar, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
@@ -39,17 +39,17 @@ ID_PATTERN: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 def is_id(text: str) -> bool:
-    """Returns whether a text has an id's form."""
+    """Return whether a text has an id's form."""
     return re.match(ID_PATTERN, text) is not None and len(text) == 36
 
 
 def id_time(text: str) -> int | None:
-    """Returns when an id of `new_id` was made, in Unix milliseconds; ``None`` for any other text."""
+    """Return when an id of `new_id` was made, in Unix milliseconds; ``None`` for any other text."""
     return int(text[:8] + text[9:13], 16) if is_id(text) and text[14] == "7" else None
 
 
 def new_id(now: float) -> str:
-    """Returns a UUIDv7: ids of later rows sort after those of earlier ones (RFC 9562 §5.7).
+    """Return a UUIDv7: ids of later rows sort after those of earlier ones (RFC 9562 §5.7).
 
     Args:
         now: Unix seconds.
@@ -61,7 +61,7 @@ def new_id(now: float) -> str:
 
 
 def id_at(milliseconds: int, *, last: bool = False) -> str:
-    """Returns the least id of a time, or the greatest: what was made before it has a smaller one.
+    """Return the least id of a time, or the greatest: what was made before it has a smaller one.
 
     Args:
         milliseconds: Unix milliseconds; a time that no id can hold becomes the next that one can.
@@ -73,5 +73,5 @@ def id_at(milliseconds: int, *, last: bool = False) -> str:
 
 
 def time_of(row_id: str) -> int:
-    """Returns when an id was made, Unix milliseconds."""
+    """Return when an id was made, Unix milliseconds."""
     return UUID(row_id).int >> 80

@@ -36,7 +36,7 @@ _UNSTORABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 async def ask(host: Host, method: str, expected: Any, *arguments: object) -> Any:
-    """Calls a method of a host, and returns its answer when it is what the contract says.
+    """Call a method of a host, and return its answer when it is what the contract says.
 
     The method may be any function that returns an awaitable.
 

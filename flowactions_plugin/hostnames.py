@@ -6,7 +6,7 @@ import idna
 
 
 def to_a_labels(host: str) -> str:
-    """Returns a host name in ASCII, mapped by UTS #46 (not transitional).
+    """Return a host name in ASCII, mapped by UTS #46 (not transitional).
 
     The mapping may turn full-width digits and dots into an IPv4 address, or another character into a slash. The caller
     validates the result like any host.

@@ -31,6 +31,6 @@ def parse_origin(text: str) -> str | None:
 
 
 def origin_of(url: str) -> str | None:
-    """Returns the origin of an ``http`` or ``https`` URL; ``None`` when it has none."""
+    """Return the origin of an ``http`` or ``https`` URL; ``None`` when it has none."""
     scheme, separator, rest = url.partition("://")
     return parse_origin(f"{scheme}{separator}{re.split(r'[/?#]', rest, maxsplit=1)[0]}")

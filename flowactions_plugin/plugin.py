@@ -19,7 +19,7 @@ flowactions_contract = (1, 0)
 
 @hookimpl
 def flowactions_runtime(actions: FlowActions) -> Runtime:
-    """Provides the outbox, transactions and pacing."""
+    """Provide the outbox, transactions and pacing."""
     return actions.plugin_state(Services).runtime
 
 
@@ -37,7 +37,7 @@ def flowactions_logic_action_types(actions: FlowActions) -> Sequence[LogicAction
 
 @hookimpl
 def flowactions_route_handlers(actions: FlowActions) -> Sequence[ControllerRouterHandler]:
-    """Serves the outbox, the chat connection, and what signs its requests."""
+    """Serve the outbox, the chat connection, and what signs its requests."""
     return actions.plugin_state(Services).route_handlers()
 
 
@@ -49,6 +49,6 @@ def flowactions_background_tasks(actions: FlowActions) -> Sequence[BackgroundTas
 
 @hookimpl
 def flowactions_lifespan(actions: FlowActions) -> Callable[[], AbstractAsyncContextManager[None]]:
-    """Opens the database before requests come, and closes it after they end."""
+    """Open the database before requests come, and close it after they end."""
     services = actions.plugin_state(Services)
     return lambda: services

@@ -75,7 +75,7 @@ class RouteContext(NamedTuple):
 
 
 def build(context: RouteContext) -> Sequence[Router]:
-    """Returns the routers of all parts."""
+    """Return the routers of all parts."""
     host, settings = context.host, context.settings
     own = origin_of(settings.public_url or "")
     origins = [*settings.dashboard_origins, *([own] if own else [])]

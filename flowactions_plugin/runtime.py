@@ -43,23 +43,23 @@ class PluginRuntime:
         self._host = host
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None) -> NodeResult:
-        """Runs the node, or records it when the walk's pacing is `Deferred` (§3.2)."""
+        """Run the node, or record it when the walk's pacing is `Deferred` (§3.2)."""
         return await self._pacing.reach(walk, node, transaction)
 
     async def advance(self, walk: Walk, step_id: str | None, transaction: Transaction | None) -> Advanced:
-        """Runs what was recorded for a content step, in walk order, once (§3.2)."""
+        """Run what was recorded for a content step, in walk order, once (§3.2)."""
         return await self._pacing.advance(walk, step_id, transaction)
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedWebhook:
-        """Applies the egress rules and fixes the bytes; no SQL (§5.2)."""
+        """Apply the egress rules and fix the bytes; no SQL (§5.2)."""
         return await self._webhooks.prepare(webhook, caller)
 
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
-        """Prepares a webhook and writes it, once per key."""
+        """Prepare a webhook and write it, once per key."""
         return await self._webhooks.enqueue(webhook, caller, transaction)
 
     async def has_agent(self, organization_id: str, agent_id: str) -> bool:
-        """Returns whether an agent is the organization's; ``True`` if the host has no method that says so."""
+        """Return whether an agent is the organization's; ``True`` if the host has no method that says so."""
         return not provides(self._host, "agent") or await has_agent(self._host, organization_id, agent_id)
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:

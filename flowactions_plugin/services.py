@@ -145,15 +145,15 @@ class Services:
         return SecretSource(self._host.signing_secret, secrets, unsigned)
 
     def node_types(self) -> Sequence[NodeType]:
-        """Returns the two node types."""
+        """Return the two node types."""
         return self._nodes
 
     def logic_action_types(self) -> Sequence[LogicActionType]:
-        """Returns the webhook action."""
+        """Return the webhook action."""
         return [LogicActionType(name="webhook", dispatch=self._dispatcher.dispatch)]
 
     def route_handlers(self) -> Sequence[Router]:
-        """Builds and returns the routes, and imports what only they need."""
+        """Build and return the routes, and import what only they need."""
         from flowactions_plugin import routes  # noqa: PLC0415  imports Litestar
 
         return routes.build(
@@ -183,11 +183,11 @@ class Services:
         return await self._chat.connections.organization_deleted(organization_id, connection)
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
-        """Returns what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
+        """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
         return [*(self.worker_tasks() if self._settings.host_worker else []), self._gauges_task()]
 
     def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
-        """Returns what `background_tasks` does not hold: ``flowactions worker`` runs it."""
+        """Return what `background_tasks` does not hold: ``flowactions worker`` runs it."""
         return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
 
     def _gauges_task(self) -> BackgroundTask:
@@ -195,7 +195,7 @@ class Services:
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Returns what delivers, recovers deferred nodes whose leases expired, acts, pauses, and removes old rows."""
+        """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, and removes old rows."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(

@@ -59,7 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Imports what needs pytest only when it is asked for."""
+    """Import what needs pytest only when it is asked for."""
     if name == "conformance_suite":
         from flowactions_conformance.kit.in_pytest.suite import conformance_suite  # noqa: PLC0415
 

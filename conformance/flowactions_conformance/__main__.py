@@ -17,7 +17,7 @@ STUCK_SECONDS: Final = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status."""
+    """Run a command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m flowactions_conformance", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="check a host")
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _describe_run(parser: argparse.ArgumentParser) -> None:
-    """Describes the command, without importing what it needs: init works where no server is installed."""
+    """Describe the command, without importing what it needs: init works where no server is installed."""
     parser.add_argument("host", nargs="?", help="the factory, as package.module:make_host")
     parser.add_argument(
         "--check",
@@ -102,7 +102,7 @@ def _failed(message: str) -> int:
 
 
 def _leave(status: int) -> None:
-    """Ends the process, also when a host has left threads that never end."""
+    """End the process, also when a host has left threads that never end."""
 
     def end() -> None:
         time.sleep(STUCK_SECONDS)

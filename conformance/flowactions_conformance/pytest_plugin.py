@@ -14,7 +14,7 @@ SUITE: Final = Path(__file__).parent / "suite.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Defines the options."""
+    """Define the options."""
     group = parser.getgroup("flowactions", "conformance of a flowactions host")
     group.addoption("--flowactions-host", metavar="MODULE:NAME", help="the factory that makes the host")
     group.addoption("--flowactions-child", action="store_true", help="run every host as a child process")
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the rest, when a host is named."""
+    """Register the rest, when a host is named."""
     if config.getoption("flowactions_host"):
         from flowactions_conformance.kit.in_pytest.items import KitPlugin  # noqa: PLC0415
 

@@ -50,7 +50,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Returns the base URL of an open port, for example ``http://127.0.0.1:8000``."""
+    """Return the base URL of an open port, for example ``http://127.0.0.1:8000``."""
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 

@@ -119,7 +119,7 @@ def _decompressed(encoding: str, body: bytes) -> bytes:
 
 
 def id_of(answer: Mapping[str, Any], name: str) -> str:
-    """Returns an id of an answer: printable ASCII.
+    """Return an id of an answer: printable ASCII.
 
     Raises:
         ChatRefused: it is missing or malformed.
@@ -128,7 +128,7 @@ def id_of(answer: Mapping[str, Any], name: str) -> str:
 
 
 def token_of(answer: Mapping[str, Any], name: str) -> str:
-    """Returns a token of an answer: printable ASCII.
+    """Return a token of an answer: printable ASCII.
 
     Raises:
         ChatRefused: it is missing or malformed.
@@ -137,24 +137,24 @@ def token_of(answer: Mapping[str, Any], name: str) -> str:
 
 
 def optional_id(answer: Mapping[str, Any], name: str) -> str:
-    """Returns an id of an answer; empty text when it is missing or malformed."""
+    """Return an id of an answer; empty text when it is missing or malformed."""
     value = answer.get(name)
     return str(value) if _is(_ID, value) else ""
 
 
 def name_of(answer: Mapping[str, Any], name: str) -> str:
-    """Returns a display name, cleaned by `shown`; empty text when it is missing."""
+    """Return a display name, cleaned by `shown`; empty text when it is missing."""
     value = answer.get(name)
     return shown(value) if isinstance(value, str) else ""
 
 
 def shown(text: str) -> str:
-    """Returns a name without control characters and lone surrogates, cut to 200 characters."""
+    """Return a name without control characters and lone surrogates, cut to 200 characters."""
     return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text[:MAX_NAME])).strip()
 
 
 def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns an object of an answer.
+    """Return an object of an answer.
 
     Raises:
         ChatRefused: it is missing.
@@ -166,7 +166,7 @@ def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def channel_page(answer: Mapping[str, Any]) -> Page:
-    """Returns a page of channels, without archived ones and those without an id or a name.
+    """Return a page of channels, without archived ones and those without an id or a name.
 
     Raises:
         ChatRefused: the cursor of the next page is malformed.
@@ -182,7 +182,7 @@ def channel_page(answer: Mapping[str, Any]) -> Page:
 
 
 def member_page(answer: Mapping[str, Any]) -> Page:
-    """Returns a page of members, without bots, deactivated accounts and the built-in user (§2.3).
+    """Return a page of members, without bots, deactivated accounts and the built-in user (§2.3).
 
     Raises:
         ChatRefused: the cursor of the next page is malformed.

@@ -24,12 +24,12 @@ Post: TypeAlias = Callable[[], Awaitable[str]]
 
 
 def seconds_from_now(seconds: float) -> float:
-    """Returns a time of the event loop's clock."""
+    """Return a time of the event loop's clock."""
     return asyncio.get_running_loop().time() + seconds
 
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Returns the seconds before the next attempt; ``None`` when there is none (§8).
+    """Return the seconds before the next attempt; ``None`` when there is none (§8).
 
     Args:
         attempt: the number of the attempt that failed, counted from 1.
@@ -66,12 +66,12 @@ async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
 
 
 def to_channel(provider: ChatProvider, token: str, channel: str, text: str) -> Post:
-    """Returns the attempt of a message to a channel."""
+    """Return the attempt of a message to a channel."""
     return lambda: provider.post_message(token, channel, text)
 
 
 def to_member(provider: ChatProvider, token: str, user: str, text: str) -> Post:
-    """Returns the attempt of a direct message: it opens the channel, unless an earlier attempt has, and posts."""
+    """Return the attempt of a direct message: it opens the channel, unless an earlier attempt has, and posts."""
     opened: list[str] = []
 
     async def attempt() -> str:

@@ -146,7 +146,7 @@ class ProviderCalls:
 
 
 def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
-    """Returns the scopes that a connection is known to lack.
+    """Return the scopes that a connection is known to lack.
 
     They were not granted, or the provider refused a call because of them.
     """

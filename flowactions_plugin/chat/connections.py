@@ -114,7 +114,7 @@ class Connections:
         return stored
 
     async def get(self, organization_id: str) -> StoredConnection | None:
-        """Returns the organization's connection; ``None`` when it has none.
+        """Return the organization's connection; ``None`` when it has none.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -122,7 +122,7 @@ class Connections:
         return await self._store.get(organization_id)
 
     async def existing(self, organization_id: str) -> StoredConnection:
-        """Returns the organization's connection.
+        """Return the organization's connection.
 
         Raises:
             NotConnected: it has none.
@@ -170,7 +170,7 @@ class Connections:
         return None if stored is None else partial(self._revoker.revoke, stored)
 
     def unreadable(self, organization_id: str, sealed_token: bytes) -> str | None:
-        """Returns the code of why a stored token cannot be used here; ``None`` when it can."""
+        """Return the code of why a stored token cannot be used here; ``None`` when it can."""
         try:
             self._keys.open(sealed_token, organization_id, TOKEN_PURPOSE)
         except SealBroken:
@@ -178,7 +178,7 @@ class Connections:
         return None
 
     def reason(self, stored: StoredConnection) -> str | None:
-        """Returns the code of why a connection cannot be used; ``None`` when it can."""
+        """Return the code of why a connection cannot be used; ``None`` when it can."""
         try:
             usable_token(self._keys, stored)
         except ChatRefused as refusal:

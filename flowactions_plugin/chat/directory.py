@@ -41,7 +41,7 @@ class Directory:
         self._page_sizes: dict[tuple[str, str, str], Sequence[int]] = {}
 
     async def channels(self, stored: StoredConnection, cursor: str | None, *, searched: bool) -> Page:
-        """Returns a page of channels: the public ones and, where that was granted, the private ones.
+        """Return a page of channels: the public ones and, where that was granted, the private ones.
 
         Args:
             stored: the organization's connection.
@@ -60,7 +60,7 @@ class Directory:
         )
 
     async def members(self, stored: StoredConnection, cursor: str | None, *, searched: bool) -> Page:
-        """Returns a page of members, as `channels` does."""
+        """Return a page of members, as `channels` does."""
         return await self._page(
             stored,
             ("members", cursor, searched),
@@ -69,7 +69,7 @@ class Directory:
         )
 
     async def channel(self, stored: StoredConnection, channel: str) -> ChannelState:
-        """Returns the state of one channel; nothing is recorded of the answer.
+        """Return the state of one channel; nothing is recorded of the answer.
 
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
@@ -77,7 +77,7 @@ class Directory:
         return await self._provider.channel(usable_token(self._keys, stored), channel)
 
     async def member(self, stored: StoredConnection, user: str) -> MemberState:
-        """Returns the state of one member, as `channel` does."""
+        """Return the state of one member, as `channel` does."""
         return await self._provider.member(usable_token(self._keys, stored), user)
 
     async def _page(
@@ -120,5 +120,5 @@ class Directory:
 
 
 def lists_private_channels(stored: StoredConnection) -> bool:
-    """Returns whether the app may list private channels; some workspaces do not grant that (§2.3)."""
+    """Return whether the app may list private channels; some workspaces do not grant that (§2.3)."""
     return "groups:read" not in missing_scopes(stored)

@@ -124,7 +124,7 @@ class Events:
 
 
 def _bots(event: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the ids of the bot users whose tokens were revoked."""
+    """Return the ids of the bot users whose tokens were revoked."""
     tokens = event.get("tokens")
     bots = tokens.get("bot") if isinstance(tokens, Mapping) else None
     return frozenset(bot for bot in bots if isinstance(bot, str)) if isinstance(bots, list) else frozenset()

@@ -117,12 +117,12 @@ class AnswerTooLarge(ChatRefused):
 
 
 def code_with_detail(refusal: ChatRefused) -> str:
-    """Returns an error's code and detail, for the log."""
+    """Return an error's code and detail, for the log."""
     return f"{refusal.code} ({refusal.detail})" if refusal.detail else refusal.code
 
 
 def advice(code: str) -> str:
-    """Returns what to do about a provider's code."""
+    """Return what to do about a provider's code."""
     return ADVICE.get(_known(code)) or f"The chat provider refused with {code!r}."
 
 

@@ -55,7 +55,7 @@ class Messenger:
         self._sleep = sleep
 
     async def connection_of(self, organization_id: str, until: float) -> StoredConnection | None:
-        """Returns the organization's connection; ``None`` when it has none.
+        """Return the organization's connection; ``None`` when it has none.
 
         Args:
             organization_id: the tenant.

@@ -185,7 +185,7 @@ class OAuthInstaller:
         return f"{flow_id}.{_base64(self._keys.sign(flow_id.encode(), STATE_PURPOSE))}"
 
     async def _flow(self, state: str | None) -> OAuthFlow:
-        """Returns the flow of a state. The signature is checked before the database is read."""
+        """Return the flow of a state. The signature is checked before the database is read."""
         flow_id, _, signature_text = (state or "").partition(".")
         try:
             message, signature = flow_id.encode("ascii"), _unbase64(signature_text)
@@ -203,7 +203,7 @@ class OAuthInstaller:
 
 
 def cookie_name(flow_id: str) -> str:
-    """Returns the name of a flow's cookie. Each flow has its own, so that two tabs work at the same time."""
+    """Return the name of a flow's cookie. Each flow has its own, so that two tabs work at the same time."""
     return COOKIE_PREFIX + hashlib.sha256(flow_id.encode()).hexdigest()[:16]
 
 

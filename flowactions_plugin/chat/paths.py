@@ -19,7 +19,7 @@ MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 
 
 def routes_url(public_url: str, prefix: str) -> str:
-    """Returns the URL to which the path of a route is added, without a slash at the end.
+    """Return the URL to which the path of a route is added, without a slash at the end.
 
     Args:
         public_url: ``BACKEND_PUBLIC_URL``, without a slash at the end.

@@ -68,7 +68,7 @@ async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnect
 
 
 async def _pick(list_page: ListPage, text: str, cursor: str | None, otherwise: str | None = None) -> PickerPage:
-    """Makes a page; its notice is ``otherwise`` when the search has none."""
+    """Make a page; its notice is ``otherwise`` when the search has none."""
     try:
         found = await search(list_page, text, cursor)
     except ChatRefused as refusal:

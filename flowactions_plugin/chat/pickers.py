@@ -58,7 +58,7 @@ ListPage: TypeAlias = Callable[[str | None], Awaitable[Page]]
 
 
 async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
-    """Returns choices whose name contains ``text``, or whose id it is, from as many pages of the provider as needed.
+    """Return choices whose name contains ``text``, or whose id it is, from as many pages of the provider as needed.
 
     The provider's pages may be short or empty although there are more. When the provider throttles, the search continues
     after the delay that it asks for, if there is time. At the time limit, the search returns the choices found so far and
@@ -116,7 +116,7 @@ class PageCache:
         self._choices = 0
 
     def get(self, key: Hashable) -> Page | None:
-        """Returns a cached page; ``None`` when there is none or it is too old."""
+        """Return a cached page; ``None`` when there is none or it is too old."""
         self._drop_until(self._timer() - FRESH_SECONDS, CACHED_CHOICES)
         kept = self._pages.get(key)
         return None if kept is None else kept[1]

@@ -95,11 +95,11 @@ class ChatProvider(Protocol):
         ...
 
     async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """Returns a page of the channels that are not archived."""
+        """Return a page of the channels that are not archived."""
         ...
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        """Return a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         ...
 
     async def channel(self, token: str, channel: str) -> ChannelState:
@@ -185,7 +185,7 @@ class SlackProvider:
         await self._call(token, lambda client: client.auth_revoke())
 
     async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """Returns a page of the channels that are not archived."""
+        """Return a page of the channels that are not archived."""
         answer = await self._call(
             token,
             lambda client: client.conversations_list(
@@ -199,7 +199,7 @@ class SlackProvider:
         return channel_page(answer.data)
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """Returns a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
+        """Return a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
         answer = await self._call(
             token, lambda client: client.users_list(limit=size, cursor=cursor or None), needs="users:read"
         )
@@ -329,7 +329,7 @@ class _Session:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Returns the body; at most one byte more than the limit."""
+    """Return the body; at most one byte more than the limit."""
     body = bytearray()
     while len(body) <= MAX_BYTES and (chunk := await content.readany()):
         body += chunk

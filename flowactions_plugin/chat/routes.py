@@ -82,7 +82,7 @@ async def send_message(
 def chat_router(
     host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashboard_url: str, telemetry: Telemetry
 ) -> Router:
-    """Returns the router of the chat connection.
+    """Return the router of the chat connection.
 
     Args:
         host: lists the agents that use the connection, and authenticates the OAuth callback.

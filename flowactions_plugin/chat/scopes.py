@@ -28,12 +28,12 @@ def read_scopes(text: object) -> tuple[str, ...]:
 
 
 def write_scopes(scopes: Iterable[str]) -> str:
-    """Returns a list of scopes in the form of a column."""
+    """Return a list of scopes in the form of a column."""
     return ",".join(scopes)
 
 
 def not_granted(granted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the requested scopes that are not among the granted ones.
+    """Return the requested scopes that are not among the granted ones.
 
     Args:
         granted: as the provider reported; when it is empty, no scope counts as missing.
@@ -42,11 +42,11 @@ def not_granted(granted: Sequence[str]) -> tuple[str, ...]:
 
 
 def in_order(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Returns each scope once: requested ones first, in the order of the request."""
+    """Return each scope once: requested ones first, in the order of the request."""
     unique = dict.fromkeys(scopes)
     return tuple(sorted(unique, key=lambda scope: SCOPES.index(scope) if scope in SCOPES else len(SCOPES)))
 
 
 def is_covered(scope: str, used: Iterable[str]) -> bool:
-    """Returns whether a scope, or a special form of it such as ``chat:write.public``, is one that a call used."""
+    """Return whether a scope, or a special form of it such as ``chat:write.public``, is one that a call used."""
     return any(scope == each or scope.startswith((f"{each}.", f"{each}:")) for each in used)

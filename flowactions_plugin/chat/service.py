@@ -55,7 +55,7 @@ class Chat(NamedTuple):
 
 
 def keys_of(settings: Settings, database: Database) -> KeyRing:
-    """Returns the key ring of these settings.
+    """Return the key ring of these settings.
 
     Raises:
         NotConfigured: there is no key.
@@ -65,7 +65,7 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
 
 
 def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
-    """Returns the chat part, or an error that names the missing or wrong setting (§5.5).
+    """Return the chat part, or an error that names the missing or wrong setting (§5.5).
 
     Everything else works without it.
 

@@ -40,7 +40,7 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     last_error_node: str | None = None
 
     def is_same_install(self, other: StoredConnection | None) -> bool:
-        """Returns whether both are of one installation; see `_installed_as`."""
+        """Return whether both are of one installation; see `_installed_as`."""
         return other is not None and (self.install_id, self.installed_at) == (
             other.install_id,
             other.installed_at,
@@ -91,7 +91,7 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     def applies_to(self, stored: StoredConnection) -> bool:
-        """Returns whether it revokes a connection of this workspace: not one that was installed later."""
+        """Return whether it revokes a connection of this workspace: not one that was installed later."""
         if self.bot_users is not None and stored.bot_user_id not in self.bot_users:
             return False
         if self.app_id and stored.app_id and self.app_id != stored.app_id:
@@ -106,7 +106,7 @@ class ConnectionStore:
         self._database = database
 
     async def get(self, organization_id: str) -> StoredConnection | None:
-        """Returns an organization's connection; ``None`` when it has none."""
+        """Return an organization's connection; ``None`` when it has none."""
         query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
@@ -197,7 +197,7 @@ class ConnectionStore:
             return (await transaction.execute(changed)).rowcount == 1
 
     async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
-        """Returns the active connections of a workspace, of all organizations.
+        """Return the active connections of a workspace, of all organizations.
 
         Args:
             team_id: the workspace.
@@ -290,7 +290,7 @@ class ConnectionStore:
             )
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
-        """Returns organizations and their sealed tokens, ordered by organization.
+        """Return organizations and their sealed tokens, ordered by organization.
 
         Args:
             after: the last organization of the previous page; empty for the first page.
@@ -359,7 +359,7 @@ class ConnectionStore:
             await transaction.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
 
     async def flow(self, flow_id: str) -> OAuthFlow | None:
-        """Returns an OAuth flow that was not finished, whether expired or not."""
+        """Return an OAuth flow that was not finished, whether expired or not."""
         query = select(*(oauth_states.c[name] for name in OAuthFlow.__struct_fields__)).where(
             oauth_states.c.id == flow_id
         )
@@ -391,7 +391,7 @@ def _turn_of(team_id: str) -> str:
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
-    """Returns the conditions that an organization's connection is still this installation.
+    """Return the conditions that an organization's connection is still this installation.
 
     A connection of an earlier release has no id, and a process of that release does not change the id when it replaces a
     connection. So the time is compared, too.

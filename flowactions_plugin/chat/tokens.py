@@ -13,7 +13,7 @@ TOKEN_PURPOSE: Final = "chat bot token"  # noqa: S105  the purpose of sealing, n
 
 
 def unseal_token(keys: KeyRing, stored: StoredConnection) -> str:
-    """Returns a connection's token, whatever its status.
+    """Return a connection's token, whatever its status.
 
     Raises:
         ChatRefused: the present keys do not open it.
@@ -25,7 +25,7 @@ def unseal_token(keys: KeyRing, stored: StoredConnection) -> str:
 
 
 def usable_token(keys: KeyRing, stored: StoredConnection) -> str:
-    """Returns the token of a connection that is active.
+    """Return the token of a connection that is active.
 
     Raises:
         ChatRefused: the connection was revoked, or the present keys do not open the token.

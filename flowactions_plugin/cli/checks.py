@@ -45,19 +45,19 @@ class Checks:
         self.found: list[Check] = []
 
     def ok(self, name: str, message: str) -> None:
-        """It is as it should be."""
+        """Record that it is as it should be."""
         self.found.append(Check(name=name, result="ok", message=message, advice=""))
 
     def warn(self, name: str, message: str, advice: str = "") -> None:
-        """It works, and somebody should look."""
+        """Record that it works, and that somebody should look."""
         self.found.append(Check(name=name, result="warning", message=message, advice=advice))
 
     def fail(self, name: str, message: str, advice: str = "") -> None:
-        """It does not work."""
+        """Record that it does not work."""
         self.found.append(Check(name=name, result="failed", message=message, advice=advice))
 
     def skip(self, name: str, message: str) -> None:
-        """It could not be checked, or there is nothing to check."""
+        """Record that it could not be checked, or that there is nothing to check."""
         self.found.append(Check(name=name, result="skipped", message=message, advice=""))
 
     async def guarded(self, name: str, check: Awaitable[None]) -> None:

@@ -145,7 +145,7 @@ class Timeline(Progress):
         self._ended = 0.0
 
     def begin(self) -> Timeline:
-        """The attempt begins."""
+        """Note that the attempt begins."""
         self.enter("resolving the name")
         return self
 

@@ -28,7 +28,7 @@ def worker(host: str) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns what makes the event loop: uvloop's, where the extra ``fast`` is installed."""
+    """Return what makes the event loop: uvloop's, where the extra ``fast`` is installed."""
     try:
         import uvloop  # optional
     except ImportError:

@@ -69,7 +69,7 @@ class Reuse:
         self.has_answered = self.is_answered = self._is_busy = self._is_written = False
 
     def begin(self) -> None:
-        """A request goes out on it."""
+        """Note that a request goes out on it."""
         assert self.may_begin  # noqa: S101  the pool gives out no other
         self._is_busy = True
         self.may_begin = self.is_answered = self._is_written = False
@@ -86,14 +86,14 @@ class Reuse:
             self.may_begin = False
 
     def ended(self, *, clean: bool) -> None:
-        """The response is complete; ``clean``: it was read to its end, and nothing says that this was the last one."""
+        """Note that the response is complete; ``clean``: it was read to its end, and nothing says that this was the last one."""
         if self._is_busy:
             self._is_busy = False
             self.may_begin = clean and self._is_written
             self.has_answered = True
 
     def lost(self) -> None:
-        """It was closed, from either side."""
+        """Note that it was closed, from either side."""
         self.may_begin = self._is_busy = False
 
     def may_repeat(self, *, by_peer: bool) -> bool:

@@ -46,7 +46,7 @@ def sign(secret: str, timestamp: int, body: bytes, keyed: Keyed = keyed) -> str:
 def attempt_headers(
     headers: Sequence[tuple[str, str]], timestamp: str, signature: str | None
 ) -> list[tuple[str, str]]:
-    """Returns the headers of one attempt, in their order (§2.6).
+    """Return the headers of one attempt, in their order (§2.6).
 
     Args:
         headers: those that every attempt of the delivery sends.

@@ -21,7 +21,7 @@ _SECRET_PREFIX: Final = "whsec_"  # noqa: S105  what secrets of the scheme begin
 
 
 def signing_key(secret: str) -> bytes:
-    """Returns the key of a signing secret.
+    """Return the key of a signing secret.
 
     Returns:
         For ``whsec_`` and base64, padded or not, the bytes that it encodes. For every other secret its UTF-8 bytes, as
@@ -64,7 +64,7 @@ def sign(secret: str, event_id: str, timestamp: int, body: bytes, keyed: Keyed =
 def with_standard_headers(
     headers: Sequence[tuple[str, str]], timestamp: str, signature: str | None
 ) -> list[tuple[str, str]]:
-    """Returns the headers of one attempt with those of Standard Webhooks at their end (§2.6).
+    """Return the headers of one attempt with those of Standard Webhooks at their end (§2.6).
 
     A header of one of these names that was stored while the setting was off is left out: twice, they would not verify.
 
@@ -79,5 +79,5 @@ def with_standard_headers(
 
 
 def event_id_of(headers: Sequence[tuple[str, str]]) -> str:
-    """Returns the event id among a delivery's headers; empty when a row was stored without one."""
+    """Return the event id among a delivery's headers; empty when a row was stored without one."""
     return next((value for name, value in headers if name == EVENT_ID_HEADER), "")

@@ -51,7 +51,7 @@ async def ready(health: NamedDependency[Health], needs_writes: NamedDependency[b
 
 
 def health_router(health: Health, *, needs_writes: bool) -> Router:
-    """Returns the router of the health of this process.
+    """Return the router of the health of this process.
 
     Args:
         health: looks whether it can work.

@@ -51,7 +51,7 @@ class RouteGuard:
         self._is_running = is_running
 
     def guard(self, check_tenant: TenantCheck | None = None) -> Guard:
-        """Returns the guard of a router.
+        """Return the guard of a router.
 
         Args:
             check_tenant: called when the caller is authenticated.
@@ -107,7 +107,7 @@ class RouteGuard:
 
 
 def principal_of(request: ASGIRequest) -> Any:
-    """Returns the principal that the guard has stored."""
+    """Return the principal that the guard has stored."""
     return cast("dict[str, Any]", request.scope)[_PRINCIPAL]
 
 

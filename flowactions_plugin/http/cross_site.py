@@ -34,7 +34,7 @@ class Fetch(NamedTuple):
 
     @classmethod
     def of(cls, connection: ASGIConnection[Any, Any, Any, Any]) -> Fetch:
-        """Returns the headers of a request. A repeated header is not trusted, and its value matches nothing."""
+        """Return the headers of a request. A repeated header is not trusted, and its value matches nothing."""
         headers = connection.headers
         read = {
             field: ",".join(headers.getall(name)) if name in headers else None
@@ -50,7 +50,7 @@ class Fetch(NamedTuple):
 
 
 def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = False) -> bool:
-    """Returns whether a browser sends a request for a page that is not the dashboard's.
+    """Return whether a browser sends a request for a page that is not the dashboard's.
 
     A request with neither ``Sec-Fetch-Site`` nor ``Origin`` is not from a browser: browsers send at least one of them
     with requests that change something.
@@ -71,7 +71,7 @@ def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = F
 
 
 def is_own_page(fetch: Fetch, own: Collection[str]) -> bool:
-    """Returns whether a browser says that a page of the very origin of the request sends it.
+    """Return whether a browser says that a page of the very origin of the request sends it.
 
     A form can be sent by any page, without a preflight, so what says nothing is refused. Browsers send ``Sec-Fetch-Site``
     to https and to loopback, and ``Origin`` with every POST, also on plain http.
@@ -87,7 +87,7 @@ def is_own_page(fetch: Fetch, own: Collection[str]) -> bool:
 
 
 def _is_own(origin: str | None, fetch: Fetch) -> bool:
-    """Returns whether an origin is that of the request's ``Host``."""
+    """Return whether an origin is that of the request's ``Host``."""
     if origin is None or fetch.host is None:
         return False
     scheme = origin.partition("://")[0]

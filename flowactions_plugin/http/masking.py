@@ -53,7 +53,7 @@ _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#]*)=([^&;#]+)")
 
 
 def is_credential_name(name: str) -> bool:
-    """Returns whether a header or query parameter of this name holds a credential.
+    """Return whether a header or query parameter of this name holds a credential.
 
     It does when its name contains one of `CREDENTIAL_PARTS` or has one of `CREDENTIAL_WORDS` as a whole word. Case does
     not matter, and ``api-key``, ``api_key`` and ``apikey`` are equal.
@@ -67,12 +67,12 @@ def is_credential_name(name: str) -> bool:
 
 
 def masked_header(name: str, value: str) -> str:
-    """Returns a header's value, or `MASK` for a credential."""
+    """Return a header's value, or `MASK` for a credential."""
     return MASK if value and (is_credential_name(name) or _SCHEME.match(value)) else value
 
 
 def masked_url(url: str) -> str:
-    """Returns a URL with `MASK` as the values of credential-like query parameters."""
+    """Return a URL with `MASK` as the values of credential-like query parameters."""
     address, separator, query = url.partition("?")
     if not separator:
         return url

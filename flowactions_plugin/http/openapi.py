@@ -84,7 +84,7 @@ class RouteRules(NamedTuple):
 
     @classmethod
     def of(cls, handler: BaseRouteHandler) -> RouteRules:
-        """Returns the rules that `openapi_spec` has set for a handler."""
+        """Return the rules that `openapi_spec` has set for a handler."""
         rules: RouteRules = handler.opt.get(_RULES, cls())
         return rules
 
@@ -99,7 +99,7 @@ def openapi_spec(
     body: BodyRule | None = None,
     reads: bool = False,
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of a route handler that declare its requirements and answers.
+    """Return the keyword arguments of a route handler that declare its requirements and answers.
 
     Args:
         caller: the required credential; ``None``: the route is public.

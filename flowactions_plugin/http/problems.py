@@ -113,7 +113,7 @@ def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Respo
 
 
 def _client_name(key: str) -> str:
-    """Returns a field's name as clients write it. Litestar reports a query parameter by its name in Python."""
+    """Return a field's name as clients write it. Litestar reports a query parameter by its name in Python."""
     first, *rest = key.split("_")
     return first + "".join(part.capitalize() for part in rest)
 

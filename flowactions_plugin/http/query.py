@@ -36,7 +36,7 @@ def integer(value: str) -> str | None:
 
 
 def moment(value: str) -> str | None:
-    """A `Moment`."""
+    """Read a `Moment`."""
     try:
         msgspec.convert(value, Moment)
     except msgspec.ValidationError:

@@ -41,7 +41,7 @@ class NotAuthentic(FlowActionsError):
 
 
 def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
-    """Returns the error of a timestamp that is too far off, with its likely cause.
+    """Return the error of a timestamp that is too far off, with its likely cause.
 
     Args:
         late_seconds: how long ago it was signed; negative: in the future.

@@ -90,7 +90,7 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
 def auth_events_router(
     guard: RouteGuard, events: AuthEvents, verifier: Verifier | None, telemetry: Telemetry
 ) -> Router:
-    """Returns the router of the auth provider's events.
+    """Return the router of the auth provider's events.
 
     Args:
         guard: refuses requests while the plugin is not started.

@@ -95,7 +95,7 @@ class Verifier:
         return _parsed(event_id, int(timestamp), body)
 
     def _refusal(self, signed: Mapping[str, str], body: bytes) -> NotAuthentic:
-        """Returns the reason for which no secret fits."""
+        """Return the reason for which no secret fits."""
         late = self._clock() - int(signed["svix-timestamp"])
         fits = any(_signature_fits(webhook, signed, body) for webhook in self._webhooks)
         # The library has read its clock a moment earlier.
@@ -127,7 +127,7 @@ def _is_signed(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
 
 
 def _signature_fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
-    """Returns whether the signature fits, whatever its age."""
+    """Return whether the signature fits, whatever its age."""
     try:
         moment = datetime.fromtimestamp(int(signed["svix-timestamp"]), UTC)
         expected = webhook.sign(signed["svix-id"], moment, body.decode())

@@ -47,7 +47,7 @@ class CallStore:
         self._keys = keys
 
     async def look_up(self, organization_id: str, agent_id: str, key: str) -> CallState:
-        """Looks a call up without a lock; the answer may be different when the call is counted."""
+        """Look a call up without a lock; the answer may be different when the call is counted."""
         rate = select(enqueue_rates.c.times, self._database.now()).where(
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )

@@ -121,7 +121,7 @@ def node_type(
     check: Check,
     preview: MakePreview,
 ) -> NodeType:
-    """Describes the node type to the flow editor.
+    """Describe the node type to the flow editor.
 
     Args:
         node: what reaching such a node does.
@@ -149,7 +149,7 @@ def node_type(
 
 
 def target_of(config: ChatMessageConfig) -> str:
-    """Gives the id of the channel or member that a message goes to; empty when it is missing."""
+    """Give the id of the channel or member that a message goes to; empty when it is missing."""
     to_member = config.chat_action_type == "dm"
     return ((config.chat_user_id if to_member else config.chat_channel_id) or "").strip()
 
@@ -167,7 +167,7 @@ class ChatMessageNode:
         self._meters = (telemetry or Telemetry()).meters
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
-        """Sends the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
+        """Send the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
         until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
         result = await self._result(walk, node, config, until)

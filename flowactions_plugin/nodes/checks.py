@@ -76,7 +76,7 @@ CHAT_FALLBACKS: Final = {
 def webhook_problems(
     stored: Mapping[str, Any], limit: int, variables: Variables = SAMPLE, *, standard_webhooks: bool = False
 ) -> Sequence[ConfigProblem]:
-    """Finds what is wrong with a webhook's config, except where its URL leads.
+    """Find what is wrong with a webhook's config, except where its URL leads.
 
     Args:
         stored: the config as the author has it.
@@ -97,7 +97,7 @@ def webhook_problems(
 
 
 def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
-    """Finds what is wrong with a chat message's config, except what only the provider knows.
+    """Find what is wrong with a chat message's config, except what only the provider knows.
 
     Args:
         stored: the config as the author has it.

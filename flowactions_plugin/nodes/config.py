@@ -39,7 +39,7 @@ def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, 
 
 
 def read_item(kind: type[Config], value: object) -> Config | None:
-    """Reads one item of a list in a stored config; ``None`` for one that cannot be used, and is left out."""
+    """Read one item of a list in a stored config; ``None`` for one that cannot be used, and is left out."""
     item = _item(value, kind)
     return item if isinstance(item, kind) else None
 

@@ -51,11 +51,11 @@ class WebhookDrafts:
         self._guard = guard
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
-        """Returns what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
+        """Return what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
         return (await self._problems(draft, SAMPLE))[0]
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
-        """Returns the request that would leave, made by what makes the real one; nothing is sent or written."""
+        """Return the request that would leave, made by what makes the real one; nothing is sent or written."""
         problems, destination = await self._problems(draft, variables_of(walk))
         config, unusable = read_config(WebhookConfig, draft.node.config)
         method = method_name(config.webhook_method) or "POST"
@@ -130,11 +130,11 @@ class ChatDrafts:
         self._chat = chat
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
-        """Returns what is wrong with a config; the provider is asked only when the draft says so."""
+        """Return what is wrong with a config; the provider is asked only when the draft says so."""
         return await self._problems(draft, SAMPLE)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
-        """Returns the message that would be posted; nothing is sent or written."""
+        """Return the message that would be posted; nothing is sent or written."""
         variables = variables_of(walk)
         problems = await self._problems(draft, variables)
         config, _ = read_config(ChatMessageConfig, draft.node.config)

@@ -26,7 +26,7 @@ NAME_LENGTH: Final = 80
 def header_problems(
     items: object, config: WebhookConfig, variables: Variables, standard_webhooks: bool
 ) -> Iterator[ConfigProblem]:
-    """Finds what is wrong with custom headers, each by its index in the author's list.
+    """Find what is wrong with custom headers, each by its index in the author's list.
 
     Args:
         items: the list as the author has it; anything else has no headers.

@@ -79,7 +79,7 @@ class Pacing:
         return self._database.outage_log
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
-        """Runs the node, or records it against the content step that it precedes."""
+        """Run the node, or record it against the content step that it precedes."""
         with self._database.using(transaction):
             try:
                 if isinstance(walk.pacing, Deferred):
@@ -110,7 +110,7 @@ class Pacing:
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: Transaction | None = None
     ) -> Advanced:
-        """Runs what waits for this step, in walk order; a halt ends the whole run.
+        """Run what waits for this step, in walk order; a halt ends the whole run.
 
         However many calls race, one of them runs the step's nodes. The others get ``running`` while it does, and
         then how that ended. When its process is killed, `recover` goes on where it stopped.
@@ -134,7 +134,7 @@ class Pacing:
             return await self._run_all(step, lease, transaction)
 
     async def recover(self) -> int:
-        """Runs steps that users have got to and whose processes are gone, and notifies the host.
+        """Run steps that users have got to and whose processes are gone, and notify the host.
 
         Returns:
             How many steps there were.
@@ -208,7 +208,7 @@ class Pacing:
             raise
 
     async def _run_all(self, step: Step, lease: Lease, transaction: Transaction | None) -> Advanced:
-        """Runs what was leased; where that ends early, the state says so and the results hold what has run."""
+        """Run what was leased; where that ends early, the state says so and the results hold what has run."""
         results: list[NodeResult] = []
         left: Release | None = None
         token = lease.records[0].token
@@ -252,7 +252,7 @@ class Pacing:
     async def _run_in_order(
         self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]
     ) -> bool:
-        """Runs the records one after the other, up to one that halts; returns whether none is left to be run again."""
+        """Run the records one after the other, up to one that halts; return whether none is left to be run again."""
         complete = True
         leased_at = time.monotonic()
         for record in lease.records:

@@ -74,7 +74,7 @@ class DeferredQueries:
         return (*self._offered(), UNREADABLE_TYPE)
 
     async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
-        """Returns what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
+        """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
         now = self._database.now()
         # Its lease was released, and it is run again after a while. A time too far ahead is none.
         later = and_(
@@ -146,7 +146,7 @@ class DeferredQueries:
         return [Step(*parts) for parts in steps.values() if None not in parts]  # type: ignore[arg-type]
 
     def is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
-        """Selects records that somebody leases. A time that no lease can have come to does not count."""
+        """Select records that somebody leases. A time that no lease can have come to does not count."""
         now = self._database.now()
         return and_(
             table.c.token.is_not(None),
@@ -162,7 +162,7 @@ class DeferredQueries:
 
 
 def of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
-    """Selects the rows of a step's run."""
+    """Select the rows of a step's run."""
     return (
         table.c.organization_id == step.organization_id,
         table.c.run_id == step.run_id,
@@ -171,17 +171,17 @@ def of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
 
 
 def of_step(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]:
-    """Selects the records that wait for a step."""
+    """Select the records that wait for a step."""
     return (*of_run(table, step), table.c.step_id == step.step_id)
 
 
 def has_run(step: Step, node_id: Any, visit: Any) -> ColumnElement[bool]:
-    """Selects whether a node that was recorded for a step has run there."""
+    """Select whether a node that was recorded for a step has run there."""
     ran = deferred.alias("ran")
     where = step._replace(flow_id=RAN_FLOW, step_id=ran_prefix(step.flow_id) + step.step_id)
     return exists().where(*of_step(where, ran), ran.c.node_id == node_id, ran.c.visit == visit)
 
 
 def is_halted(step: Step) -> ColumnElement[bool]:
-    """Selects whether a step's run was halted."""
+    """Select whether a step's run was halted."""
     return exists().where(*of_run(halted_runs, step))

@@ -65,7 +65,7 @@ def ran_prefix(flow_id: str) -> str:
 
 
 def columns_of(walk: Walk, node: Node, step_id: str | None) -> dict[str, str]:
-    """Returns what is kept of a node that waits for a step, column by column."""
+    """Return what is kept of a node that waits for a step, column by column."""
     return {
         **step_of(walk, step_id)._asdict(),
         "node_id": node.id,

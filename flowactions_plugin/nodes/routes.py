@@ -153,7 +153,7 @@ async def try_node(
 
 
 def nodes_router(guard: RouteGuard, actions: FlowActions) -> Router:
-    """Makes the router of the flow editor's routes.
+    """Make the router of the flow editor's routes.
 
     Args:
         guard: decides who may call.

@@ -70,7 +70,7 @@ class NodeRunner:
     async def run(
         self, node_type: NodeType, walk: Walk, node: Node, transaction: Transaction | None
     ) -> NodeResult:
-        """Runs a node that was reached.
+        """Run a node that was reached.
 
         Raises:
             NodeFailed: the node type does not do what the contract says; nothing was written.
@@ -104,7 +104,7 @@ class NodeRunner:
     async def run_record(
         self, node_type: NodeType, record: Record, transaction: Transaction | None, results: list[NodeResult]
     ) -> None:
-        """Runs a deferred node, removes its record, and adds its result.
+        """Run a deferred node, remove its record, and add its result.
 
         What a transaction can hold is one with the removal. Another effect comes first and the record is removed
         then: a process that is killed in between loses nothing, and the node runs again. The result is added also when
@@ -161,7 +161,7 @@ class NodeRunner:
         return node, await _reach(node_type, record.walk, node)
 
     async def _with_secrets(self, node_type: NodeType, record: Record) -> Node:
-        """Returns the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""
+        """Return the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""
         node, walk = record.node, record.walk
         # The secret of a webhook is read when it is sent.
         if not node_type.secret_fields or node_type.name == WEBHOOK or not provides(self._host, "node"):
@@ -175,7 +175,7 @@ class NodeRunner:
     async def _write(
         self, node_type: NodeType, node: Node, action: InTransaction, connection: Transaction
     ) -> NodeResult:
-        """Runs what a node type does in the transaction.
+        """Run what a node type does in the transaction.
 
         Raises:
             NodeFailed: it failed by itself: to wait for the database changes nothing.
@@ -267,7 +267,7 @@ async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | In
 
 
 def _prepared(action: InTransaction) -> PreparedDelivery | None:
-    """Returns the webhook whose `write` this is, if it is nothing else."""
+    """Return the webhook whose `write` this is, if it is nothing else."""
     prepared = getattr(action.write, "__self__", None)
     return prepared if isinstance(prepared, PreparedDelivery) and action.write == prepared.write else None
 

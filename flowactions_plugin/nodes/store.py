@@ -152,7 +152,7 @@ class DeferredStore:
     async def state(
         self, step: Step, transaction: AsyncConnection | None = None
     ) -> Literal["done", "running", "halted"]:
-        """Returns the state of a step whose records another call has leased."""
+        """Return the state of a step whose records another call has leased."""
         found = await self.queries.find(step, transaction)
         return found.state if found.state == "done" or found.state == "halted" else "running"  # noqa: PLR1714  narrows
 
@@ -296,7 +296,7 @@ class DeferredStore:
         return (await connection.execute(emptied)).rowcount == 1
 
     async def halt(self, walk: Walk, connection: AsyncConnection) -> None:
-        """Records that a run was halted, and removes everything that still waits in it."""
+        """Record that a run was halted, and remove everything that still waits in it."""
         step = step_of(walk, None)
         # To avoid deadlock, rows are locked in id order.
         rest = select(deferred.c.id).where(*of_run(deferred, step)).order_by(deferred.c.id).with_for_update()

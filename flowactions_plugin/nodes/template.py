@@ -133,7 +133,7 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
 
 
 def as_json_of_same_length(text: str) -> tuple[str, Mapping[str, int]]:
-    """Makes plain JSON of a template, so that a syntax error is found where its author has it.
+    """Make plain JSON of a template, so that a syntax error is found where its author has it.
 
     It is valid exactly when `interpolate_json` gives something valid, whatever the values: bare tokens become strings
     of their own length, and tokens within strings are text anyhow.
@@ -164,7 +164,7 @@ def as_json_of_same_length(text: str) -> tuple[str, Mapping[str, int]]:
 
 
 def check_json(text: str) -> None:
-    """Checks that text is JSON, by the rule that `interpolate_json` applies to its result.
+    """Check that text is JSON, by the rule that `interpolate_json` applies to its result.
 
     Raises:
         BodyInvalid: it is not; line and column are those of the text, as far as the decoder says.
@@ -200,7 +200,7 @@ def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
 
 
 def _ends_in_escape(text: str) -> bool:
-    """Returns whether text within a JSON string ends in an escape that what comes next would complete."""
+    """Return whether text within a JSON string ends in an escape that what comes next would complete."""
     found = _OPEN_ESCAPE.search(text, max(0, len(text) - 5))
     if found is None:
         return False
@@ -233,7 +233,7 @@ def _check_json(body: bytes) -> None:
 
 
 def _json_error(message: str, body: bytes) -> BodyInvalid:
-    """Returns the decoder's reason with the place as editors count it."""
+    """Return the decoder's reason with the place as editors count it."""
     found = _JSON_ERROR.fullmatch(message)
     if found is None or found[2] is None:
         ended = message == "Input data was truncated"
@@ -243,7 +243,7 @@ def _json_error(message: str, body: bytes) -> BodyInvalid:
 
 
 def place(before: str) -> tuple[int, int]:
-    """Returns the line and column, both from 1 and in characters, of what follows a text."""
+    """Return the line and column, both from 1 and in characters, of what follows a text."""
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
@@ -257,7 +257,7 @@ def chat_message(text: str, variables: Variables) -> str:
 
 
 def is_chat_message_cut(text: str, variables: Variables) -> bool:
-    """Returns whether `chat_message` leaves something out of a text because it is too long."""
+    """Return whether `chat_message` leaves something out of a text because it is too long."""
     return len(_chat_head(text, variables)) > CHAT_MESSAGE_LENGTH
 
 

@@ -34,7 +34,7 @@ class Fault(NamedTuple):
 
 
 def json_fault(text: str) -> Fault | None:
-    """Finds what keeps a body from being JSON once its variables are substituted, whatever their values.
+    """Find what keeps a body from being JSON once its variables are substituted, whatever their values.
 
     Args:
         text: as authored.
@@ -65,7 +65,7 @@ def json_fault(text: str) -> Fault | None:
 
 
 def unknown_tokens(text: str) -> Iterator[Fault]:
-    """Finds what looks like a variable and is none, so that it is sent as it stands; each of them once."""
+    """Find what looks like a variable and is none, so that it is sent as it stands; each of them once."""
     found: set[str] = set()
     for token in _LIKE_A_TOKEN.finditer(text):
         name = token[1]
@@ -76,7 +76,7 @@ def unknown_tokens(text: str) -> Iterator[Fault]:
 
 
 def malformed_tokens(text: str) -> Iterator[Fault]:
-    """Finds variables with too few or too many braces, so that they are sent as they stand; each of them once."""
+    """Find variables with too few or too many braces, so that they are sent as they stand; each of them once."""
     found: set[str] = set()
     for token in _NEARLY_A_TOKEN.finditer(text):
         written = token[0].strip()
@@ -95,7 +95,7 @@ def malformed_tokens(text: str) -> Iterator[Fault]:
 
 
 def known_tokens(text: str) -> Iterator[Fault]:
-    """Finds the variables in a text in which none is substituted; each of them once."""
+    """Find the variables in a text in which none is substituted; each of them once."""
     for name in VARIABLES:
         token = f"{{{{{name}}}}}"
         if token in text:
@@ -104,7 +104,7 @@ def known_tokens(text: str) -> Iterator[Fault]:
 
 
 def tokens_in_keys(text: str) -> Iterator[Fault]:
-    """Finds the variables in keys of a JSON body, where none is substituted; each of them once."""
+    """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
     for name, offset in as_json_of_same_length(text)[1].items():
         message = f"{{{{{name}}}}} is not substituted in a key. It is sent as it stands."
         yield Fault(message, *place(text[:offset]))
@@ -141,7 +141,7 @@ def _not_a_variable(name: str) -> str:
 
 
 def _first_error(text: str) -> tuple[str, int] | None:
-    """Returns the reason and offset of the first error, as the standard library's reader says it.
+    """Return the reason and offset of the first error, as the standard library's reader says it.
 
     It names the beginning of what is wrong, such as a string that does not end. ``None`` when it takes the text for
     JSON or cannot say.

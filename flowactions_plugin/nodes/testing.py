@@ -179,7 +179,7 @@ class NodeTests:
         return TestOutcome(status="pending", message=result.message, delivery_id=result.delivery_id)
 
     async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
-        """Waits for the end of a delivery's first attempt, whichever process makes it."""
+        """Wait for the end of a delivery's first attempt, whichever process makes it."""
         until = time.monotonic() + self._wait_seconds
         pause = FIRST_POLL_SECONDS
         while True:

@@ -150,7 +150,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 
 
 def node_type(node: WebhookNode, check: Check, preview: MakePreview) -> NodeType:
-    """Describes the node type to the flow editor.
+    """Describe the node type to the flow editor.
 
     Args:
         node: what reaching such a node does.
@@ -180,7 +180,7 @@ class WebhookNode:
         self._outbox = outbox
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
-        """Checks and substitutes; the webhook is written in the transaction that removes the node's record (§3.1)."""
+        """Check and substitute; the webhook is written in the transaction that removes the node's record (§3.1)."""
         config, unusable = read_config(WebhookConfig, node.config)
         try:
             webhook = render(config, unusable, walk, node, self._outbox.max_body_bytes)
@@ -195,12 +195,12 @@ class WebhookNode:
 
 
 def url_refusal(config: WebhookConfig) -> str:
-    """Returns the reason of a URL that the egress guard refuses."""
+    """Return the reason of a URL that the egress guard refuses."""
     return "blocked_url" if config.webhook_url.strip() else "missing_url"
 
 
 def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Returns where a stored config sends, as it is dialled: two spellings of one URL give the same.
+    """Return where a stored config sends, as it is dialled: two spellings of one URL give the same.
 
     Returns:
         Scheme, host and port; and path and query. ``None`` if the URL cannot be used.
@@ -214,14 +214,14 @@ def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def has_body(config: WebhookConfig) -> bool:
-    """Returns whether the config's method is sent with a body."""
+    """Return whether the config's method is sent with a body."""
     return (method_name(config.webhook_method) or "POST") not in BODYLESS_METHODS
 
 
 def render_body(
     config: WebhookConfig, variables: Variables, unusable: frozenset[str], limit: int
 ) -> bytes | None:
-    """Makes the body: what the author wrote, variables substituted; ``None``: none is sent.
+    """Make the body: what the author wrote, variables substituted; ``None``: none is sent.
 
     Raises:
         BodyInvalid: it is no JSON.
@@ -236,7 +236,7 @@ def render_body(
 
 
 def render_header(header: HeaderField, variables: Variables) -> Header | None:
-    """Makes a custom header; ``None`` for one without a name.
+    """Make a custom header; ``None`` for one without a name.
 
     Raises:
         HeadersTooLarge: its value would be larger than receivers take.
@@ -248,7 +248,7 @@ def render_header(header: HeaderField, variables: Variables) -> Header | None:
 
 
 def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header, ...]:
-    """Makes the custom headers.
+    """Make the custom headers.
 
     Raises:
         HeadersTooLarge: one of them, or all of them together, would be larger than receivers take.
@@ -273,7 +273,7 @@ def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
 
 
 def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
-    """Makes the webhook that a node sends; nothing is checked of its URL.
+    """Make the webhook that a node sends; nothing is checked of its URL.
 
     Args:
         config: the node's.

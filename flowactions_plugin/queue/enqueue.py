@@ -83,7 +83,7 @@ class UnsignedTest:
         self.was_used = False
 
     def applied(self, delivery: NewDelivery) -> NewDelivery:
-        """Returns a delivery with this origin. One of another plugin keeps its own: that plugin gives its secret."""
+        """Return a delivery with this origin. One of another plugin keeps its own: that plugin gives its secret."""
         if not self.is_open or isinstance(delivery.origin, PluginOrigin):
             return delivery
         self.was_used = True
@@ -95,7 +95,7 @@ _test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned
 
 @contextmanager
 def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
-    """Marks the webhooks that a draft enqueues, by whichever way, as those of an unsigned test.
+    """Mark the webhooks that a draft enqueues, by whichever way, as those of an unsigned test.
 
     Args:
         origin: of the draft.
@@ -176,7 +176,7 @@ class Outbox:
         return delivery
 
     def serialize(self, webhook: Webhook, url: str, destination: str) -> tuple[NewDelivery, tuple[str, ...]]:
-        """Fixes the bytes of a webhook; a preview is made of the same.
+        """Fix the bytes of a webhook; a preview is made of the same.
 
         Args:
             webhook: what is sent.
@@ -221,7 +221,7 @@ class Outbox:
         ), dropped
 
     def _request(self, webhook: Webhook) -> tuple[str, bytes | None]:
-        """Returns method and body as they are sent.
+        """Return method and body as they are sent.
 
         Raises:
             BodyTooLarge: the body is larger than may be enqueued.

@@ -68,7 +68,7 @@ class Group(Generic[T]):
         self.deadline = entries[0].deadline  # who came first
 
     def begin(self) -> Sequence[T]:
-        """Returns the items; to be called within the transaction, in whatever thread, before they are written.
+        """Return the items; to be called within the transaction, in whatever thread, before they are written.
 
         Those whose callers were cancelled before are not among them. There may be none.
         """

@@ -134,7 +134,7 @@ class SecretSource:
         return secret
 
     def _absent(self, name: str) -> Secret:
-        """Returns why deliveries of a plugin wait that this process does not have, and logs it once."""
+        """Return why deliveries of a plugin wait that this process does not have, and log it once."""
         reason = f"this process does not have {name}"
         if self._episodes.begin(reason):
             log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})

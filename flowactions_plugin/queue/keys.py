@@ -56,7 +56,7 @@ class IdempotencyKeys:
         self._window_ms = window_ms
 
     async def find(self, owner: KeyOwner, key: str, connection: Transaction) -> FirstUse | None:
-        """Returns what used a key within the window, without a lock; ``None``: nothing that has committed."""
+        """Return what used a key within the window, without a lock; ``None``: nothing that has committed."""
         query = select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
             enqueue_keys.c.organization_id.in_((owner.organization_id, UNKNOWN)),
             enqueue_keys.c.caller == owner.caller,
@@ -69,7 +69,7 @@ class IdempotencyKeys:
     async def use(
         self, owner: KeyOwner, key: str, delivery_id: str, event_id: str, connection: Transaction
     ) -> FirstUse | None:
-        """Uses a key, within the caller's transaction.
+        """Use a key, within the caller's transaction.
 
         Of any number of racing callers one uses it. The others wait until that one's transaction has ended: when it
         rolls back, the next one uses the key.
@@ -108,7 +108,7 @@ class IdempotencyKeys:
         return None if row.delivery_id == delivery_id else FirstUse(*row)
 
     def _using(self, database: Dialect) -> Executable:
-        """Builds the statement that uses a key, which is built once: building costs more than running it."""
+        """Build the statement that uses a key, which is built once: building costs more than running it."""
         now = database.now()
         values = {
             "organization_id": bindparam("for_organization"),
@@ -124,7 +124,7 @@ class IdempotencyKeys:
         return used.returning(enqueue_keys.c.delivery_id)
 
     async def prune(self, limit: int) -> int:
-        """Deletes keys that are out of the window; returns how many there were, about ``limit`` at the most."""
+        """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
 
 
@@ -137,10 +137,10 @@ def _first_use(_database: Dialect) -> Executable:
 
 
 def api_caller(agent_id: str) -> str:
-    """Returns the caller that the keys of the logic-webhook endpoint belong to (§4.2)."""
+    """Return the caller that the keys of the logic-webhook endpoint belong to (§4.2)."""
     return f"api:{agent_id}"
 
 
 def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
-    """Returns the owner of the keys of the logic-webhook endpoint."""
+    """Return the owner of the keys of the logic-webhook endpoint."""
     return KeyOwner(organization_id, api_caller(agent_id))

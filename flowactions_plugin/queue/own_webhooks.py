@@ -33,7 +33,7 @@ class OwnWebhooks:
         self._keys = keys
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedDelivery:
-        """Applies the egress rules and fixes the bytes; no SQL (§5.2).
+        """Apply the egress rules and fix the bytes; no SQL (§5.2).
 
         Args:
             webhook: what to send; checked before.
@@ -56,7 +56,7 @@ class OwnWebhooks:
         return PreparedDelivery(self._outbox, None, use, refused)
 
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
-        """Prepares a webhook and writes it, once per key.
+        """Prepare a webhook and write it, once per key.
 
         Args:
             webhook: what to send; checked before.

@@ -53,7 +53,7 @@ class PreparedDelivery:
         return self._refused
 
     async def write(self, transaction: Transaction | None) -> NodeResult:
-        """Writes the delivery. Written again, it is the same row.
+        """Write the delivery. Written again, it is the same row.
 
         Args:
             transaction: the caller's; ``None``: one of its own, in fewer round trips.
@@ -71,7 +71,7 @@ class PreparedDelivery:
         return NodeResult(status="queued", delivery_id=receipt.delivery_id)
 
     async def enqueue(self, transaction: Transaction | None) -> Receipt:
-        """Does the same, and tells a duplicate apart.
+        """Do the same, and tell a duplicate apart.
 
         Raises:
             StorageUnavailable: the database failed; nothing was written.
@@ -103,7 +103,7 @@ class PreparedDelivery:
         return await self._outbox.together(delivery, (*owner, key), write, transaction)
 
     async def _skip(self, transaction: Transaction | None) -> Receipt:
-        """Returns why it is skipped, or the first delivery of its key, which passed the rules as they were then."""
+        """Return why it is skipped, or the first delivery of its key, which passed the rules as they were then."""
         if self._use is not None:
             keys, owner, key = self._use
             async with self._outbox.reading(transaction) as connection:

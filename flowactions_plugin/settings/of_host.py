@@ -11,7 +11,7 @@ AUTH_SECRET: Final = "AUTH_WEBHOOK_SIGNING_SECRET"  # noqa: S105  a setting's na
 
 
 def settings_of(host: Host) -> Settings:
-    """Reads the settings of a host.
+    """Read the settings of a host.
 
     Raises:
         SettingsInvalid: its message lists everything that is wrong, and never a value. A secret for the auth

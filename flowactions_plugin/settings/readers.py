@@ -25,7 +25,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def one_of(first: str, second: str) -> Callable[[str], str]:
-    """Returns a reader of one of two words."""
+    """Return a reader of one of two words."""
 
     def read(text: str) -> str:
         if text not in {first, second}:
@@ -41,7 +41,7 @@ def on_or_off(text: str) -> bool:
 
 
 def number(kind: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
-    """Returns a reader of a number between two limits."""
+    """Return a reader of a number between two limits."""
     what = "a whole number" if kind is int else "a number"
     message = f"must be {what} from {least:.10g} to {most:.10g}"
 

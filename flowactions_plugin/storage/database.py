@@ -219,7 +219,7 @@ class Database(OpenedDatabase):
             await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
     async def time(self) -> float:
-        """Returns the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's.
+        """Return the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's.
 
         Raises:
             StorageUnavailable: the database failed.

@@ -45,7 +45,7 @@ class Dialect:
         self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
 
     def now(self) -> ColumnElement[int]:
-        """Returns the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
+        """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
         if self.dialect == "postgresql":
             # Stable within a statement, so that an index on a time can be used.
             return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
@@ -62,7 +62,7 @@ class Dialect:
         return self._built[name]
 
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """Returns an INSERT that does nothing for a row whose unique key exists."""
+        """Return an INSERT that does nothing for a row whose unique key exists."""
         if self.dialect == "postgresql":
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()
@@ -74,7 +74,7 @@ class Dialect:
         where: ColumnElement[bool] | None = None,
         keep: Collection[str] = (),
     ) -> postgresql.Insert | sqlite.Insert:
-        """Returns an INSERT that replaces the row with the same primary key.
+        """Return an INSERT that replaces the row with the same primary key.
 
         Args:
             table: the table.
@@ -88,7 +88,7 @@ class Dialect:
         return kind(table).values(values).on_conflict_do_update(index_elements=key, set_=rest, where=where)
 
     def values_table(self, name: str, **columns: type[Any]) -> FromClause:
-        """Returns a table of the rows in one parameter, so that one statement serves any number of rows.
+        """Return a table of the rows in one parameter, so that one statement serves any number of rows.
 
         Args:
             name: the name of the table, and of the parameter, whose value `json_rows` returns.
@@ -108,5 +108,5 @@ class Dialect:
 
     @staticmethod
     def json_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-        """Returns the parameter of a `values_table` with these rows."""
+        """Return the parameter of a `values_table` with these rows."""
         return msgspec.json.encode(rows).decode()

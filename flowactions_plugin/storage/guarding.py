@@ -28,7 +28,7 @@ class GuardedTransactions:
         self._origins: dict[int, AsyncConnection] = {}
 
     def origin(self, transaction: AsyncConnection) -> AsyncConnection:
-        """Returns the transaction behind one that was given away and comes back; any other as it is."""
+        """Return the transaction behind one that was given away and comes back; any other as it is."""
         return self._origins.get(id(transaction), transaction)
 
     @asynccontextmanager

@@ -145,7 +145,7 @@ class Outages:
             raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
 
     def without_secrets(self, message: str) -> str:
-        """Returns the message without the secret parts of the URL."""
+        """Return the message without the secret parts of the URL."""
         return message if self._secret is None else self._secret.sub("…", message)
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
@@ -183,7 +183,7 @@ def answer_to(exc: StorageUnavailable) -> str:
 
 
 def code_of(exc: BaseException) -> str | None:
-    """Returns an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
+    """Return an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
     for each in _causes(exc):
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
@@ -192,7 +192,7 @@ def code_of(exc: BaseException) -> str | None:
 
 
 def is_mistake(exc: BaseException) -> bool:
-    """Returns whether the cause is a value or a constraint, and not the database."""
+    """Return whether the cause is a value or a constraint, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):
         return isinstance(exc, MISTAKES) and _own_words(_reason(exc)) is None
@@ -226,7 +226,7 @@ def _own_words(reason: BaseException) -> str | None:
 
 
 def _reason(exc: BaseException) -> BaseException:
-    """Returns the driver's own error, which is the most precise."""
+    """Return the driver's own error, which is the most precise."""
     return list(_causes(exc))[-1]
 
 
@@ -246,7 +246,7 @@ def _pattern(secret: str) -> str:
 
 
 def is_outage(exc: BaseException) -> bool:
-    """Returns whether another party's statement failed because of the database, so that repeating it later may succeed.
+    """Return whether another party's statement failed because of the database, so that repeating it later may succeed.
 
     Everything else is the statement's own fault: a table that is missing, a constraint, a trigger that raises, a
     statement after one that failed.

@@ -75,12 +75,12 @@ class OwnTransactions:
         await transaction.exec_driver_sql("RELEASE SAVEPOINT flowactions_lent")
 
     def includes(self, transaction: object) -> bool:
-        """Returns whether the plugin began a transaction, or its SAVEPOINT, and may use it without another one."""
+        """Return whether the plugin began a transaction, or its SAVEPOINT, and may use it without another one."""
         given = id(transaction)
         return isinstance(transaction, Joined) or (
             given in self._after_commit and given not in self._lent_to_host
         )
 
     def calls_after(self, transaction: AsyncConnection) -> list[Callable[[], None]] | None:
-        """Returns the calls that follow the commit of an own transaction; ``None`` for any other."""
+        """Return the calls that follow the commit of an own transaction; ``None`` for any other."""
         return self._after_commit.get(id(transaction))

@@ -22,7 +22,7 @@ IDLE_SECONDS: Final = 1
 
 
 def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
-    """Returns an engine that connects to a URL's database.
+    """Return an engine that connects to a URL's database.
 
     Args:
         url: parsed by `parse_database_url`.

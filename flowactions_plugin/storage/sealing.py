@@ -60,7 +60,7 @@ class KeyRing:
             raise SealBroken from exc
 
     def is_newest(self, sealed: bytes) -> bool:
-        """Returns whether a value is sealed under the newest key."""
+        """Return whether a value is sealed under the newest key."""
         return sealed[:KEY_ID_BYTES] == _key_id(self._newest)
 
     def sign(self, message: bytes, purpose: str) -> bytes:
@@ -68,13 +68,13 @@ class KeyRing:
         return hmac.digest(_derived(self._newest, purpose), message, "sha256")
 
     def verify(self, message: bytes, signature: bytes, purpose: str) -> bool:
-        """Returns whether `sign` made the signature with any key of the ring."""
+        """Return whether `sign` made the signature with any key of the ring."""
         candidates = (hmac.digest(_derived(key, purpose), message, "sha256") for key in self._keys.values())
         return any(hmac.compare_digest(candidate, signature) for candidate in candidates)
 
 
 def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRing:
-    """Returns the ring of the configured keys; in development that of a key file, which is created when missing.
+    """Return the ring of the configured keys; in development that of a key file, which is created when missing.
 
     Args:
         keys: the configured keys, newest first.

@@ -35,7 +35,7 @@ def read_all(connection: Connection, statement: Executable, parameters: Any = No
 
 
 def is_text(value: object) -> bool:
-    """Returns whether a value of `read_all` is valid text."""
+    """Return whether a value of `read_all` is valid text."""
     if not isinstance(value, str):
         return False
     try:
@@ -46,21 +46,21 @@ def is_text(value: object) -> bool:
 
 
 def raw_bytes(value: object) -> bytes:
-    """Returns the bytes that SQLite stores for a value of `read_all`."""
+    """Return the bytes that SQLite stores for a value of `read_all`."""
     if isinstance(value, bytes):
         return value
     return str(value).encode("utf-8", "surrogateescape")
 
 
 def as_text(value: object) -> str:
-    """Returns a value of `read_all` as printable text, with replacement characters for invalid bytes."""
+    """Return a value of `read_all` as printable text, with replacement characters for invalid bytes."""
     if isinstance(value, str) and value.isascii():
         return value
     return raw_bytes(value).decode("utf-8", "replace")
 
 
 def stored(value: Any) -> Any:
-    """Returns an SQL expression that compares equal to a value of `read_all`."""
+    """Return an SQL expression that compares equal to a value of `read_all`."""
     if isinstance(value, bytes):
         return literal(value, LargeBinary)
     if isinstance(value, str) and not is_text(value):

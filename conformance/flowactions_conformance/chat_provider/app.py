@@ -215,6 +215,6 @@ async def _json_body(request: Request[Any, Any, Any]) -> Mapping[str, Any]:
 
 
 async def _form(request: Request[Any, Any, Any]) -> dict[str, str]:
-    """Returns form fields and query parameters; as at the provider, the body takes precedence."""
+    """Return form fields and query parameters; as at the provider, the body takes precedence."""
     fields = dict(request.query_params.items())
     return fields | dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))

@@ -10,7 +10,7 @@ import httpx
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """Returns the signature of an event: ``v0=`` and the HMAC-SHA256 of ``v0:<timestamp>:<body>`` in hex."""
+    """Return the signature of an event: ``v0=`` and the HMAC-SHA256 of ``v0:<timestamp>:<body>`` in hex."""
     signed = f"v0:{timestamp}:".encode() + body
     return f"v0={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
 

@@ -75,16 +75,16 @@ BY_TOKEN: dict[str, Fault] = {
 
 
 def refusal(code: str, **more: Any) -> dict[str, Any]:
-    """Returns the body of a refusal; the provider sends it with status 200."""
+    """Return the body of a refusal; the provider sends it with status 200."""
     return {"ok": False, "error": code, **more}
 
 
 def fault_of(token: str) -> Fault | None:
-    """Returns the fault that a token's text selects."""
+    """Return the fault that a token's text selects."""
     return next((fault for text, fault in BY_TOKEN.items() if text in token), None)
 
 
 def failing_code(token: str) -> str | None:
-    """Returns the error code with which chat.postMessage fails for a token's text."""
+    """Return the error code with which chat.postMessage fails for a token's text."""
     match = re.search(r"-fail-([a-z_]+)", token)
     return match[1] if match else None

@@ -31,7 +31,7 @@ class Method(NamedTuple):
 
 
 def auth_test(_: State, token: Token, __: Arguments) -> Answer:
-    """Returns the owner of the token."""
+    """Return the owner of the token."""
     workspace = token.workspace
     return {
         "ok": True,
@@ -75,7 +75,7 @@ def _unfit(text: str) -> str | None:
 
 
 def _closed(channel: Channel | None) -> str | None:
-    """Returns why the app cannot post to a channel. A private channel is not found unless the app is a member."""
+    """Return why the app cannot post to a channel. A private channel is not found unless the app is a member."""
     if channel is None or (channel.is_private and not channel.is_member):
         return "channel_not_found"
     if channel.is_archived:
@@ -110,7 +110,7 @@ def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
 
 
 def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
-    """Returns channels page by page; a private one only where the app is a member."""
+    """Return channels page by page; a private one only where the app is a member."""
     types = str(arguments.get("types") or "public_channel").split(",")
     for kind in types:
         if kind not in SCOPE_OF_TYPE:
@@ -147,7 +147,7 @@ def users_info(_: State, token: Token, arguments: Arguments) -> Answer:
 
 
 def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
-    """Returns members page by page."""
+    """Return members page by page."""
     return _page(token, "members", [_member_record(member) for member in token.workspace.members], arguments)
 
 
@@ -196,7 +196,7 @@ def _member_record(member: Member) -> Answer:
 
 
 def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) -> Answer:
-    """Returns a page. Pages may be short, and the first ones empty, although more follow."""
+    """Return a page. Pages may be short, and the first ones empty, although more follow."""
     workspace = token.workspace
     asked = str(arguments.get("limit") or 100)
     if re.fullmatch(r"[1-9][0-9]{0,8}", asked) is None:

@@ -113,18 +113,18 @@ class State:
         return self.add_token(workspace, scopes=scopes)
 
     def token(self, value: str) -> Token | None:
-        """Returns a token; one that was not issued but selects a fault belongs to the first workspace."""
+        """Return a token; one that was not issued but selects a fault belongs to the first workspace."""
         found = self._tokens.get(value)
         if found is None and value.startswith("xoxb-fault-"):
             return Token(value=value, workspace=self.workspaces[0])
         return found
 
     def tokens_of(self, workspace: Workspace) -> list[Token]:
-        """Returns the tokens that were issued for a workspace."""
+        """Return the tokens that were issued for a workspace."""
         return [token for token in self._tokens.values() if token.workspace is workspace]
 
     def is_installed(self, workspace: Workspace) -> bool:
-        """Returns whether the app has a token that works in a workspace."""
+        """Return whether the app has a token that works in a workspace."""
         return any(token.dead is None for token in self.tokens_of(workspace))
 
     def add_code(self, workspace: Workspace, redirect_uri: str, scopes: Sequence[str]) -> str:
@@ -145,7 +145,7 @@ class State:
         return was_open
 
     def direct_member(self, workspace: Workspace, channel_id: str) -> Member | None:
-        """Returns the member of an open direct-message channel."""
+        """Return the member of an open direct-message channel."""
         if (workspace.id, channel_id) not in self._open:
             return None
         return next((member for member in workspace.members if member.direct_channel_id == channel_id), None)
@@ -167,7 +167,7 @@ class State:
 
 
 def sample_workspace(name: str = "Acme", team_id: str = "T0ACME") -> Workspace:
-    """Returns a small workspace with every kind of channel and member."""
+    """Return a small workspace with every kind of channel and member."""
     return Workspace(
         id=team_id,
         name=name,

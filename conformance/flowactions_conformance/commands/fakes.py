@@ -20,7 +20,7 @@ class PortUnavailable(Exception):
 
 
 def serve_chat_provider(port: int, events_url: str | None) -> None:
-    """Serves a fake chat provider until Ctrl+C, and prints the settings of a host that uses it.
+    """Serve a fake chat provider until Ctrl+C, and print the settings of a host that uses it.
 
     Raises:
         PortUnavailable: the port cannot be used.
@@ -46,7 +46,7 @@ Your host needs BACKEND_PUBLIC_URL as well, the URL at which it is served. Press
 
 
 def serve_receiver(port: int, secret: str | None) -> None:
-    """Serves a webhook receiver until Ctrl+C, and prints what to give a webhook node.
+    """Serve a webhook receiver until Ctrl+C, and print what to give a webhook node.
 
     Raises:
         PortUnavailable: the port cannot be used.

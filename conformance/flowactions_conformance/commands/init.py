@@ -16,7 +16,7 @@ class CannotWrite(Exception):
 
 
 def init(path: Path) -> None:
-    """Writes the file, unless there is one.
+    """Write the file, unless there is one.
 
     Args:
         path: of the file, or of a folder.
@@ -45,7 +45,7 @@ def init(path: Path) -> None:
 
 
 def module_of(path: Path) -> str:
-    """Returns the name by which a file is imported from the working directory, its bare name if it is elsewhere."""
+    """Return the name by which a file is imported from the working directory, its bare name if it is elsewhere."""
     try:
         parts = path.resolve().relative_to(Path.cwd().resolve()).with_suffix("").parts
     except ValueError:

@@ -23,7 +23,7 @@ def adopt_orphans() -> None:
 
 
 def descendants() -> dict[int, str]:
-    """Returns the living processes below this one: id → command."""
+    """Return the living processes below this one: id → command."""
     table = _proc() if Path("/proc/self/stat").exists() else _ps()
     found: dict[int, str] = {}
     below = {os.getpid()}
@@ -35,7 +35,7 @@ def descendants() -> dict[int, str]:
 
 
 def end_left_behind(before: dict[int, str]) -> dict[int, str]:
-    """Ends the processes below this one that were not there before.
+    """End the processes below this one that were not there before.
 
     Returns:
         What was ended: id → command.

@@ -34,7 +34,7 @@ class Wrong(Exception):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command.
+    """Run the command.
 
     Returns:
         0: every check of what the host claims has passed, or is known to fail. 1: some failed, or none ran. 2: the
@@ -112,13 +112,13 @@ class Progress:
         self._show("starting the host")
 
     def add(self, result: CheckResult) -> None:
-        """Takes a result."""
+        """Take a result."""
         self.results.append(result)
         failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
         self._show(f"{len(self.results)} of {self._count} checks, {failed} to look at")
 
     def clear(self) -> None:
-        """Removes the line."""
+        """Remove the line."""
         self._show("")
 
     def _show(self, text: str) -> None:
@@ -128,7 +128,7 @@ class Progress:
 
 
 def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress: Progress) -> Report | None:
-    """Runs the checks while hosts print into a bounded buffer; ``None``: interrupted."""
+    """Run the checks while hosts print into a bounded buffer; ``None``: interrupted."""
     output = Output()
 
     async def checking() -> Report:
@@ -155,7 +155,7 @@ def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress:
 
 @contextmanager
 def _signals(task: asyncio.Task[Report]) -> Iterator[None]:
-    """The first Ctrl+C stops the hosts and ends the run; the second ends the process."""
+    """Stop the hosts and end the run at the first Ctrl+C, and end the process at the second."""
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:

@@ -14,7 +14,7 @@ class BaselineInvalid(Exception):
 
 
 def read_baseline(path: Path) -> Mapping[str, str]:
-    """Reads a baseline: TOML, or JSON when the file is named so, with one reason for each check's id.
+    """Read a baseline: TOML, or JSON when the file is named so, with one reason for each check's id.
 
     Args:
         path: of the file.

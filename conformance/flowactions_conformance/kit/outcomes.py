@@ -156,7 +156,7 @@ class DriverFault(Exception):
 
 
 def shown(value: object) -> str:
-    """Returns a value as text for the report, cut when it is long."""
+    """Return a value as text for the report, cut when it is long."""
     text = value if isinstance(value, str) else repr(value)
     return (
         text

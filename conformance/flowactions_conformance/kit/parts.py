@@ -45,24 +45,24 @@ class Parts:
         self.ids: dict[str, str] = {}
 
     def id(self, name: str) -> str:
-        """Returns a kit id of this check: 1 to 40 letters, digits and hyphens."""
+        """Return a kit id of this check: 1 to 40 letters, digits and hyphens."""
         return f"{name}-{self.token}"
 
     def of_host(self, kit_id: str) -> str:
-        """Returns the host's id of something that was seeded."""
+        """Return the host's id of something that was seeded."""
         return self.ids.get(kit_id, kit_id)
 
     def hook(self, name: str, fails: int = 0) -> str:
-        """Returns a URL of the receiver that only this check uses; each event's first ``fails`` requests get a 500."""
+        """Return a URL of the receiver that only this check uses; each event's first ``fails`` requests get a 500."""
         failing = f"fail-first/{fails}/" if fails else ""
         return f"{self._receiver_url}/hooks/{failing}{self.token}/{name}"
 
     def new_key(self) -> str:
-        """Returns an idempotency key that was not used before."""
+        """Return an idempotency key that was not used before."""
         return f"key-{self.token}-{secrets.token_hex(4)}"
 
     def probe(self, node: str, **config: object) -> Action:
-        """Returns a probe node.
+        """Return a probe node.
 
         Args:
             node: its name, unique in this check.
@@ -72,7 +72,7 @@ class Parts:
         return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
 
     def webhook(self, node: str, **config: object) -> Action:
-        """Returns a webhook node that sends to `hook` of its name; ``config`` adds to or replaces its fields."""
+        """Return a webhook node that sends to `hook` of its name; ``config`` adds to or replaces its fields."""
         defaults = {
             "webhookUrl": self.hook(node),
             "webhookMethod": "POST",
@@ -83,11 +83,11 @@ class Parts:
         return Action(id=self.id(node), type="webhook", config={**defaults, **config})
 
     def step(self, name: str) -> Step:
-        """Returns a content step."""
+        """Return a content step."""
         return Step(id=self.id(name), text=f"Text of {name}")
 
     def flow(self, *items: Item, pacing: str = "eager", name: str = "flow") -> Flow:
-        """Returns a flow of this check's agent."""
+        """Return a flow of this check's agent."""
         return msgspec.convert(
             {
                 "id": self.id(name),
@@ -101,7 +101,7 @@ class Parts:
         )
 
     def world(self, *flows: Flow, **more: Any) -> World:
-        """Returns a world with this check's organization, agent and author, and these flows."""
+        """Return a world with this check's organization, agent and author, and these flows."""
         base = {
             "organizations": (Organization(id=self.organization, name=f"Org {self.token}"),),
             "agents": (Agent(id=self.agent, name=f"Agent {self.token}", organization=self.organization),),

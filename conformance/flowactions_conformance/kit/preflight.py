@@ -20,11 +20,11 @@ SELF = Check(
 
 
 async def _nothing() -> None:
-    """A preflight is no check."""
+    """Do nothing: a preflight is no check."""
 
 
 async def preflight(session: Session) -> Host:
-    """Starts the host that checks share, and tries each method of the driver that ``core`` needs once.
+    """Start the host that checks share, and try each method of the driver that ``core`` needs once.
 
     Returns:
         The host. `Session.claims` is set.
@@ -63,7 +63,7 @@ def _check_claims(claims: frozenset[str]) -> None:
 
 
 def _check_settings(session: Session, host: Host) -> None:
-    """Compares what the plugin was given with what the factory was given.
+    """Compare what the plugin was given with what the factory was given.
 
     A host that loads no plugin says nothing here: a check tells of that.
     """
@@ -111,7 +111,7 @@ async def _check_driver(trial: Trial) -> None:
 
 
 async def _try_all(*uses: Callable[[], Awaitable[object]]) -> None:
-    """Uses one method after the other. All that the driver lacks are named at once."""
+    """Use one method after the other. All that the driver lacks are named at once."""
     missing: list[str] = []
     for use in uses:
         try:

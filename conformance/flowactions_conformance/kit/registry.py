@@ -86,7 +86,7 @@ def check(
     since: str | None = "1.0",
     alone: bool = False,
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
-    """Registers a check; the first line of its docstring is its title."""
+    """Register a check; the first line of its docstring is its title."""
 
     def register(run: Callable[[Trial], Awaitable[None]]) -> Callable[[Trial], Awaitable[None]]:
         if id_ in _checks:
@@ -99,7 +99,7 @@ def check(
 
 
 def all_checks() -> Sequence[Check]:
-    """Returns every check, in the order of the report."""
+    """Return every check, in the order of the report."""
     for group in GROUPS:
         import_module(f"flowactions_conformance.kit.checks.{group}")
     order = {name: position for position, name in enumerate(GROUPS)}
@@ -107,7 +107,7 @@ def all_checks() -> Sequence[Check]:
 
 
 def select(ids: Iterable[str]) -> Sequence[Check]:
-    """Returns the checks with these ids, groups (``EAGER``) or profiles (``pacing``).
+    """Return the checks with these ids, groups (``EAGER``) or profiles (``pacing``).
 
     Raises:
         LookupError: there is none of a name; the message lists what there is.
@@ -127,10 +127,10 @@ def select(ids: Iterable[str]) -> Sequence[Check]:
 
 
 def group_of(id_: str) -> str:
-    """Returns a check's group, which is the module that holds it."""
+    """Return a check's group, which is the module that holds it."""
     return id_.rpartition("-")[0].lower()
 
 
 def number_of(id_: str) -> int:
-    """Returns a check's number in its group."""
+    """Return a check's number in its group."""
     return int(id_.rpartition("-")[2])

@@ -49,7 +49,7 @@ class Requirements(Wire, frozen=True):
 
 
 def required_now(checks: Sequence[Check]) -> dict[str, Requirement]:
-    """Returns what these checks require of a host."""
+    """Return what these checks require of a host."""
     return {
         check.id: Requirement(profile=check.profile, title=check.title, since=check.since)
         for check in checks
@@ -58,7 +58,7 @@ def required_now(checks: Sequence[Check]) -> dict[str, Requirement]:
 
 
 def frozen() -> Requirements:
-    """Returns what the file says."""
+    """Return what the file says."""
     return msgspec.json.decode(FILE.read_bytes(), type=Requirements)
 
 

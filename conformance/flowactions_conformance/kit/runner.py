@@ -59,7 +59,7 @@ class Runner:
         self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
 
     async def run(self, check: Check) -> CheckResult:
-        """Runs one check, as soon as few enough others run beside it; whatever happens, it ends with a result."""
+        """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result."""
         async with self._alone if check.alone else self._shared:
             return await self._run(check)
 
@@ -138,7 +138,7 @@ def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
 
 @asynccontextmanager
 async def opened(session: Session, baseline: Baseline | None = None) -> AsyncIterator[Runner]:
-    """Opens a session; its shared host has passed the preflight.
+    """Open a session; its shared host has passed the preflight.
 
     Raises:
         DriverFault: the driver does not do its part.
@@ -159,7 +159,7 @@ async def run_checks(
     output: Output | None = None,
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
-    """Runs checks over one host.
+    """Run checks over one host.
 
     Args:
         factory: the function, or its name as ``package.module:attribute``.
@@ -213,7 +213,7 @@ def report_of(
     results: Iterable[CheckResult],
     error: Finding | None = None,
 ) -> Report:
-    """Returns the report of a run.
+    """Return the report of a run.
 
     Args:
         session: of the run.

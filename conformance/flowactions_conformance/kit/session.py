@@ -96,7 +96,7 @@ class EffectTimeout:
         return STOP_FACTOR * self._seconds
 
     def expired(self) -> None:
-        """Notes that an effect did not come."""
+        """Note that an effect did not come."""
         self._expired += 1
 
 
@@ -187,7 +187,7 @@ class Session:
         chat: bool = True,
         settings: dict[str, str] | None = None,
     ) -> Host:
-        """Starts a host.
+        """Start a host.
 
         Args:
             beside: a host whose state and databases this one shares: one more process of the same host, or the same
@@ -283,7 +283,7 @@ class Session:
         task.add_done_callback(self._changes.discard)
 
     def workspace(self) -> Workspace:
-        """Makes a workspace of the chat provider that nobody has connected."""
+        """Make a workspace of the chat provider that nobody has connected."""
         number = secrets.token_hex(4).upper()
         workspace = sample_workspace(f"Workspace {number}", f"T{number}")
         self.provider.state.workspaces.append(workspace)

@@ -74,7 +74,7 @@ class Trial(Parts):
     # What a check says
 
     def note(self, source: str, text: str) -> None:
-        """Adds a line to the timeline."""
+        """Add a line to the timeline."""
         if len(self.timeline) < MAX_MOMENTS:
             self.timeline.append(Moment(at=time.monotonic() - self._began, source=source, text=text[:500]))
 
@@ -116,7 +116,7 @@ class Trial(Parts):
         self.ids.update(found)
 
     async def call(self, method: str, *arguments: object, host: Host | None = None) -> Any:
-        """Calls a method of the host's driver.
+        """Call a method of the host's driver.
 
         Raises:
             NotTestable: the driver does not have it.
@@ -129,7 +129,7 @@ class Trial(Parts):
     async def open(
         self, flow: Flow, user: str | None = None, content: str = "content", host: Host | None = None
     ) -> Turn:
-        """Opens a flow as an end user."""
+        """Open a flow as an end user."""
         self.note("kit", f"open {flow.id}")
         user = self.id("user") if user is None else user
         turn: Turn = await self.call("open", self.of_host(flow.id), user, content, host=host)
@@ -154,7 +154,7 @@ class Trial(Parts):
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         **sending: Any,
     ) -> httpx.Response:
-        """Sends a request to a route of the plugin, below the host's prefix; redirects are not followed."""
+        """Send a request to a route of the plugin, below the host's prefix; redirects are not followed."""
         host = host or self.host
         url = f"{host.url}{host.prefix}{path}"
         return await self.request_url(method, url, who=who, host=host, headers=headers, **sending)
@@ -169,7 +169,7 @@ class Trial(Parts):
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         **sending: Any,
     ) -> httpx.Response:
-        """Sends a request to any address of the host; redirects are not followed."""
+        """Send a request to any address of the host; redirects are not followed."""
         host = host or self.host
         path = url.removeprefix(host.url)
         own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
@@ -208,7 +208,7 @@ class Trial(Parts):
         return receipt
 
     async def start(self, **options: Any) -> Host:
-        """Starts a host of this check's own; see `Session.start`."""
+        """Start a host of this check's own; see `Session.start`."""
         self.note("kit", "start a host")
         host = await self.session.start(**options)
         if self._host is None:
@@ -216,7 +216,7 @@ class Trial(Parts):
         return host
 
     async def stop(self, host: Host | None = None) -> None:
-        """Stops a host as its server does on SIGTERM.
+        """Stop a host as its server does on SIGTERM.
 
         Raises:
             DriverFault: it did not stop, or failed while it did.
@@ -225,7 +225,7 @@ class Trial(Parts):
         await (host or self.host).running.stop()
 
     async def kill(self, host: Host | None = None) -> None:
-        """Ends a host's process with SIGKILL."""
+        """End a host's process with SIGKILL."""
         self.note("kit", "kill the host's process")
         await (host or self.host).running.kill()
 
@@ -235,13 +235,13 @@ class Trial(Parts):
         self.session.control.open_gate(self.gate(name))
 
     def gate(self, name: str) -> str:
-        """Returns a gate's name for a probe node's config."""
+        """Return a gate's name for a probe node's config."""
         return f"{self.token}/{name}"
 
     # What a check sees
 
     def reached(self, node: str | None = None, kind: str = "reach") -> list[Event]:
-        """Returns the probe's reports of nodes of this check that were reached, oldest first.
+        """Return the probe's reports of nodes of this check that were reached, oldest first.
 
         Args:
             node: only of this node, as it was named.
@@ -256,16 +256,16 @@ class Trial(Parts):
         ]
 
     def ran(self, since: int = 0) -> list[str]:
-        """Returns the names of the probe nodes that ran, in the order in which they ended, from the ``since``-th on."""
+        """Return the names of the probe nodes that ran, in the order in which they ended, from the ``since``-th on."""
         return [str(event.data["node"]["config"].get("name")) for event in self.reached(kind="reached")[since:]]
 
     def reports(self, kind: str, host: Host | None = None) -> list[Event]:
-        """Returns the probe's reports of a kind from a host."""
+        """Return the probe's reports of a kind from a host."""
         name = (host or self.host).name
         return [event for event in self.session.control.events if event.kind == kind and event.host == name]
 
     def arrivals(self, name: str | None = None) -> list[Arrival]:
-        """Returns what arrived at `hook` of that name, or of any name of this check."""
+        """Return what arrived at `hook` of that name, or of any name of this check."""
         below = f"/{self.token}/"
         return [
             arrival
@@ -274,7 +274,7 @@ class Trial(Parts):
         ]
 
     def signature_of(self, arrival: Arrival, secret: str) -> str:
-        """Returns ``verified``, ``unsigned``, ``wrong`` or ``stale``: a request's signature, checked with this secret."""
+        """Return ``verified``, ``unsigned``, ``wrong`` or ``stale``: a request's signature, checked with this secret."""
         return verify(secret, dict(arrival.headers), arrival.body.encode(), arrival.at)
 
     async def until(
@@ -286,7 +286,7 @@ class Trial(Parts):
         causes: Sequence[str] = (),
         at_least: float = 0.0,
     ) -> None:
-        """Waits until something holds, looking again after each report and arrival.
+        """Wait until something holds, looking again after each report and arrival.
 
         Args:
             holds: asked each time.
@@ -311,7 +311,7 @@ class Trial(Parts):
         )
 
     async def until_arrived(self, name: str, count: int = 1) -> list[Arrival]:
-        """Waits until that many requests have arrived at `hook` of that name."""
+        """Wait until that many requests have arrived at `hook` of that name."""
         await self.until(
             lambda: len(self.arrivals(name)) >= count,
             f"the webhook {name!r} did not arrive",
@@ -320,7 +320,7 @@ class Trial(Parts):
         return self.arrivals(name)
 
     async def nothing_more_is_sent(self, host: Host | None = None) -> None:
-        """Waits until everything that was queued before has been sent.
+        """Wait until everything that was queued before has been sent.
 
         Two webhooks are enqueued one after the other and awaited: rows are sent oldest first, and ticks do not
         overlap, so what was queued before has left when the second one arrives.

@@ -224,7 +224,7 @@ class HostUnderTest(Protocol):
     """The path below which the plugin's routes are, for example ``/api``; empty for none."""
 
     async def seed(self, world: World) -> Mapping[str, str]:
-        """Makes what the world describes, or replaces what is there.
+        """Make what the world describes, or replace what is there.
 
         Returns:
             Kit id → the host's id, for everything in the world that has another id in the host than in the kit.
@@ -232,11 +232,11 @@ class HostUnderTest(Protocol):
         ...
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
-        """Returns the node types as the host's editor gets them: what `NodeType.describe` gave."""
+        """Return the node types as the host's editor gets them: what `NodeType.describe` gave."""
         ...
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
-        """Opens a flow (the host's id) as an end user."""
+        """Open a flow (the host's id) as an end user."""
         ...
 
     async def next(self, session: str, step: str | None = None) -> Turn:
@@ -250,37 +250,37 @@ class HostUnderTest(Protocol):
         ...
 
     def headers(self, who: Login) -> Mapping[str, str]:
-        """Returns the request headers that sign this person or backend in: a bearer token, or cookies."""
+        """Return the request headers that sign this person or backend in: a bearer token, or cookies."""
         ...
 
     async def trigger(self, ref: TriggerRef) -> None:
-        """Fires a trigger on the server. Profile ``logic``."""
+        """Fire a trigger on the server. Profile ``logic``."""
         ...
 
     async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """Saves a flow as its author does, and returns the problems that the author is shown. Profile ``editing``."""
+        """Save a flow as its author does, and return the problems that the author is shown. Profile ``editing``."""
         ...
 
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
-        """Returns the preview that the author of the flow (kit id) is shown for a node. Profile ``editing``."""
+        """Return the preview that the author of the flow (kit id) is shown for a node. Profile ``editing``."""
         ...
 
     async def fail_commit(self) -> None:
-        """Makes the commit fail with which the host keeps the next run that is opened. Profile ``durability``.
+        """Make the commit fail with which the host keeps the next run that is opened. Profile ``durability``.
 
         ``open`` then raises, or returns a turn that is done: either is fine. Nothing of that run may be left.
         """
         ...
 
     async def handled(self, event_id: str) -> int:
-        """Returns how often the host has handled an event of the auth provider, as its own data tell.
+        """Return how often the host has handled an event of the auth provider, as its own data tell.
 
         The kit sends ``user.created`` and ``organization.deleted``. Profile ``inbound``.
         """
         ...
 
     async def fail_auth_event(self, event_id: str) -> None:
-        """Makes the host fail when it handles this event next, once: as if its database had failed it then.
+        """Make the host fail when it handles this event next, once: as if its database had failed it then.
 
         Let the failure come from where the host does the work, so that what is around it is tested. Profile
         ``inbound``.

@@ -41,7 +41,7 @@ class ReferenceDriver(HostDriver):
         self._authors: dict[str, Login] = {}
 
     async def seed(self, world: World) -> Mapping[str, str]:
-        """Writes into the host's tables; kit ids are the host's."""
+        """Write into the host's tables; kit ids are the host's."""
         for organization in world.organizations:
             await self._store.put(tables.organizations, id=organization.id, name=organization.name)
         for agent in world.agents:
@@ -89,7 +89,7 @@ class ReferenceDriver(HostDriver):
         return data
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
-        """Opens the flow as the widget does."""
+        """Open the flow as the widget does."""
         return await self._turn(f"/run/flows/{flow}/open", {"userId": user, "content": content})
 
     async def next(self, session: str, step: str | None = None) -> Turn:
@@ -97,11 +97,11 @@ class ReferenceDriver(HostDriver):
         return await self._turn(f"/run/sessions/{session}/next", {"from": step})
 
     def headers(self, who: Login) -> Mapping[str, str]:
-        """A bearer token, as the dashboard's API takes it."""
+        """Return a bearer token, as the dashboard's API takes it."""
         return {"authorization": f"Bearer {_token(who)}"}
 
     async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """Saves the flow as the editor does, which shows the problems of the answer."""
+        """Save the flow as the editor does, which shows the problems of the answer."""
         stored = msgspec.to_builtins(_stored(flow))
         body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
         answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
@@ -137,7 +137,7 @@ class ReferenceDriver(HostDriver):
         self._store.transaction = failing  # type: ignore[method-assign]
 
     async def handled(self, event_id: str) -> int:
-        """Counts the event in the host's own table."""
+        """Count the event in the host's own table."""
         rows = await self._store.find(tables.auth_events)
         return sum(row["id"].endswith(f"/{event_id}") for row in rows)
 
@@ -195,5 +195,5 @@ def _stored(flow: Flow) -> StoredFlow:
 
 @asynccontextmanager
 async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
-    """Makes the reference host."""
+    """Make the reference host."""
     yield ReferenceDriver(create_app(env.settings, env.database_url), env)

@@ -33,18 +33,18 @@ _CONNECTION: Final = "connection"
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """Returns all revisions, the oldest first: their files are named after them, ``0001_first_release.py``."""
+    """Return all revisions, the oldest first: their files are named after them, ``0001_first_release.py``."""
     files = (Path(__file__).parent / "versions").glob("[0-9]*_*.py")
     return tuple(sorted(file.name.partition("_")[0] for file in files))
 
 
 def head() -> str:
-    """Returns the revision that this release works with."""
+    """Return the revision that this release works with."""
     return revisions()[-1]
 
 
 def current(connection: Connection) -> str | None:
-    """Returns the revision of a database's tables, ``None`` when it has none of the plugin's."""
+    """Return the revision of a database's tables, ``None`` when it has none of the plugin's."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     stored: str | None = connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
@@ -52,7 +52,7 @@ def current(connection: Connection) -> str | None:
 
 
 def known(connection: Connection) -> str | None:
-    """Returns the revision of a database's tables, as `current` does, before a change of the tables.
+    """Return the revision of a database's tables, as `current` does, before a change of the tables.
 
     Raises:
         SchemaNewer: this release does not know it.

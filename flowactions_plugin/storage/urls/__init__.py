@@ -48,7 +48,7 @@ def parse_database_url(text: str) -> str:
 
 
 def same_database(one: URL, other: URL) -> bool:
-    """Returns whether two URLs name the same database; driver and user may differ."""
+    """Return whether two URLs name the same database; driver and user may differ."""
     if one.get_backend_name() != other.get_backend_name():
         return False
     if one.get_backend_name() == "sqlite":
@@ -61,7 +61,7 @@ def same_database(one: URL, other: URL) -> bool:
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
-    """Returns the parts of a URL that no message may hold: user name, password and values of the query."""
+    """Return the parts of a URL that no message may hold: user name, password and values of the query."""
     values = [url.username, url.password]
     for name, value in url.query.items():
         if name not in CHOICES and name not in NUMBERS and name not in SQLITE_OPTIONS:

@@ -19,7 +19,7 @@ NOT_PASSED_ON: Final = ("channel_binding", "gssencmode", "client_encoding")
 
 
 def asyncpg_arguments(url: URL) -> dict[str, Any]:
-    """Returns the arguments with which asyncpg connects to the servers of a parsed URL.
+    """Return the arguments with which asyncpg connects to the servers of a parsed URL.
 
     asyncpg reads libpq's options from a DSN only, so they are passed in one. Options that asyncpg takes as arguments
     are passed as arguments.

@@ -158,7 +158,7 @@ def _port(text: str) -> int | None:
 
 
 def servers_of(url: URL) -> list[Server]:
-    """Returns the servers of a parsed URL; empty when it names none."""
+    """Return the servers of a parsed URL; empty when it names none."""
     hosts = url.query.get("host")
     if hosts is None:
         return [Server(url.host, url.port)] if url.host else []
@@ -169,7 +169,7 @@ def servers_of(url: URL) -> list[Server]:
 
 
 def addresses_of(url: URL) -> set[tuple[str, int]]:
-    """Returns hosts and ports, in a form in which equal ones compare equal."""
+    """Return hosts and ports, in a form in which equal ones compare equal."""
     servers = servers_of(url) or [Server("localhost", url.port)]
     loopback = {"127.0.0.1", "::1"}
     return {

@@ -50,13 +50,13 @@ def parse_sqlite(rest: str) -> str:
 
 
 def is_in_memory(url: URL) -> bool:
-    """Returns whether an SQLite URL names a database without a file."""
+    """Return whether an SQLite URL names a database without a file."""
     name = url.database or ""
     return name in {"", ":memory:"} or ":memory:" in name or "memory" in (url.query.get("mode"), _mode_in(name))
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """Returns the path of an SQLite database's file; ``None`` when it has none."""
+    """Return the path of an SQLite database's file; ``None`` when it has none."""
     if is_in_memory(url):
         return None
     name = (url.database or "").partition("?")[0]

@@ -38,7 +38,7 @@ class Child:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def run(self, start: Start) -> int:
-        """Serves the host until the parent, or a signal, stops it.
+        """Serve the host until the parent, or a signal, stops it.
 
         Returns:
             The exit status.
@@ -116,7 +116,7 @@ async def _main() -> int:
 
 
 def _leave_with_parent() -> None:
-    """Ends the process when its parent is gone, even when the host blocks the event loop."""
+    """End the process when its parent is gone, even when the host blocks the event loop."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -43,7 +43,7 @@ class Databases:
         return "sqlite" if self._server is None else "postgresql"
 
     async def new(self, folder: Path) -> Place:
-        """Makes a place for a new host.
+        """Make a place for a new host.
 
         Args:
             folder: the host's.
@@ -64,7 +64,7 @@ class Databases:
         return Place(plugin=url, host=urlunsplit(parts._replace(scheme="postgresql+asyncpg", path=f"/{name}")))
 
     async def drop_all(self) -> None:
-        """Drops the databases that were made, whoever is still connected."""
+        """Drop the databases that were made, whoever is still connected."""
         while self._made:
             await self._run(f'DROP DATABASE IF EXISTS "{self._made.pop()}" WITH (FORCE)')
 

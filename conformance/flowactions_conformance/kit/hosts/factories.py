@@ -10,7 +10,7 @@ from flowactions_conformance.kit.under_test import Factory
 
 
 def load_factory(name: str) -> Factory:
-    """Imports a factory.
+    """Import a factory.
 
     Args:
         name: ``package.module:attribute``.

@@ -79,7 +79,7 @@ class Running(Protocol):
     """When the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed."""
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """Calls a method of the driver.
+        """Call a method of the driver.
 
         Raises:
             DriverFault: it raised, returned something else than it should, or did not end in time.
@@ -88,7 +88,7 @@ class Running(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stops it as a server does on SIGTERM.
+        """Stop it as a server does on SIGTERM.
 
         Raises:
             DriverFault: it did not end in time.
@@ -96,7 +96,7 @@ class Running(Protocol):
         ...
 
     async def kill(self) -> None:
-        """Ends its process with SIGKILL.
+        """End its process with SIGKILL.
 
         Raises:
             NotTestable: it runs in the kit's own process.
@@ -105,7 +105,7 @@ class Running(Protocol):
 
 
 def check_about(host: HostUnderTest) -> About:
-    """Reads what a driver says of its host.
+    """Read what a driver says of its host.
 
     Raises:
         DriverFault: it is not a `HostUnderTest`.
@@ -141,7 +141,7 @@ def _is_stub(member: object) -> bool:
 
 
 async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, ...]) -> object:
-    """Calls a method of the driver and checks what it returns.
+    """Call a method of the driver and check what it returns.
 
     Raises:
         NotImplementedError: the driver does not have it.
@@ -165,7 +165,7 @@ async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, .
 
 
 def described(exc: BaseException) -> str:
-    """Returns an exception as text: what it says, and the last places in code that are not the kit's."""
+    """Return an exception as text: what it says, and the last places in code that are not the kit's."""
     here = str(Path(__file__).parents[1])
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith(here)]
     places = "".join(f"\n  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-3:])
@@ -180,7 +180,7 @@ async def live(
     started: Callable[[About], None],
     output: Output,
 ) -> None:
-    """Makes a host, serves its app, and stops it when ``serving`` returns.
+    """Make a host, serve its app, and stop it when ``serving`` returns.
 
     ``serving`` is given the host and what tells that it has started.
 

@@ -50,7 +50,7 @@ class InProcess:
         self._stop_failure: str | None = None
 
     async def start(self) -> None:
-        """Starts it.
+        """Start it.
 
         Raises:
             DriverFault: it could not be made or started, or not within forty seconds.

@@ -21,7 +21,7 @@ class _Making:
 
 @asynccontextmanager
 async def one_host_at_a_time() -> AsyncIterator[None]:
-    """Waits until no other host of this process is being made; one that hangs meanwhile is not waited for."""
+    """Wait until no other host of this process is being made; one that hangs meanwhile is not waited for."""
     lock = _Making.lock
     held = await asyncio.to_thread(lock.acquire, timeout=WAIT_SECONDS)
     if not held and _Making.lock is lock:

@@ -18,7 +18,7 @@ class Output:
         self._partial = ""
 
     def write(self, text: str) -> int:
-        """Keeps the newest lines of a text."""
+        """Keep the newest lines of a text."""
         size = OUTPUT_LINES * OUTPUT_LINE_CHARACTERS
         lines = (self._partial + text[-size:]).split("\n")
         self._partial = lines.pop()[-OUTPUT_LINE_CHARACTERS:]
@@ -26,15 +26,15 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing: for code that takes this for a file."""
+        """Do nothing: for code that takes this for a file."""
 
     def text(self) -> str:
-        """Returns what was kept."""
+        """Return what was kept."""
         return "\n".join([*self.lines, *([self._partial] if self._partial else [])])
 
 
 def encodable(value: Any) -> Any:
-    """Returns JSON values whose text can be encoded: what a host says may hold half of a character."""
+    """Return JSON values whose text can be encoded: what a host says may hold half of a character."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -51,5 +51,5 @@ class LogLines(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a record."""
+        """Keep a record."""
         self._output.write(f"{self.format(record)}\n")

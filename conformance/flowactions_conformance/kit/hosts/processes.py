@@ -65,7 +65,7 @@ class ChildProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Starts it.
+        """Start it.
 
         Raises:
             DriverFault: it could not be made or started, or not within forty seconds.

@@ -36,7 +36,7 @@ class Unproved(Exception):
 
 
 def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -> None:
-    """Ends a test as its check has ended.
+    """End a test as its check has ended.
 
     Args:
         result: of the check.
@@ -63,7 +63,7 @@ def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -
 
 
 def warn_through(config: pytest.Config, nodeid: str) -> Callable[[str], None]:
-    """Returns what puts a warning into pytest's summary, also where warnings are errors."""
+    """Return what puts a warning into pytest's summary, also where warnings are errors."""
 
     def warn(text: str) -> None:
         said = warnings.WarningMessage(ConformanceWarning(text), ConformanceWarning, nodeid, 0)
@@ -87,7 +87,7 @@ class KitItem(pytest.Item):
         self.user_properties += [("profile", check.profile), ("clause", check.clause)]
 
     def setup(self) -> None:
-        """Starts the host, before the first check."""
+        """Start the host, before the first check."""
         if self.kit.has(self.check):
             return
         try:
@@ -98,7 +98,7 @@ class KitItem(pytest.Item):
             pytest.fail(self.not_started, pytrace=False)
 
     def runtest(self) -> None:
-        """Waits for the check, or runs it."""
+        """Wait for the check, or run it."""
         alone = hasattr(self.config, "workerinput")  # of xdist, where other processes run the others
         items = [item for item in self.session.items if isinstance(item, KitItem)]
         self.kit.start(item.check for item in items if item is self or not alone)
@@ -108,13 +108,13 @@ class KitItem(pytest.Item):
         conclude(self.result, self.kit, warn_through(self.config, self.nodeid))
 
     def _end_when_all_have(self, items: Sequence[KitItem]) -> None:
-        """Waits for the checks of all items, so that the hosts run under no other test."""
+        """Wait for the checks of all items, so that the hosts run under no other test."""
         for item in items:
             self.kit.result(item.check)
         self.kit.close()
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Returns what the kit says, without a traceback of the kit."""
+        """Return what the kit says, without a traceback of the kit."""
         if isinstance(excinfo.value, Unproved):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -130,7 +130,7 @@ class Suite(pytest.File):
     kit: KitThread
 
     def collect(self) -> Iterator[KitItem]:
-        """Gives one item for each check."""
+        """Give one item for each check."""
         for check in all_checks():
             yield KitItem.from_parent(self, name=check.id, check=check, kit=self.kit)
 
@@ -164,7 +164,7 @@ class KitPlugin:
         self._report: Report | None = None
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """Collects the suite."""
+        """Collect the suite."""
         if file_path != SUITE:
             return None
         suite = Suite.from_parent(parent, path=file_path, nodeid=NODE)
@@ -173,7 +173,7 @@ class KitPlugin:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """A project's filters, of which this is inside, do not reach the host's threads while a check runs."""
+        """Keep the project's filters, inside of which this is, from the host's threads while a check runs."""
         if not isinstance(item, KitItem):
             return (yield)
         with warnings.catch_warnings():
@@ -204,7 +204,7 @@ class KitPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Stops the hosts, and writes the report."""
+        """Stop the hosts, and write the report."""
         self._kit.close()
         if not self._reports or hasattr(self._config, "workerinput"):
             return

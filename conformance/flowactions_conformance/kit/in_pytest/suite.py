@@ -24,7 +24,7 @@ def conformance_suite(
     database: str | None = None,
     baseline: Mapping[str, str] | None = None,
 ) -> type:
-    """Makes a class of tests, one for each check.
+    """Make a class of tests, one for each check.
 
     Args:
         make_host: the factory, or its name as ``package.module:make_host``.

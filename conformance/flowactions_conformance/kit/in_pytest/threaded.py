@@ -56,7 +56,7 @@ class KitThread:
         self._results: dict[str, Future[CheckResult]] = {}
 
     def open(self) -> None:
-        """Starts the host, unless it was started before.
+        """Start the host, unless it was started before.
 
         Raises:
             DriverFault: the driver does not do its part; the same again at each call.
@@ -84,11 +84,11 @@ class KitThread:
         return check.id in self._results
 
     def result(self, check: Check) -> CheckResult:
-        """Waits for what came of a check that was started."""
+        """Wait for what came of a check that was started."""
         return self._results[check.id].result()
 
     def close(self) -> None:
-        """Waits for the checks that were started, and stops the hosts. The results stay."""
+        """Wait for the checks that were started, and stop the hosts. The results stay."""
         if self._thread is None:
             return
         # pytest applies a project's filters here, too; hosts that stop must not meet warnings as errors.
@@ -104,7 +104,7 @@ class KitThread:
             self._thread, self._opened = None, Future()
 
     def report(self, results: Iterable[CheckResult] = (), *, error: str | None = None) -> Report:
-        """Returns a report with these results."""
+        """Return a report with these results."""
         finding = None if error is None else Finding(message=error)
         return report_of(self._session, self._started_at, self._began, results, finding)
 

@@ -51,7 +51,7 @@ class Control:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Control]:
-        """Takes reports while open."""
+        """Take reports while open."""
         async with serve(self._app) as url:
             self.url = url
             try:
@@ -61,7 +61,7 @@ class Control:
                     gate.set()
 
     def listen(self, listener: Callable[[Event], None]) -> Callable[[], None]:
-        """Calls ``listener`` with every event from now on, until what is returned is called."""
+        """Call ``listener`` with every event from now on, until what is returned is called."""
         self._listeners.append(listener)
         return partial(self._listeners.remove, listener)
 
@@ -70,7 +70,7 @@ class Control:
         self._gates[name].set()
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Waits until something holds, looking again after each event.
+        """Wait until something holds, looking again after each event.
 
         Returns:
             Whether it held within that many seconds.

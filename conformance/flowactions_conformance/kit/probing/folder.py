@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_probe(folder: Path, control_url: str, name: str) -> None:
-    """Writes the probe's module and entry point into a folder, to be put on ``sys.path``.
+    """Write the probe's module and entry point into a folder, to be put on ``sys.path``.
 
     Args:
         folder: new and empty.

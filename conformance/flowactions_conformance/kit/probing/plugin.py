@@ -141,7 +141,7 @@ class Probe:
 
     @hookimpl
     def flowactions_background_tasks(self, actions: FlowActions) -> Sequence[BackgroundTask]:
-        """A task that lives as long as the lifespan, and one that crashes when it is told to."""
+        """Return a task that lives as long as the lifespan, and one that crashes when it is asked to."""
         state = actions.plugin_state(self._make)
         return [
             BackgroundTask(name="probe-heartbeat", run=state.live),
@@ -150,12 +150,12 @@ class Probe:
 
     @hookimpl
     def flowactions_lifespan(self, actions: FlowActions) -> Callable[[], AbstractAsyncContextManager[object]]:
-        """Reports when it is opened and closed."""
+        """Report when it is opened and closed."""
         return actions.plugin_state(self._make).lifespan
 
     @hookimpl
     def flowactions_signing_secrets(self) -> Mapping[str, Any]:
-        """The probe's own webhooks are unsigned."""
+        """Return no secret: the probe's own webhooks are unsigned."""
 
         async def unsigned(_: PluginOrigin) -> None:
             return None
@@ -180,7 +180,7 @@ class _State:
         return {"kind": kind, "host": name, "pid": os.getpid(), **data}
 
     def report_now(self, kind: str, **data: Any) -> None:
-        """Reports from a hook, which is sync."""
+        """Report from a hook, which is sync."""
         with suppress(OSError):
             connection = http.client.HTTPConnection(urlsplit(self._control_url).netloc, timeout=REPORT_SECONDS)
             try:
@@ -190,7 +190,7 @@ class _State:
                 connection.close()
 
     async def report(self, kind: str, **data: Any) -> None:
-        """Reports, and waits at the gate that the report names."""
+        """Report, and wait at the gate that the report names."""
         # The kit may be gone, and then nobody wants to know.
         with suppress(httpx.TransportError):
             async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
@@ -198,7 +198,7 @@ class _State:
                 await client.post(self._control_url, content=msgspec.json.encode(event, enc_hook=repr))
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
-        """Reports walk and node, and does what the config says."""
+        """Report walk and node, and do what the config says."""
         config = node.config
         facts = {"walk": msgspec.to_builtins(walk), "node": msgspec.to_builtins(node)}
         await self.report("reach", **facts, gate=config.get("gate"))
@@ -217,21 +217,21 @@ class _State:
         return result
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
-        """Finds a problem in a config that says ``problem``."""
+        """Find a problem in a config that says ``problem``."""
         if not draft.node.config.get("problem"):
             return ()
         problem = ConfigProblem(path=("text",), code="probe_problem", message=PROBLEM, severity="error")
         return (problem,)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
-        """Shows the config as it is given, secrets masked by the facade."""
+        """Show the config as it is given, secrets masked by the facade."""
         config = draft.node.config
         text = f"{config.get('text', '')} for {walk.user_id}, secret {config.get('probeSecret', '')}"
         return Preview(target="probe", text=text)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Reports the palette at its start, and its end."""
+        """Report the palette at its start, and its end."""
         palette = [node_type.describe() for node_type in self.actions.node_types.values()]
         await self.report(
             "opened",
@@ -254,7 +254,7 @@ class _State:
             await self.report("task_stopped")
 
     async def crash_when_told(self) -> None:
-        """Raises once it is told to."""
+        """Raise once it is told to."""
         self._told_to_crash = asyncio.Event()
         await self.report("crash_task_started")
         await self._told_to_crash.wait()

@@ -7,7 +7,7 @@ from flowactions_conformance.kit.report.summary import profiles, verdict
 
 
 def badge(report: Report) -> dict[str, object]:
-    """Returns what ``badge.json`` holds. Only a run of all checks, all of which passed, gives a green one."""
+    """Return what ``badge.json`` holds. Only a run of all checks, all of which passed, gives a green one."""
     message, colour = _said(report)
     return {
         "schemaVersion": 1,

@@ -48,7 +48,7 @@ FILTERS: Final = (
 
 
 def page(report: Report) -> str:
-    """Returns the page. Everything that a host says is escaped, and the policy allows nothing but the one style."""
+    """Return the page. Everything that a host says is escaped, and the policy allows nothing but the one style."""
     style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

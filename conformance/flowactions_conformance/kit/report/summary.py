@@ -40,7 +40,7 @@ class ProfileSummary(Wire, frozen=True):
 
 
 def profiles(report: Report) -> tuple[ProfileSummary, ...]:
-    """Returns every profile in the kit's order, also those of which nothing was run."""
+    """Return every profile in the kit's order, also those of which nothing was run."""
     return tuple(_summary(report, name) for name in PROFILES)
 
 
@@ -60,14 +60,14 @@ def _summary(report: Report, name: str) -> ProfileSummary:
 
 
 def verdict(report: Report) -> Verdict:
-    """Returns what the run shows of the host."""
+    """Return what the run shows of the host."""
     if report.exit_status:
         return "error" if report.exit_status == 2 else "failed"
     return "selected_passed" if report.selected else "proved"
 
 
 def headline(report: Report) -> str:
-    """Returns the verdict as a sentence."""
+    """Return the verdict as a sentence."""
     if report.error is not None:
         return "ERROR: no check ran, so nothing is known about the host"
     counts = Counter(result.status for result in report.results)
@@ -91,15 +91,15 @@ def headline(report: Report) -> str:
 
 
 def not_proved(report: Report) -> list[str]:
-    """Returns the profiles that the host does not claim, and of which nothing is proved."""
+    """Return the profiles that the host does not claim, and of which nothing is proved."""
     return [each.name for each in profiles(report) if each.state == "not_claimed"]
 
 
 def worth_reading(report: Report) -> list[CheckResult]:
-    """Returns what did not simply pass, the worst first."""
+    """Return what did not simply pass, the worst first."""
     return [result for status in ATTENTION for result in report.results if result.status is status]
 
 
 def counted(counts: dict[Status, int]) -> str:
-    """Returns counts as text, for example ``8 passed, 1 failed``."""
+    """Return counts as text, for example ``8 passed, 1 failed``."""
     return ", ".join(f"{counts[each]} {WORDS[each]}" for each in Status if counts.get(each))

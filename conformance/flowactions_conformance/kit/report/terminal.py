@@ -50,7 +50,7 @@ class Paint:
         self._colours = colours
 
     def __call__(self, text: str, *codes: str) -> str:
-        """Returns the text in colour."""
+        """Return the text in colour."""
         return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if self._colours and codes else text
 
 
@@ -58,7 +58,7 @@ PLAIN: Final = Paint()
 
 
 def printable(text: str) -> str:
-    """Returns a host's text without what controls a terminal; its lines and tabs stay."""
+    """Return a host's text without what controls a terminal; its lines and tabs stay."""
     return re.sub(
         r"[^\n\t -~\u00a0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\U0010ffff]",
         lambda found: f"\\x{ord(found[0]):02x}",
@@ -67,7 +67,7 @@ def printable(text: str) -> str:
 
 
 def report_text(report: Report, paint: Paint = PLAIN) -> str:
-    """Returns the whole report."""
+    """Return the whole report."""
     return "\n".join(_lines(report, paint)) + "\n"
 
 
@@ -90,7 +90,7 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
 
 
 def profile_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:
-    """Returns one line for each profile, nothing when no check was reached."""
+    """Return one line for each profile, nothing when no check was reached."""
     if report.error is None:
         for profile in profiles(report):
             yield _profile_line(profile, paint)
@@ -98,7 +98,7 @@ def profile_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:
 
 
 def closing_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:
-    """Returns the verdict, and what it does not say."""
+    """Return the verdict, and what it does not say."""
     for id_ in report.stale_baseline:
         yield f"{id_} is in the baseline and passes: remove it there"
     good = verdict(report) in {"proved", "selected_passed"}
@@ -115,7 +115,7 @@ def _profile_line(profile: ProfileSummary, paint: Paint) -> str:
 
 
 def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
-    """Returns all that is known of a check that did not simply pass."""
+    """Return all that is known of a check that did not simply pass."""
     colour = COLOUR_OF[result.status]
     provisional = "" if result.since else ", provisional: it will be required by a later contract"
     word = result.status.name.replace("_", " ")

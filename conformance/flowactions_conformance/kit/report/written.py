@@ -35,7 +35,7 @@ class WrittenReport(Report, frozen=True, kw_only=True):
 
 
 def written(report: Report) -> WrittenReport:
-    """Returns the report as it is written."""
+    """Return the report as it is written."""
     return WrittenReport(
         **msgspec.structs.asdict(report),
         verdict=verdict(report),
@@ -45,7 +45,7 @@ def written(report: Report) -> WrittenReport:
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Writes the three files; the folder is made, and files of those names in it are replaced.
+    """Write the three files; the folder is made, and files of those names in it are replaced.
 
     Returns:
         The page's path.
@@ -63,7 +63,7 @@ def write_report(report: Report, folder: Path) -> Path:
 
 
 def schema() -> dict[str, Any]:
-    """Returns the JSON Schema of ``report.json``."""
+    """Return the JSON Schema of ``report.json``."""
     made = msgspec.json.schema(WrittenReport)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -73,7 +73,7 @@ def schema() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Writes the schema's file."""
+    """Write the schema's file."""
     SCHEMA.write_bytes(msgspec.json.format(msgspec.json.encode(schema()), indent=2) + b"\n")
     return 0
 

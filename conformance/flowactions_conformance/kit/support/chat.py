@@ -21,7 +21,7 @@ CAUSES = (
 
 
 async def connect(trial: Trial, who: Login) -> Workspace:
-    """Connects a workspace of its own to a person's organization.
+    """Connect a workspace of its own to a person's organization.
 
     Returns:
         The workspace.
@@ -67,7 +67,7 @@ async def allow(consent_page: str, workspace: Workspace) -> str:
 
 
 async def with_cookies(trial: Trial, who: Login, set_cookies: Sequence[str]) -> Mapping[str, str]:
-    """Returns a person's headers, with the cookies that a browser has been given."""
+    """Return a person's headers, with the cookies that a browser has been given."""
     own: Mapping[str, str] = await trial.call("headers", who)
     given = [cookie.partition(";")[0] for cookie in set_cookies]
     kept = [value for name, value in own.items() if name.lower() == "cookie"]

@@ -30,7 +30,7 @@ class Client:
 
     @classmethod
     async def opened(cls, trial: Trial, flow: Flow, user: str | None = None) -> Client:
-        """Opens a flow."""
+        """Open a flow."""
         return cls(trial, await trial.open(flow, user=user))
 
     @property
@@ -130,7 +130,7 @@ def hides(trial: Trial, turn: Turn, words: Mapping[str, str]) -> None:
 
 
 def long_flow(trial: Trial) -> Flow:
-    """Returns a client-paced flow with nodes before, between and behind its steps a, b, c and d."""
+    """Return a client-paced flow with nodes before, between and behind its steps a, b, c and d."""
     return trial.flow(
         trial.probe("before-a"),
         trial.step("a"),

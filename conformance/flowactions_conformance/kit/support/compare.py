@@ -9,7 +9,7 @@ import httpx
 
 
 def difference(expected: object, actual: object, path: str = "") -> str | None:
-    """Returns the first difference between two JSON values in words; ``None``: they are equal.
+    """Return the first difference between two JSON values in words; ``None``: they are equal.
 
     Args:
         expected: what it should be.
@@ -49,7 +49,7 @@ def _of_objects(expected: Mapping[Any, Any], actual: object, path: str, where: s
 
 
 def json_object(answer: httpx.Response) -> Mapping[str, Any]:
-    """Returns an answer's JSON object; empty when it is none."""
+    """Return an answer's JSON object; empty when it is none."""
     try:
         value = answer.json()
     except ValueError:

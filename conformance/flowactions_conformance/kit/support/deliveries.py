@@ -14,7 +14,7 @@ ALWAYS: Final = 999
 
 
 async def until_dead(trial: Trial, name: str) -> dict[str, Any]:
-    """Waits until the delivery to a hook, which always fails, is dead; one that waits for an attempt is cancelled.
+    """Wait until the delivery to a hook, which always fails, is dead; one that waits for an attempt is cancelled.
 
     Raises:
         CheckFailed: it did not end, or the author of its organization does not see it.

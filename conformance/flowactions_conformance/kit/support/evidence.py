@@ -14,7 +14,7 @@ CLOSED = (
 
 
 def opened(trial: Trial) -> Mapping[str, Any]:
-    """Returns what the probe reported when the host's lifespan was opened.
+    """Return what the probe reported when the host's lifespan was opened.
 
     Raises:
         CheckFailed: it was never opened.
@@ -31,13 +31,13 @@ def opened(trial: Trial) -> Mapping[str, Any]:
 
 
 def given(trial: Trial, name: str) -> Mapping[str, Any]:
-    """Returns what a node type said of itself inside the host: `NodeType.describe`."""
+    """Return what a node type said of itself inside the host: `NodeType.describe`."""
     found: Mapping[str, Any] = next(entry for entry in opened(trial)["palette"] if entry["name"] == name)
     return found
 
 
 async def shown(trial: Trial, name: str) -> Mapping[str, Any]:
-    """Returns a node type's entry in the editor's palette.
+    """Return a node type's entry in the editor's palette.
 
     Raises:
         CheckFailed: it is not there.
@@ -56,5 +56,5 @@ async def shown(trial: Trial, name: str) -> Mapping[str, Any]:
 
 
 def provides(trial: Trial, method: str) -> bool:
-    """Returns whether the host has one of the optional methods of `Host`."""
+    """Return whether the host has one of the optional methods of `Host`."""
     return method in opened(trial)["provides"]

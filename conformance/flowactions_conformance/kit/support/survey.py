@@ -34,23 +34,23 @@ class Survey:
         await trial.seed(world=trial.world(experiences=(experience,), logins=(self.backend,)))
 
     def row(self, name: str, *actions: TriggerAction) -> Trigger:
-        """Returns a row of the experience's triggers."""
+        """Return a row of the experience's triggers."""
         return Trigger(id=self.trial.id(name), actions=actions)
 
     def group(self, name: str, *actions: TriggerAction, question: str | None = None) -> Trigger:
-        """Returns a trigger group of a node."""
+        """Return a trigger group of a node."""
         trial = self.trial
         asked = None if question is None else trial.id(question)
         return Trigger(id=trial.id(name), actions=actions, node=trial.id("survey-node"), question=asked)
 
     def action(self, name: str, secret: str | None = SECRET, **headers: str) -> TriggerAction:
-        """Returns an action that sends to the check's hook of that name."""
+        """Return an action that sends to the check's hook of that name."""
         return TriggerAction(url=self.trial.hook(name), secret=secret, headers=headers)
 
     async def fire(
         self, trigger: Trigger | str, index: int = 0, *, key: str | None = None, **fields: Any
     ) -> httpx.Response:
-        """Calls the logic-webhook endpoint as the customer's backend does.
+        """Call the logic-webhook endpoint as the customer's backend does.
 
         Args:
             trigger: one that was seeded, or the name of a row.
@@ -86,7 +86,7 @@ class Survey:
         )
 
     async def fires(self, trigger: Trigger | str, index: int = 0, **fields: Any) -> dict[str, Any]:
-        """Does that, and expects it to be taken.
+        """Do that, and expect it to be taken.
 
         Raises:
             CheckFailed: it was not.
@@ -101,7 +101,7 @@ class Survey:
         return data
 
     def refused(self, what: str, code: str, answer: httpx.Response) -> None:
-        """Expects an answer to be a 400 with this code.
+        """Expect an answer to be a 400 with this code.
 
         Raises:
             CheckFailed: it is not.
