@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from flowactions_plugin.cli.exits import DONE, FAILED
 from flowactions_plugin.cli.filtering import filter_options
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, run
+from flowactions_plugin.cli.frame import TABLES_EXITS, command, run
 from flowactions_plugin.cli.options import host_option, organization_option, reason_option, yes_option
 
 if TYPE_CHECKING:

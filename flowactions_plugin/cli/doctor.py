@@ -6,11 +6,9 @@ from functools import partial
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command, run
+from flowactions_plugin.cli.exits import DONE, FAILED, FAILING, STALLED
+from flowactions_plugin.cli.frame import command, run
 from flowactions_plugin.cli.options import host_option
-
-STALLED = 4
-FAILING = 5
 
 
 @command(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flowactions_hookspecs import FlowActionsError, HostInvalid, SettingsInvalid
-from flowactions_plugin.cli.frame import CANNOT_RUN, FAILED, NEWER_TABLES
+from flowactions_plugin.cli.exits import CANNOT_RUN, FAILED, NEWER_TABLES
 from flowactions_plugin.errors import (
     ActionInvalid,
     CannotRun,

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from flowactions_plugin.cli.exits import CANNOT_RUN, DONE, FAILED, INTERRUPTED, NEWER_TABLES
 
 if TYPE_CHECKING:
     import asyncio
 
 PROGRAM: Final = "flowactions"
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-DONE: Final = 0
-FAILED: Final = 1
-CANNOT_RUN: Final = 2
-NEWER_TABLES: Final = 3
-INTERRUPTED: Final = 128 + signal.SIGINT
 
 COMMON_EXITS: Final = {
     DONE: "done, or nothing to do",

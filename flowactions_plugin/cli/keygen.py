@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, command
+from flowactions_plugin.cli.exits import DONE
+from flowactions_plugin.cli.frame import command
 
 SIGNING_PREFIX = "whsec_"
 

@@ -6,7 +6,8 @@ from functools import partial
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, command, run
+from flowactions_plugin.cli.exits import DONE
+from flowactions_plugin.cli.frame import command, run
 from flowactions_plugin.cli.options import WORDS, host_option
 
 

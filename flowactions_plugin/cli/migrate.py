@@ -6,7 +6,8 @@ from functools import partial
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, NEWER_TABLES, command, run
+from flowactions_plugin.cli.exits import DONE, FAILED, NEWER_TABLES
+from flowactions_plugin.cli.frame import command, run
 from flowactions_plugin.cli.options import host_option
 
 

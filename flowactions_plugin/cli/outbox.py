@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
+from flowactions_plugin.cli.exits import DONE, FAILED
 from flowactions_plugin.cli.filtering import filter_of, filter_options
-from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command, run
+from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command, run
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, run
+from flowactions_plugin.cli.exits import DONE, FAILED
+from flowactions_plugin.cli.frame import TABLES_EXITS, command, run
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from functools import partial
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command, run
+from flowactions_plugin.cli.exits import DONE, FAILED
+from flowactions_plugin.cli.frame import command, run
 from flowactions_plugin.cli.options import host_option, read_secret, secret_file_option
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, run
+from flowactions_plugin.cli.exits import DONE, FAILED
+from flowactions_plugin.cli.frame import TABLES_EXITS, command, run
 from flowactions_plugin.cli.options import host_option
 
 

@@ -3,8 +3,12 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import grimp
+import pytest
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = "flowactions_hookspecs"
@@ -35,3 +39,12 @@ def test_the_plugin_knows_a_host_by_the_contract_only() -> None:
         name for name, dists in owners.items() if not {dist.lower().replace("_", "-") for dist in dists} & names
     }
     assert not strangers
+
+
+@pytest.mark.parametrize("package", ["flowactions_hookspecs", "flowactions_plugin", "flowactions_conformance"])
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    """Not even within a function: what is read first is clear. The layers between rooms are in pyproject.toml."""
+    graph = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 10
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules

@@ -98,6 +98,7 @@ DECLARATIONS = {
                 "completion",
                 "destinations",
                 "doctor",
+                "exits",
                 "filtering",
                 "frame",
                 "keygen",
