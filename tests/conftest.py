@@ -211,9 +211,8 @@ async def queue(database_url: str) -> AsyncIterator[Queue]:
 
 
 @pytest.fixture(params=["disk full", "read-only file", "locked", "refused", "read-only server"])
-def outage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outage:
+def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Outage:
     """A way of taking a new database away and giving it back."""
     if request.param in {"refused", "read-only server"}:
         return Outage(request.getfixturevalue("postgres_url"), request.param)
-    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0.1)
     return Outage(f"sqlite:///{tmp_path / 'f.db'}", request.param)

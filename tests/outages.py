@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
+from unittest import mock
 
 import asyncpg
 from sqlalchemy import event
@@ -49,7 +50,11 @@ class Outage:
     async def lasting(self) -> AsyncIterator[None]:
         self.broken = True
         if self.kind == "locked":
-            with closing(sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)) as other:
+            with (
+                # Short while somebody holds the lock, and not after: then it is the machine that decides who waits.
+                mock.patch("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0.1),
+                closing(sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)) as other,
+            ):
                 # Beside the event loop, which has to go on for whoever holds the lock now.
                 await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
                 yield
