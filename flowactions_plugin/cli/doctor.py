@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command, run
+from flowactions_plugin.cli.frame import DONE, FAILED, command
 from flowactions_plugin.cli.options import host_option
 
 STALLED = 4
@@ -34,20 +32,16 @@ FAILING = 5
     show_default=True,
     help="Ask the chat provider about stored tokens.",
 )
-def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
+async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
     """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.
 
     It leaves nothing behind: what it writes to see that the database can be written is removed in the same transaction. The
     exit status is that of the verdict, so that a monitor can run it.
     """
-    return run(partial(_doctor, host, url, with_chat, as_json))
-
-
-async def _doctor(host: str | None, urls: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
     from flowactions_plugin.cli.diagnosis import diagnose
     from flowactions_plugin.cli.output import line, write_json
 
-    found = await diagnose(host, urls, with_chat=with_chat)
+    found = await diagnose(host, url, with_chat=with_chat)
     if as_json:
         write_json(found)
         return found.exit_status

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -31,8 +33,6 @@ COMMON_EXITS: Final = {
 TABLES_EXITS: Final = {NEWER_TABLES: "the tables are of a later release than this one"}
 """Exit statuses of commands that work on the tables."""
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 
 class Command(click.Command):
     """A command with what the reference page says of it.
@@ -55,11 +55,24 @@ class Command(click.Command):
 
 
 def command(
-    name: str, *, exits: Mapping[int, str] | None = None, document: str | None = None
-) -> Callable[[Function], Command]:
-    """Declare a command; with a document it has the option ``--json``."""
+    name: str,
+    *,
+    exits: Mapping[int, str] | None = None,
+    document: str | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> Callable[[Callable[..., Any]], Command]:
+    """Declare a command; with a document it has the option ``--json``.
 
-    def declare(function: Function) -> Command:
+    Args:
+        name: of the command.
+        exits: see `Command`.
+        document: see `Command`.
+        loop_factory: makes the event loop that a coroutine function runs in; ``None``: asyncio's.
+    """
+
+    def declare(function: Callable[..., Any]) -> Command:
+        if iscoroutinefunction(function):
+            function = _in_loop(function, loop_factory)
         if document is not None:
             function = click.option(
                 "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
@@ -70,6 +83,19 @@ def command(
         return click.command(name, cls=Command, exits=exits, document=document)(function)
 
     return declare
+
+
+def _in_loop(
+    function: Callable[..., Coroutine[Any, Any, int]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> Callable[..., int]:
+    """Return a function, with the same options, that runs a coroutine function in an event loop of its own."""
+
+    @wraps(function)
+    def in_loop(**options: Any) -> int:
+        return run(partial(function, **options), loop_factory)
+
+    return in_loop
 
 
 def call(root: click.Command, arguments: Sequence[str] | None) -> int:
@@ -94,7 +120,7 @@ def call(root: click.Command, arguments: Sequence[str] | None) -> int:
 
 def run(
     work: Callable[[], Coroutine[Any, Any, int]],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
 ) -> int:
     """Run a command's work in an event loop; returns the exit status.
 

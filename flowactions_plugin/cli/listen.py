@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command, run
-from flowactions_plugin.cli.options import read_secret, secret_file_option
+from flowactions_plugin.cli.frame import DONE, FAILED, command
+from flowactions_plugin.cli.options import secret_option
 
 
 @command(
@@ -29,7 +27,7 @@ from flowactions_plugin.cli.options import read_secret, secret_file_option
     show_default=True,
     help="The port; 0: any that is free.",
 )
-@secret_file_option
+@secret_option
 @click.option(
     "--status",
     "answer",
@@ -40,10 +38,10 @@ from flowactions_plugin.cli.options import read_secret, secret_file_option
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
 @click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
-def listen(
+async def listen(
     bind: str,
     port: int,
-    secret_file: str | None,
+    secret: str | None,
     answer: int,
     count: int | None,
     show_headers: bool,
@@ -54,19 +52,6 @@ def listen(
     Without a signing secret, one is made and written to standard error: configure it in the webhook. A receiver on this
     machine is allowed as a destination with FLOWACTIONS_ENVIRONMENT=development.
     """
-    secret = read_secret(secret_file)
-    return run(partial(_listen, bind, port, secret, answer, count, show_headers, as_json))
-
-
-async def _listen(
-    bind: str,
-    port: int,
-    secret: str | None,
-    answer: int,
-    count: int | None,
-    show_headers: bool,
-    as_json: bool,
-) -> int:
     import secrets
 
     from flowactions_plugin.cli.output import status

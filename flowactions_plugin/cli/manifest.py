@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
-from flowactions_plugin.cli.frame import DONE, command, run
+from flowactions_plugin.cli.frame import DONE, command
 from flowactions_plugin.cli.options import WORDS, host_option
 
 
@@ -32,17 +30,13 @@ from flowactions_plugin.cli.options import WORDS, host_option
     show_default=True,
     help="The app's name, which people see in their workspace; 35 characters at the most.",
 )
-def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
+async def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     """Write the app manifest of the chat provider for this host.
 
     With the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a manifest'. It
     holds no secret, nothing is sent, and no database is opened. The steps that follow are written to standard error,
     unless --json is given.
     """
-    return run(partial(_chat_manifest, host, url, prefix, name, as_json))
-
-
-async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     from flowactions_hookspecs.routes import check_prefix
     from flowactions_plugin.cli.app_manifest import MOST_NAME_CHARACTERS, app_manifest, is_on_loopback
     from flowactions_plugin.cli.output import status, write_json

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, NEWER_TABLES, command, run
+from flowactions_plugin.cli.frame import DONE, FAILED, NEWER_TABLES, command
 from flowactions_plugin.cli.options import host_option
 
 
@@ -25,15 +23,11 @@ from flowactions_plugin.cli.options import host_option
     is_flag=True,
     help="Change nothing; exit 1 when there is something to do, 3 when the tables are newer.",
 )
-def migrate(host: str | None, check: bool, as_json: bool) -> int:
+async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     """Bring the tables to this release's revision.
 
     Those of FLOWACTIONS_DATABASE_URL, or those of a host, its shared engine included.
     """
-    return run(partial(_migrate, host, check, as_json))
-
-
-async def _migrate(host: str | None, check: bool, as_json: bool) -> int:
     from flowactions_plugin.cli.documents import Tables
     from flowactions_plugin.cli.output import line, write_json
     from flowactions_plugin.cli.places import place_of

@@ -53,14 +53,8 @@ reason_option = click.option(
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
-secret_file_option = click.option(
-    "--secret-file",
-    metavar="FILE",
-    help="A file that holds the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
-)
 
-
-def read_secret(path: str | None) -> str | None:
+def read_secret(context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
     """Return the signing secret of a file, or that of the environment; ``None`` when there is none.
 
     Raises:
@@ -68,6 +62,8 @@ def read_secret(path: str | None) -> str | None:
     """
     import os
 
+    if context.resilient_parsing:
+        return None  # a shell asks for completions, and standard input is the terminal's
     if path is None:
         return os.environ.get("WEBHOOK_SECRET") or None
     try:
@@ -79,3 +75,12 @@ def read_secret(path: str | None) -> str | None:
     if not secret:
         raise click.UsageError("The secret's file is empty.")
     return secret
+
+
+secret_option = click.option(
+    "--secret-file",
+    "secret",
+    metavar="FILE",
+    callback=read_secret,
+    help="A file that holds the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+)

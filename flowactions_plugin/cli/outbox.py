@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
 from flowactions_plugin.cli.filtering import filter_of, filter_options
-from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command, run
+from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option
 
 if TYPE_CHECKING:
@@ -38,16 +37,10 @@ def outbox() -> None:
 @click.option(
     "--cursor", type=WORDS, metavar="TEXT", help="Go on behind a page; the last line of a page names it."
 )
-def list_deliveries(
+async def list_deliveries(
     host: str | None, limit: int, cursor: str | None, as_json: bool, **given: str | None
 ) -> int:
     """List deliveries, newest first."""
-    return run(partial(_list, host, limit, cursor, as_json, given))
-
-
-async def _list(
-    host: str | None, limit: int, cursor: str | None, as_json: bool, given: dict[str, str | None]
-) -> int:
     from flowactions_plugin.cli.moments import moment, short
     from flowactions_plugin.cli.output import status, table, write_json
     from flowactions_plugin.cli.places import opened
@@ -95,12 +88,8 @@ async def _list(
 @click.argument("delivery_id", metavar="ID")
 @host_option()
 @click.option("--curl", is_flag=True, help="Write it as a command of curl instead, credentials masked.")
-def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
+async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
     """Show one delivery: why it is not sent yet, what it sends, its attempts, and what people did to it."""
-    return run(partial(_show, delivery_id, host, curl, as_json))
-
-
-async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
     from flowactions_plugin.cli.output import line, status, write_json
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.showing import curl_command, show_delivery
@@ -129,12 +118,8 @@ async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -
 @command("stats", document="results:Overview", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
-def stats(host: str | None, organization: str | None, as_json: bool) -> int:
+async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
     """Show how deliveries stand: what is due, rates and failures, and the destinations that fail most or are slowest."""
-    return run(partial(_stats, host, organization, as_json))
-
-
-async def _stats(host: str | None, organization: str | None, as_json: bool) -> int:
     from flowactions_plugin.cli.moments import duration
     from flowactions_plugin.cli.output import line, write_json
     from flowactions_plugin.cli.places import opened

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, run
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 
 if TYPE_CHECKING:
@@ -24,16 +23,12 @@ if TYPE_CHECKING:
 @host_option()
 @click.option("--dry-run", is_flag=True, help="Count only.")
 @yes_option
-def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
+async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove all that is kept of an organization, and revoke its chat token.
 
     Deliveries that wait are removed too, and are not sent. It is counted first. One line of the audit stays, with who did it
     and the numbers. It can be repeated after it was interrupted.
     """
-    return run(partial(_purge, organization, host, dry_run, yes, as_json))
-
-
-async def _purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     from flowactions_plugin.chat.service import build_chat
     from flowactions_plugin.cli.output import confirmed, line, status, write_json
     from flowactions_plugin.cli.people import actor

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from functools import partial
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command, run
+from flowactions_plugin.cli.frame import DONE, FAILED, command
 from flowactions_plugin.cli.options import host_option
 
 
@@ -22,16 +21,12 @@ from flowactions_plugin.cli.options import host_option
 )
 @host_option()
 @click.option("--check", is_flag=True, help="Change nothing; exit 1 when there is something to do.")
-def reseal(host: str | None, check: bool, as_json: bool) -> int:
+async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     """Put every stored token under the newest encryption key.
 
     After a new key was put in front of FLOWACTIONS_ENCRYPTION_KEYS: seal every stored token under it, so that the older
     keys can be taken away. Hosts go on working meanwhile.
     """
-    return run(partial(_reseal, host, check, as_json))
-
-
-async def _reseal(host: str | None, check: bool, as_json: bool) -> int:
     from flowactions_plugin.chat import reseal as resealing
     from flowactions_plugin.chat.service import keys_of
     from flowactions_plugin.chat.store import ConnectionStore

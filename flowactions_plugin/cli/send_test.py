@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command, run
-from flowactions_plugin.cli.options import host_option, read_secret, secret_file_option
+from flowactions_plugin.cli.frame import DONE, FAILED, command
+from flowactions_plugin.cli.options import host_option, secret_option
+
+
+def _read_body(context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
+    """Return the bytes of a file; ``None`` without one.
+
+    Raises:
+        click.UsageError: the file cannot be read.
+    """
+    if path is None or context.resilient_parsing:
+        return None
+    try:
+        with click.open_file(path, "rb") as file:
+            body: bytes = file.read()
+    except OSError as exc:
+        raise click.UsageError(f"The body's file cannot be read: {exc.strerror}.") from None
+    return body
 
 
 @command(
@@ -20,40 +34,17 @@ from flowactions_plugin.cli.options import host_option, read_secret, secret_file
 )
 @click.argument("url")
 @host_option()
-@secret_file_option
+@secret_option
 @click.option("--method", default="POST", show_default=True, help="The HTTP method.")
 @click.option("--event-type", default="flowactions.test", show_default=True, help="The type of the event.")
 @click.option(
     "--body-file",
+    "body",
     metavar="FILE",
+    callback=_read_body,
     help="A file with the body; '-': standard input. Without it, a small test event.",
 )
-def send_test(
-    url: str,
-    host: str | None,
-    secret_file: str | None,
-    method: str,
-    event_type: str,
-    body_file: str | None,
-    as_json: bool,
-) -> int:
-    """Send one delivery to a URL, and time each phase of it.
-
-    It is sent from here by the egress rules, the proxy and the certificates of the settings, signed with the secret if there
-    is one. Nothing is written to a database, and nothing is repeated.
-    """
-    secret = read_secret(secret_file)
-    body = None
-    if body_file is not None:
-        try:
-            with click.open_file(body_file, "rb") as file:
-                body = file.read()
-        except OSError as exc:
-            raise click.UsageError(f"The body's file cannot be read: {exc.strerror}.") from None
-    return run(partial(_send_test, url, host, secret, method, event_type, body, as_json))
-
-
-async def _send_test(
+async def send_test(
     url: str,
     host: str | None,
     secret: str | None,
@@ -62,6 +53,11 @@ async def _send_test(
     body: bytes | None,
     as_json: bool,
 ) -> int:
+    """Send one delivery to a URL, and time each phase of it.
+
+    It is sent from here by the egress rules, the proxy and the certificates of the settings, signed with the secret if there
+    is one. Nothing is written to a database, and nothing is repeated.
+    """
     from flowactions_plugin.cli.output import block, line, write_json
     from flowactions_plugin.cli.places import place_of
     from flowactions_plugin.cli.trial import a_message, send

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from flowactions_plugin.cli.frame import command, run
+from flowactions_plugin.cli.frame import command
 from flowactions_plugin.cli.options import host_option
 
 if TYPE_CHECKING:
@@ -16,29 +14,26 @@ COLLECTION_THRESHOLD: Final = 20_000
 """How many more objects than before a worker has when cycles among the young ones are searched for."""
 
 
-@command("worker", exits={0: "after a graceful stop"})
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop: uvloop's, where the extra ``fast`` is installed."""
+    try:
+        import uvloop  # optional
+    except ImportError:
+        import asyncio
+
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+@command("worker", exits={0: "after a graceful stop"}, loop_factory=_event_loop)
 @host_option(required=True)
-def worker(host: str) -> int:
+async def worker(host: str) -> int:
     """Deliver what is in the outbox, in a process of its own.
 
     Until SIGTERM or SIGINT: then claim no more, finish what is being sent, and give the rest back. Any number may run
     against one PostgreSQL.
     """
-    return run(partial(deliver, host), _loop_factory())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns what makes the event loop: uvloop's, where the extra ``fast`` is installed."""
-    try:
-        import uvloop  # optional
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-async def deliver(location: str) -> int:
-    """Deliver for a host until a signal comes."""
     import asyncio
     import logging
     import os
@@ -67,8 +62,8 @@ async def deliver(location: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_once)
-    async with opened_host(location) as host:
-        actions = FlowActions.load(host)
+    async with opened_host(host) as made:
+        actions = FlowActions.load(made)
         tasks = actions.plugin_state(Services).tasks_left_to_workers()
         try:
             async with actions.lifespan(), Supervisor(tasks):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command, run
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import host_option
 
 
@@ -12,12 +10,8 @@ from flowactions_plugin.cli.options import host_option
     "workers", document="results:Workers", exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"}
 )
 @host_option()
-def workers(host: str | None, as_json: bool) -> int:
+async def workers(host: str | None, as_json: bool) -> int:
     """List the processes that deliver: workers, and hosts that deliver themselves."""
-    return run(partial(_workers, host, as_json))
-
-
-async def _workers(host: str | None, as_json: bool) -> int:
     from flowactions_plugin.cli.moments import moment
     from flowactions_plugin.cli.output import status, table, write_json
     from flowactions_plugin.cli.places import opened
