@@ -15,11 +15,11 @@ from flowactions_plugin.cli.documents import Diagnosis
 from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.hosts import opened_host
 from flowactions_plugin.cli.moments import moment
-from flowactions_plugin.cli.output import quoted
 from flowactions_plugin.cli.places import Place
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
 from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.operate.curl import quoted
 from flowactions_plugin.operate.health_results import Worker
 from flowactions_plugin.settings import read_settings
 from flowactions_plugin.storage.database import Database

@@ -92,8 +92,9 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     """Show one delivery: why it is not sent yet, what it sends, its attempts, and what people did to it."""
     from flowactions_plugin.cli.output import line, status, write_json
     from flowactions_plugin.cli.places import opened
-    from flowactions_plugin.cli.showing import curl_command, show_delivery
+    from flowactions_plugin.cli.showing import show_delivery
     from flowactions_plugin.clock import is_id
+    from flowactions_plugin.operate.curl import unsigned
     from flowactions_plugin.operate.queries import OperatorQueries
     from flowactions_plugin.operate.scope import Scope
 
@@ -109,7 +110,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     if as_json:
         write_json(found)
     elif curl:
-        line(curl_command(found.row))
+        line(unsigned(found.row.method, found.row.url, found.row.headers, found.row.body))
     else:
         show_delivery(found)
     return DONE

@@ -7,7 +7,6 @@ sequence, a line break or a text-direction mark.
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any, Final
@@ -85,23 +84,6 @@ def console(file: IO[str]) -> Any:
 
     width = None if file.isatty() else UNLIMITED_COLUMNS
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False)
-
-
-def quoted(text: str) -> str:
-    """Return a text as one word of a shell's command.
-
-    What is not printable is written as escapes in ``$'…'`` (bash, zsh, ksh): a terminal would interpret it when the command
-    is pasted.
-    """
-    if text.isprintable():
-        return shlex.quote(text)
-    encoded = "".join(
-        character
-        if character.isprintable() and character not in "\\'"
-        else "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
-        for character in text
-    )
-    return f"$'{encoded}'"
 
 
 def confirmed(question: str, *, yes: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowactions_plugin.cli.moments import moment, short
-from flowactions_plugin.cli.output import block, line, quoted, table
+from flowactions_plugin.cli.output import block, line, table
 from flowactions_plugin.operate.results import DeliveryFacts, Found
 
 
@@ -101,15 +101,3 @@ def _show_changes(found: Found) -> None:
             ("when", "who", "did", "why"),
             ((moment(each.at), each.actor_name, each.action, each.reason) for each in found.audit),
         )
-
-
-def curl_command(row: DeliveryFacts) -> str:
-    """Return a delivery as one command of curl, each word quoted; masked credentials stay masked."""
-    # curl would expand braces of a URL, and read a file for a body that begins with @ in --data-binary.
-    words = ["curl", "--globoff", "--request", row.method, "--url", row.url]
-    for header in row.headers:
-        # With a semicolon curl sends a header without a value.
-        words += ["--header", f"{header.key}: {header.value}" if header.value else f"{header.key};"]
-    if row.body is not None:
-        words += ["--data-raw", row.body]
-    return " ".join(quoted(word) for word in words)

@@ -14,9 +14,9 @@ from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.operate.curl import commands
 from flowactions_plugin.operate.filters import NAMES, to_query
 from flowactions_plugin.operate.pages import timeline
-from flowactions_plugin.operate.pages.curl import commands
 from flowactions_plugin.operate.pages.forms import read_query
 from flowactions_plugin.operate.pages.parts import ROWS, Parts, read_filter
 from flowactions_plugin.operate.pages.rendering import redirect

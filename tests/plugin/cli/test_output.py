@@ -8,7 +8,8 @@ import pytest
 
 from flowactions_plugin.cli.documents import Key
 from flowactions_plugin.cli.moments import duration, moment
-from flowactions_plugin.cli.output import block, json_ready, line, quoted, status, table, write_json
+from flowactions_plugin.cli.output import block, json_ready, line, status, table, write_json
+from flowactions_plugin.operate.curl import quoted
 
 HOSTILE = {
     "colour": "\x1b[31mred\x1b[0m",
