@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from flowactions_plugin.cli.filtering import filter_options
 from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
-from flowactions_plugin.cli.options import host_option, organization_option, reason_option, yes_option
+from flowactions_plugin.cli.options import (
+    filter_options,
+    host_option,
+    organization_option,
+    reason_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from flowactions_plugin.operate.sets import Kind

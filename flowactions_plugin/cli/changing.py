@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from flowactions_plugin.cli.filtering import filter_of, is_given
 from flowactions_plugin.cli.following import follow
 from flowactions_plugin.cli.frame import DONE, FAILED
-from flowactions_plugin.cli.moments import duration, moment
-from flowactions_plugin.cli.output import confirmed, line, status, table, write_json
-from flowactions_plugin.cli.people import actor
-from flowactions_plugin.cli.places import Place, opened
+from flowactions_plugin.cli.options import filter_of, is_given
+from flowactions_plugin.cli.output import confirmed, duration, line, moment, status, table, write_json
+from flowactions_plugin.cli.places import Place, actor, opened
 from flowactions_plugin.cli.results import ActionList, Changed, Outcome
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import CannotRun

@@ -6,6 +6,7 @@ import click
 
 from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
+from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)
@@ -21,8 +22,6 @@ def destinations() -> None:
 )
 async def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List destinations with what came of the last hour's attempts, and what is paused."""
-    from flowactions_plugin.cli.moments import duration, moment
-    from flowactions_plugin.cli.output import line, status, table, write_json
     from flowactions_plugin.cli.places import opened
     from flowactions_plugin.cli.results import Destinations
     from flowactions_plugin.operate.pauses import Pauses
@@ -123,9 +122,7 @@ async def resume(
 async def _change(
     what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
 ) -> int:
-    from flowactions_plugin.cli.output import line, write_json
-    from flowactions_plugin.cli.people import actor
-    from flowactions_plugin.cli.places import opened
+    from flowactions_plugin.cli.places import actor, opened
     from flowactions_plugin.cli.results import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused

@@ -10,12 +10,10 @@ from typing import Final
 
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys, check_proxy
-from flowactions_plugin.cli.doctor import FAILING, STALLED
 from flowactions_plugin.cli.documents import Diagnosis
-from flowactions_plugin.cli.frame import DONE, FAILED
-from flowactions_plugin.cli.hosts import opened_host
-from flowactions_plugin.cli.moments import moment
-from flowactions_plugin.cli.places import Place
+from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
+from flowactions_plugin.cli.output import moment
+from flowactions_plugin.cli.places import Place, opened_host
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
 from flowactions_plugin.host_settings import settings_of
 from flowactions_plugin.log_text import printable

@@ -9,8 +9,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-from flowactions_plugin.cli.moments import duration
-from flowactions_plugin.cli.output import console, status
+from flowactions_plugin.cli.output import console, duration, status
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operate.action_results import Action
 from flowactions_plugin.operate.actions import Actions

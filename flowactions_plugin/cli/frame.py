@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from flowactions_plugin.cli.output import status
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -20,6 +22,8 @@ DONE: Final = 0
 FAILED: Final = 1
 CANNOT_RUN: Final = 2
 NEWER_TABLES: Final = 3
+STALLED: Final = 4
+FAILING: Final = 5
 INTERRUPTED: Final = 128 + signal.SIGINT
 
 COMMON_EXITS: Final = {
@@ -100,8 +104,6 @@ def _in_loop(
 
 def call(root: click.Command, arguments: Sequence[str] | None) -> int:
     """Run the command line; returns the exit status. Mistakes are one line on standard error."""
-    from flowactions_plugin.cli.output import status  # with the first line
-
     try:
         code = root.main(
             None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
@@ -132,7 +134,6 @@ def run(
 
     from flowactions_hookspecs import FlowActionsError
     from flowactions_plugin.cli.failures import advice, exit_status, summary
-    from flowactions_plugin.cli.output import status
 
     level = click.get_current_context().find_root().params.get("log_level", "info")
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

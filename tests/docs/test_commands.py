@@ -4,7 +4,7 @@ import click
 import pytest
 
 from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.cli.filtering import FILTERS
+from flowactions_plugin.cli.options import FILTERS
 from flowactions_plugin.operate.filters import NAMES
 from tests.docs.commands import COMMAND, PAGE, commands, document_of, render
 

@@ -91,29 +91,17 @@ DECLARATIONS = {
     *(
         f"flowactions_plugin.cli.{name}"
         for name in (
-            *(
-                "bulk",
-                "commands",
-                "completion",
-                "destinations",
-                "doctor",
-                "filtering",
-                "frame",
-                "keygen",
-                "listen",
-            ),
-            *(
-                "manifest",
-                "migrate",
-                "options",
-                "outbox",
-                "output",
-                "purge",
-                "reseal",
-                "send_test",
-                "worker",
-                "workers",
-            ),
+            "bulk",
+            "commands",
+            "destinations",
+            "frame",
+            "maintenance",
+            "options",
+            "outbox",
+            "output",
+            "preparing",
+            "send_and_listen",
+            "worker",
         )
     ),
 }

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from flowactions_plugin.cli.documents import Key
-from flowactions_plugin.cli.moments import duration, moment
-from flowactions_plugin.cli.output import block, json_ready, line, status, table, write_json
+from flowactions_plugin.cli.output import block, duration, json_ready, line, moment, status, table, write_json
 from flowactions_plugin.operate.curl import quoted
 
 HOSTILE = {

@@ -1,4 +1,4 @@
-"""``flowactions send-test``: one signed delivery by the way that real ones take, each phase timed."""
+"""Commands that try webhooks out: ``send-test`` sends one, ``listen`` receives, verifies and prints."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from flowactions_plugin.cli.frame import DONE, FAILED, command
 from flowactions_plugin.cli.options import host_option, secret_option
+from flowactions_plugin.cli.output import block, line, status, write_json
 
 
 def _read_body(context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
@@ -58,7 +59,6 @@ async def send_test(
     It is sent from here by the egress rules, the proxy and the certificates of the settings, signed with the secret if there
     is one. Nothing is written to a database, and nothing is repeated.
     """
-    from flowactions_plugin.cli.output import block, line, write_json
     from flowactions_plugin.cli.places import place_of
     from flowactions_plugin.cli.trial import a_message, send
 
@@ -83,3 +83,59 @@ async def send_test(
         if sent.response:
             block(sent.response)
     return DONE if sent.delivered else FAILED
+
+
+@command(
+    "listen",
+    document="Received",
+    exits={
+        DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, that many came and all of them were verified",
+        FAILED: "with --count: not all of them were verified",
+        2: "the address cannot be listened at, or a wrong option",
+    },
+)
+@click.option(
+    "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen at."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8420,
+    show_default=True,
+    help="The port; 0: any that is free.",
+)
+@secret_option
+@click.option(
+    "--status",
+    "answer",
+    type=click.IntRange(200, 599),
+    default=200,
+    show_default=True,
+    help="The status of every answer; 500 or 429, for example, to watch retries.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
+@click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
+async def listen(
+    bind: str,
+    port: int,
+    secret: str | None,
+    answer: int,
+    count: int | None,
+    show_headers: bool,
+    as_json: bool,
+) -> int:
+    """Receive webhooks here, verify their signatures and print them.
+
+    Without a signing secret, one is made and written to standard error: configure it in the webhook. A receiver on this
+    machine is allowed as a destination with FLOWACTIONS_ENVIRONMENT=development.
+    """
+    import secrets
+
+    from flowactions_plugin.cli.receiver import Receiver, serve
+
+    if secret is None:
+        secret = f"whsec_{secrets.token_urlsafe(24)}"
+        status(f"signing secret of this run: {secret}")
+    receiver = Receiver(secret, answer, count, show_headers=show_headers, as_json=as_json)
+    await serve(receiver, bind, port)
+    return FAILED if count is not None and not receiver.all_verified else DONE
