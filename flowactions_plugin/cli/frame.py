@@ -63,6 +63,7 @@ def command(
     *,
     exits: Mapping[int, str] | None = None,
     document: str | None = None,
+    read: Mapping[str, Callable[[str | None], Any]] | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> Callable[[Callable[..., Any]], Command]:
     """Declare a command; with a document it has the option ``--json``.
@@ -71,12 +72,13 @@ def command(
         name: of the command.
         exits: see `Command`.
         document: see `Command`.
+        read: an option that names a file → what reads it, for a coroutine function; see `_in_loop`.
         loop_factory: makes the event loop that a coroutine function runs in; ``None``: asyncio's.
     """
 
     def declare(function: Callable[..., Any]) -> Command:
         if iscoroutinefunction(function):
-            function = _in_loop(function, loop_factory)
+            function = _in_loop(function, read or {}, loop_factory)
         if document is not None:
             function = click.option(
                 "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
@@ -91,13 +93,19 @@ def command(
 
 def _in_loop(
     function: Callable[..., Coroutine[Any, Any, int]],
+    read: Mapping[str, Callable[[str | None], Any]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
 ) -> Callable[..., int]:
-    """Return a function, with the same options, that runs a coroutine function in an event loop of its own."""
+    """Return a function, with the same options, that runs a coroutine function in an event loop of its own.
+
+    Files are read before the loop runs: in it, Ctrl+C does not end a read of the terminal. They are not read while options
+    are parsed, which a shell also does to complete them.
+    """
 
     @wraps(function)
     def in_loop(**options: Any) -> int:
-        return run(partial(function, **options), loop_factory)
+        contents = {name: reader(options[name]) for name, reader in read.items()}
+        return run(partial(function, **{**options, **contents}), loop_factory)
 
     return in_loop
 

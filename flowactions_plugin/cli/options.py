@@ -75,8 +75,16 @@ reason_option = click.option(
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
+secret_option = click.option(
+    "--secret-file",
+    "secret",
+    metavar="FILE",
+    help="A file that holds the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+)
+"""`read_secret` reads it."""
 
-def read_secret(context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+
+def read_secret(path: str | None) -> str | None:
     """Return the signing secret of a file, or that of the environment; ``None`` when there is none.
 
     Raises:
@@ -84,8 +92,6 @@ def read_secret(context: click.Context, _option: click.Parameter, path: str | No
     """
     import os
 
-    if context.resilient_parsing:
-        return None  # a shell asks for completions, and standard input is the terminal's
     if path is None:
         return os.environ.get("WEBHOOK_SECRET") or None
     try:
@@ -97,15 +103,6 @@ def read_secret(context: click.Context, _option: click.Parameter, path: str | No
     if not secret:
         raise click.UsageError("The secret's file is empty.")
     return secret
-
-
-secret_option = click.option(
-    "--secret-file",
-    "secret",
-    metavar="FILE",
-    callback=read_secret,
-    help="A file that holds the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
-)
 
 
 def filter_options(*, without: Collection[str] = ()) -> Callable[[Function], Function]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import click
 
 from flowactions_plugin.cli.frame import DONE, FAILED, command
-from flowactions_plugin.cli.options import host_option, secret_option
+from flowactions_plugin.cli.options import host_option, read_secret, secret_option
 from flowactions_plugin.cli.output import block, line, status, write_json
 
 
-def _read_body(context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
+def _read_body(path: str | None) -> bytes | None:
     """Return the bytes of a file; ``None`` without one.
 
     Raises:
         click.UsageError: the file cannot be read.
     """
-    if path is None or context.resilient_parsing:
+    if path is None:
         return None
     try:
         with click.open_file(path, "rb") as file:
@@ -32,6 +32,7 @@ def _read_body(context: click.Context, _option: click.Parameter, path: str | Non
         DONE: "the receiver answered with 2xx",
         FAILED: "it did not, or nothing could be sent; the line says why",
     },
+    read={"secret": read_secret, "body": _read_body},
 )
 @click.argument("url")
 @host_option()
@@ -42,7 +43,6 @@ def _read_body(context: click.Context, _option: click.Parameter, path: str | Non
     "--body-file",
     "body",
     metavar="FILE",
-    callback=_read_body,
     help="A file with the body; '-': standard input. Without it, a small test event.",
 )
 async def send_test(
@@ -93,6 +93,7 @@ async def send_test(
         FAILED: "with --count: not all of them were verified",
         2: "the address cannot be listened at, or a wrong option",
     },
+    read={"secret": read_secret},
 )
 @click.option(
     "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen at."
