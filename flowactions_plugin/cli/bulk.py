@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
 from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.filtering import filter_options
-from flowactions_plugin.cli.frame import TABLES_EXITS, command, run
-from flowactions_plugin.cli.options import host_option, organization_option, reason_option, yes_option
+from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.options import (
+    filter_options,
+    host_option,
+    organization_option,
+    reason_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from flowactions_plugin.bulk.sets import Kind
@@ -104,12 +108,12 @@ _reset = click.option(
 @_ids
 @_reset
 @_options
-def retry(host: str | None, **options: Any) -> int:
+async def retry(host: str | None, **options: Any) -> int:
     """Make dead deliveries due now: those with these ids, or those of a filter.
 
     For many deliveries, 'replay' paces them and can try one first.
     """
-    return _change(host, "retry", options)
+    return await _change(host, "retry", options)
 
 
 @command("replay", document="results:Outcome", exits=EXITS)
@@ -128,37 +132,39 @@ def retry(host: str | None, **options: Any) -> int:
     "--follow", metavar="ACTION", help="Show how an action goes on that was begun before, and nothing else."
 )
 @_options
-def replay(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
+async def replay(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
     """Make many dead deliveries due again, paced, and show how far it is.
 
     Workers carry it out: it goes on when this command is killed, and when they are. Until it starts, 'outbox undo' takes it
     back; later, 'outbox stop' ends it.
     """
     if follow is not None:
-        return run(partial(_follow, host, follow, as_json))
-    return _change(host, "replay", {**options, "as_json": as_json})
+        from flowactions_plugin.cli.changing import follow_again
+
+        return await follow_again(host, follow, as_json)
+    return await _change(host, "replay", {**options, "as_json": as_json})
 
 
 @command("cancel", document="results:Outcome", exits=EXITS)
 @_ids
 @_options
-def cancel(host: str | None, **options: Any) -> int:
+async def cancel(host: str | None, **options: Any) -> int:
     """End deliveries that wait for an attempt: those with these ids, or those of a filter.
 
     They are dead then, and can be retried.
     """
-    return _change(host, "cancel", options)
+    return await _change(host, "cancel", options)
 
 
 @command("delete", document="results:Outcome", exits=EXITS)
 @_ids
 @_options
-def delete(host: str | None, **options: Any) -> int:
+async def delete(host: str | None, **options: Any) -> int:
     """Remove dead deliveries with their attempts: those with these ids, or those of a filter.
 
     They cannot be brought back once the time for undoing has passed.
     """
-    return _change(host, "delete", options)
+    return await _change(host, "delete", options)
 
 
 @command("actions", document="results:ActionList", exits=TABLES_EXITS)
@@ -167,9 +173,11 @@ def delete(host: str | None, **options: Any) -> int:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at the most."
 )
-def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+async def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List bulk actions, the latest first."""
-    return run(partial(_list, host, organization, limit, as_json))
+    from flowactions_plugin.cli.changing import list_actions
+
+    return await list_actions(host, organization, limit, as_json)
 
 
 @command(
@@ -179,9 +187,11 @@ def actions(host: str | None, organization: str | None, limit: int, as_json: boo
 )
 @click.argument("action_id", metavar="ACTION")
 @host_option()
-def undo(action_id: str, host: str | None, as_json: bool) -> int:
+async def undo(action_id: str, host: str | None, as_json: bool) -> int:
     """Take a bulk action back that has not started: everything is as it was."""
-    return run(partial(_undo, host, action_id, as_json))
+    from flowactions_plugin.cli.changing import take_back
+
+    return await take_back(host, action_id, as_json)
 
 
 @command(
@@ -191,42 +201,16 @@ def undo(action_id: str, host: str | None, as_json: bool) -> int:
 )
 @click.argument("action_id", metavar="ACTION")
 @host_option()
-def stop(action_id: str, host: str | None, as_json: bool) -> int:
+async def stop(action_id: str, host: str | None, as_json: bool) -> int:
     """Stop a bulk action; what it has done stays."""
-    return run(partial(_stop, host, action_id, as_json))
-
-
-def _change(host: str | None, kind: Kind, options: dict[str, Any]) -> int:
-    """Carry out a command whose options are those of `ChangeRequest` and of a filter."""
-    own = {name: options.pop(name) for name in ChangeRequest._fields if name in options}
-    return run(partial(_requested, host, ChangeRequest(kind=kind, given=options, **own)))
-
-
-async def _requested(host: str | None, request: ChangeRequest) -> int:
-    from flowactions_plugin.cli.changing import change
-
-    return await change(host, request)
-
-
-async def _follow(host: str | None, action_id: str, as_json: bool) -> int:
-    from flowactions_plugin.cli.changing import follow_again
-
-    return await follow_again(host, action_id, as_json)
-
-
-async def _undo(host: str | None, action_id: str, as_json: bool) -> int:
-    from flowactions_plugin.cli.changing import take_back
-
-    return await take_back(host, action_id, as_json)
-
-
-async def _stop(host: str | None, action_id: str, as_json: bool) -> int:
     from flowactions_plugin.cli.changing import end
 
     return await end(host, action_id, as_json)
 
 
-async def _list(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
-    from flowactions_plugin.cli.changing import list_actions
+async def _change(host: str | None, kind: Kind, options: dict[str, Any]) -> int:
+    """Carry out a command whose options are those of `ChangeRequest` and of a filter."""
+    from flowactions_plugin.cli.changing import change
 
-    return await list_actions(host, organization, limit, as_json)
+    own = {name: options.pop(name) for name in ChangeRequest._fields if name in options}
+    return await change(host, ChangeRequest(kind=kind, given=options, **own))

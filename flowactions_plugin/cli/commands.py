@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.completion import completion
 from flowactions_plugin.cli.destinations import destinations
-from flowactions_plugin.cli.doctor import doctor
 from flowactions_plugin.cli.frame import SETTINGS
-from flowactions_plugin.cli.keygen import keygen
-from flowactions_plugin.cli.listen import listen
-from flowactions_plugin.cli.manifest import chat_manifest
-from flowactions_plugin.cli.migrate import migrate
+from flowactions_plugin.cli.maintenance import doctor, migrate, purge, reseal
 from flowactions_plugin.cli.outbox import outbox
-from flowactions_plugin.cli.purge import purge
-from flowactions_plugin.cli.reseal import reseal
-from flowactions_plugin.cli.send_test import send_test
-from flowactions_plugin.cli.worker import worker
-from flowactions_plugin.cli.workers import workers
+from flowactions_plugin.cli.preparing import chat_manifest, completion, keygen
+from flowactions_plugin.cli.send_and_listen import listen, send_test
+from flowactions_plugin.cli.worker import worker, workers
 
 
 @click.group("flowactions", context_settings=SETTINGS, no_args_is_help=False)

@@ -1,15 +1,23 @@
-"""Opens the database that a command works on: the host's of ``--host``, or that of the environment's settings."""
+"""What a command works on: the host of ``--host MODULE:NAME``, or the environment's settings, and the database of either."""
 
 from __future__ import annotations
 
+import getpass
+import importlib
+import inspect
 import os
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from flowactions_hookspecs import Host
-from flowactions_plugin.cli.hosts import opened_host
+from flowactions_hookspecs.host_check import check_host
+from flowactions_plugin.cli.failures import errors_in
 from flowactions_plugin.errors import CannotRun, SchemaOutdated
+from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
 
@@ -66,3 +74,70 @@ async def opened(host: str | None) -> AsyncIterator[CommandContext]:
         stack.push_async_exit(context.database)
         await context.database.open(required=True)
         yield context
+
+
+@asynccontextmanager
+async def opened_host(location: str) -> AsyncIterator[Host]:
+    """Make a host and keep it open for the block.
+
+    Args:
+        location: ``package.module:name`` of a `Host`, of a function or coroutine function that returns one, or of one that
+            returns an async context manager that does.
+
+    Raises:
+        CannotRun: there is no host, or its code fails; the message says where.
+        HostInvalid: it is not what the contract asks for.
+    """
+    with errors_in(f"the host {location} could not be made"):
+        made = _imported(location)
+        if callable(made) and not isinstance(made, Host):
+            made = made()
+        if inspect.isawaitable(made):
+            made = await made
+    async with AsyncExitStack() as stack:
+        if not isinstance(made, Host) and hasattr(made, "__aenter__"):
+            context = made
+            with errors_in(f"the host {location} could not be opened"):
+                made = await context.__aenter__()
+            stack.push_async_exit(partial(_close, location, context))
+        if not isinstance(made, Host):
+            raise CannotRun(f"{location} gives {type(made).__name__}, not a Host")
+        yield check_host(made)
+
+
+async def _close(location: str, context: Any, kind: Any, exc: BaseException | None, trace: Any) -> Any:
+    try:
+        return await context.__aexit__(kind, exc, trace)
+    except Exception as raised:
+        if raised is exc:
+            raise
+        with errors_in(f"the host {location} could not be closed"):
+            raise
+
+
+def _imported(location: str) -> Any:
+    module_name, separator, path = location.partition(":")
+    if not separator or not module_name or not path:
+        raise CannotRun(f"{location!r} does not say where the host is; write it as 'package.module:name'")
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  compared with strings
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  so that modules there are found first, as with 'python -m'
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise  # the module exists, and one of its imports does not
+        raise CannotRun(f"there is no module {exc.name!r} to import from here") from exc
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise CannotRun(f"{module_name} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+def actor() -> Actor:
+    """Return the user of the operating system, and the machine."""
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        user = "unknown"  # a container's user id without a name
+    return Actor(user, f"{user}@{socket.gethostname()}", "command")

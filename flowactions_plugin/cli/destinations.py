@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
 from flowactions_plugin.cli.exits import DONE
-from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command, run
+from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
+from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)
@@ -22,17 +21,11 @@ def destinations() -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at the most."
 )
-def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+async def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List destinations with what came of the last hour's attempts, and what is paused."""
-    return run(partial(_list, host, organization, limit, as_json))
-
-
-async def _list(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.output import line, status, table, write_json
     from flowactions_plugin.cli.results import Destinations
-    from flowactions_plugin.cli.timefmt import duration, moment
     from flowactions_plugin.health.status import QueueStatus
     from flowactions_plugin.operators.scope import Scope
 
@@ -105,12 +98,14 @@ async def _list(host: str | None, organization: str | None, limit: int, as_json:
 @host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-def pause(destination: str, host: str | None, organization: str | None, reason: str, as_json: bool) -> int:
+async def pause(
+    destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
+) -> int:
     """Pause a destination: its deliveries wait, use up no attempt and delay nobody.
 
     DESTINATION is scheme, host and port, or a URL. What is being sent is finished.
     """
-    return run(partial(_change, "pause", destination, host, organization, reason, as_json))
+    return await _change("pause", destination, host, organization, reason, as_json)
 
 
 @command("resume", document="results:Paused", exits=TABLES_EXITS)
@@ -118,18 +113,18 @@ def pause(destination: str, host: str | None, organization: str | None, reason: 
 @host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-def resume(destination: str, host: str | None, organization: str | None, reason: str, as_json: bool) -> int:
+async def resume(
+    destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
+) -> int:
     """Resume a destination: what has waited is due at once, in its order."""
-    return run(partial(_change, "resume", destination, host, organization, reason, as_json))
+    return await _change("resume", destination, host, organization, reason, as_json)
 
 
 async def _change(
     what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
 ) -> int:
     from flowactions_plugin.bulk.pauses import Pauses
-    from flowactions_plugin.cli.actor import actor
-    from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.output import line, write_json
+    from flowactions_plugin.cli.context import actor, opened
     from flowactions_plugin.cli.results import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused

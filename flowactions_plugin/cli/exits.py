@@ -9,6 +9,6 @@ DONE: Final = 0
 FAILED: Final = 1
 CANNOT_RUN: Final = 2
 NEWER_TABLES: Final = 3
-INTERRUPTED: Final = 128 + signal.SIGINT
 STALLED: Final = 4
 FAILING: Final = 5
+INTERRUPTED: Final = 128 + signal.SIGINT

@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.cli.output import console, status
-from flowactions_plugin.cli.timefmt import duration
+from flowactions_plugin.cli.output import console, duration, status
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operators.scope import Scope
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from flowactions_plugin.cli.exits import CANNOT_RUN, DONE, FAILED, INTERRUPTED, NEWER_TABLES
+from flowactions_plugin.cli.output import status
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,8 +28,6 @@ COMMON_EXITS: Final = {
 
 TABLES_EXITS: Final = {NEWER_TABLES: "the tables are of a later release than this one"}
 """Exit statuses of commands that work on the tables."""
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Command(click.Command):
@@ -50,11 +51,26 @@ class Command(click.Command):
 
 
 def command(
-    name: str, *, exits: Mapping[int, str] | None = None, document: str | None = None
-) -> Callable[[Function], Command]:
-    """Declare a command; with a document it has the option ``--json``."""
+    name: str,
+    *,
+    exits: Mapping[int, str] | None = None,
+    document: str | None = None,
+    read: Mapping[str, Callable[[str | None], Any]] | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> Callable[[Callable[..., Any]], Command]:
+    """Declare a command; with a document it has the option ``--json``.
 
-    def declare(function: Function) -> Command:
+    Args:
+        name: of the command.
+        exits: see `Command`.
+        document: see `Command`.
+        read: an option that names a file → what reads it, for a coroutine function; see `_in_loop`.
+        loop_factory: makes the event loop that a coroutine function runs in; ``None``: asyncio's.
+    """
+
+    def declare(function: Callable[..., Any]) -> Command:
+        if iscoroutinefunction(function):
+            function = _in_loop(function, read or {}, loop_factory)
         if document is not None:
             function = click.option(
                 "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
@@ -67,10 +83,27 @@ def command(
     return declare
 
 
+def _in_loop(
+    function: Callable[..., Coroutine[Any, Any, int]],
+    read: Mapping[str, Callable[[str | None], Any]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> Callable[..., int]:
+    """Return a function, with the same options, that runs a coroutine function in an event loop of its own.
+
+    Files are read before the loop runs: in it, Ctrl+C does not end a read of the terminal. They are not read while options
+    are parsed, which a shell also does to complete them.
+    """
+
+    @wraps(function)
+    def in_loop(**options: Any) -> int:
+        contents = {name: reader(options[name]) for name, reader in read.items()}
+        return run(partial(function, **{**options, **contents}), loop_factory)
+
+    return in_loop
+
+
 def call(root: click.Command, arguments: Sequence[str] | None) -> int:
     """Run the command line; returns the exit status. Mistakes are one line on standard error."""
-    from flowactions_plugin.cli.output import status  # with the first line
-
     try:
         code = root.main(
             None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
@@ -89,7 +122,7 @@ def call(root: click.Command, arguments: Sequence[str] | None) -> int:
 
 def run(
     work: Callable[[], Coroutine[Any, Any, int]],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
 ) -> int:
     """Run a command's work in an event loop; returns the exit status.
 
@@ -101,7 +134,6 @@ def run(
 
     from flowactions_hookspecs import FlowActionsError
     from flowactions_plugin.cli.failures import advice, exit_status, summary
-    from flowactions_plugin.cli.output import status
 
     level = click.get_current_context().find_root().params.get("log_level", "info")
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

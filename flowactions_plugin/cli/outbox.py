@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
 from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.filtering import filter_of, filter_options
-from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command, run
-from flowactions_plugin.cli.options import WORDS, host_option, organization_option
+from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, host_option, organization_option
+from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flowactions_plugin.deliveries.results import DeliveryRow, Found
+    from flowactions_plugin.deliveries.results import DeliveryFacts, DeliveryRow, Found
     from flowactions_plugin.health.results import Bucket, DestinationState
 
 MOST_ROWS = 1000
@@ -39,21 +38,13 @@ def outbox() -> None:
 @click.option(
     "--cursor", type=WORDS, metavar="TEXT", help="Go on behind a page; the last line of a page names it."
 )
-def list_deliveries(
+async def list_deliveries(
     host: str | None, limit: int, cursor: str | None, as_json: bool, **given: str | None
 ) -> int:
     """List deliveries, newest first."""
-    return run(partial(_list, host, limit, cursor, as_json, given))
-
-
-async def _list(
-    host: str | None, limit: int, cursor: str | None, as_json: bool, given: dict[str, str | None]
-) -> int:
     from msgspec.structs import replace
 
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.output import status, table, write_json
-    from flowactions_plugin.cli.timefmt import moment, short
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
 
@@ -104,16 +95,11 @@ async def _list(
 @click.argument("delivery_id", metavar="ID")
 @host_option()
 @click.option("--curl", is_flag=True, help="Write it as a command of curl instead, credentials masked.")
-def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
+async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
     """Show one delivery: why it is not sent yet, what it sends, its attempts, and what people did to it."""
-    return run(partial(_show, delivery_id, host, curl, as_json))
-
-
-async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.output import line, status, write_json
-    from flowactions_plugin.cli.showing import curl_command, show_delivery
     from flowactions_plugin.clock import is_id
+    from flowactions_plugin.deliveries.curl import unsigned
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
 
@@ -129,7 +115,7 @@ async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -
     if as_json:
         write_json(found)
     elif curl:
-        line(curl_command(found.row))
+        line(unsigned(found.row.method, found.row.url, found.row.headers, found.row.body))
     else:
         show_delivery(found)
     return DONE
@@ -138,15 +124,9 @@ async def _show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -
 @command("stats", document="results:Overview", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
-def stats(host: str | None, organization: str | None, as_json: bool) -> int:
+async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
     """Show how deliveries stand: what is due, rates and failures, and the destinations that fail most or are slowest."""
-    return run(partial(_stats, host, organization, as_json))
-
-
-async def _stats(host: str | None, organization: str | None, as_json: bool) -> int:
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.output import line, write_json
-    from flowactions_plugin.cli.timefmt import duration
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
 
@@ -170,9 +150,6 @@ async def _stats(host: str | None, organization: str | None, as_json: bool) -> i
 
 
 def _destinations(title: str, found: Sequence[DestinationState]) -> None:
-    from flowactions_plugin.cli.output import line, table
-    from flowactions_plugin.cli.timefmt import duration
-
     if not found:
         return
     line()
@@ -199,6 +176,102 @@ def _totals(buckets: Sequence[Bucket]) -> str:
     )
     share = f" ({failed / (delivered + failed):.1%} of attempts)" if delivered + failed else ""
     return f"{delivered:,} delivered, {failed:,} attempts failed{share}, {dead:,} ended dead"
+
+
+def show_delivery(found: Found) -> None:
+    """Print a delivery; every text of it is escaped."""
+    row = found.row
+    line(found.why)
+    line()
+    facts = {
+        "id": row.id,
+        "status": f"{row.status}, {row.attempts} of {row.max_attempts} attempts",
+        "organization": row.organization_id,
+        "agent": row.agent_id,
+        "flow": row.flow_id,
+        "node": row.node_id,
+        "origin": "a test of a draft, sent unsigned" if row.is_unsigned_test else None,
+        "event": f"{row.event_type}  {row.event_id}",
+        "key": row.idempotency_key,
+        "enqueued": short(row.created_at),
+        "due": moment(row.due_at),
+        "ended": short(row.finished_at),
+        "claimed": f"{moment(row.claimed_at)} until {moment(row.claimed_until)}" if row.claimed_until else None,
+        "reclaimed": reclaimed(row),
+        "last error": row.last_error,
+        "trace": row.trace,
+        "defect": row.defect if isinstance(row.defect, str) else None,
+    }
+    for name, value in facts.items():
+        if value:
+            line(f"{name:13} {value}")
+    line()
+    line(f"{row.method} {row.url}")
+    for header in row.headers:
+        line(f"    {header.key}: {header.value}")
+    if row.body is not None:
+        line()
+        block(row.body)
+    _show_attempts(found)
+    _show_changes(found)
+
+
+def reclaimed(row: DeliveryFacts) -> str | None:
+    """Return how often workers have ended that held a delivery; ``None``: none has."""
+    if not row.reclaims:
+        return None
+    times = "once" if row.reclaims == 1 else f"{row.reclaims} times"
+    return f"{times}: workers ended, or stood still, while they held it"
+
+
+def _show_attempts(found: Found) -> None:
+    if not found.attempts:
+        return
+    line()
+    table(
+        ("attempt>", "began", "took>", "the receiver", "answer"),
+        (
+            (
+                attempt.number,
+                short(attempt.started_at),
+                f"{attempt.duration_ms} ms",
+                attempt.certainty,
+                attempt.error or attempt.status_code,
+            )
+            for attempt in found.attempts
+        ),
+    )
+    for attempt in found.attempts:
+        if attempt.note:
+            line(f"note of attempt {attempt.number}: {attempt.note}")
+    last = found.attempts[-1]
+    if last.phases:
+        taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())
+        line(f"phases of attempt {last.number}: {taken}")
+    if last.response:
+        line()
+        line(f"answer of attempt {last.number}, its first bytes:")
+        block(last.response)
+
+
+def _show_changes(found: Found) -> None:
+    if found.pause is not None:
+        line()
+        who = found.pause.organization_id or "all organizations"
+        line(
+            f"paused for {who} since {moment(found.pause.paused_at)} by {found.pause.paused_by}: {found.pause.reason or '-'}"
+        )
+    if found.action is not None:
+        line()
+        line(
+            f"last changed by {found.action.kind} {found.action.id} ({found.action.state}) of {found.action.actor_name}"
+        )
+    if found.audit:
+        line()
+        table(
+            ("when", "who", "did", "why"),
+            ((moment(each.at), each.actor_name, each.action, each.reason) for each in found.audit),
+        )
 
 
 for each in (list_deliveries, show, stats, retry, replay, cancel, delete, actions, undo, stop):

@@ -1,4 +1,4 @@
-"""What commands write: results to standard output, everything else to standard error.
+"""What commands write, times and durations included: results to standard output, everything else to standard error.
 
 Whatever is written passes `escaped` or JSON's ASCII form, so that no stored or received text reaches a terminal as a control
 sequence, a line break or a text-direction mark.
@@ -7,7 +7,6 @@ sequence, a line break or a text-direction mark.
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any, Final
@@ -87,23 +86,6 @@ def console(file: IO[str]) -> Any:
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False)
 
 
-def quoted(text: str) -> str:
-    """Return a text as one word of a shell's command.
-
-    What is not printable is written as escapes in ``$'…'`` (bash, zsh, ksh): a terminal would interpret it when the command
-    is pasted.
-    """
-    if text.isprintable():
-        return shlex.quote(text)
-    encoded = "".join(
-        character
-        if character.isprintable() and character not in "\\'"
-        else "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
-        for character in text
-    )
-    return f"$'{encoded}'"
-
-
 def confirmed(question: str, *, yes: bool) -> bool:
     """Ask on the terminal; returns whether the answer is yes.
 
@@ -119,3 +101,33 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("Nobody can be asked here: add --yes to do it, or --dry-run to look.")
     return click.confirm(escaped(question), err=True)
+
+
+def moment(milliseconds: int | None) -> str:
+    """Return a time (Unix milliseconds) as ISO 8601 in UTC, with seconds; empty for none or what is not a time."""
+    from flowactions_plugin.clock import to_iso  # not for --help
+
+    if milliseconds is None:
+        return ""
+    try:
+        return short(to_iso(milliseconds))
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def short(iso: str | None) -> str:
+    """Return an ISO 8601 time without milliseconds."""
+    return "" if iso is None else iso.partition(".")[0] + ("Z" if "." in iso else "")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: ``3 min 20 s``."""
+    whole = max(0, round(seconds))
+    parts: list[str] = []
+    for name, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if whole >= size or (name == "s" and not parts):
+            parts.append(f"{whole // size} {name}")
+            whole %= size
+        elif parts:
+            break
+    return " ".join(parts[:2])

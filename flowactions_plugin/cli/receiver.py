@@ -260,8 +260,11 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
         if size < 0 or len(body) + size > BODY_BYTES:
             raise _Refused(413, f"its body is larger than {BODY_BYTES} bytes")
         if not size:
-            while await reader.readuntil(b"\r\n") != b"\r\n":  # trailers
-                pass
+            try:
+                while await reader.readuntil(b"\r\n") != b"\r\n":  # trailers
+                    pass
+            except asyncio.LimitOverrunError:
+                raise _Refused(431, f"a trailer is larger than {HEAD_BYTES} bytes") from None
             return bytes(body)
         body += await reader.readexactly(size)
         await reader.readexactly(2)

@@ -1,4 +1,4 @@
-"""What the commands on deliveries write with ``--json``, beside what `deliveries`, `bulk` and `health` return; the reference page lists these fields.
+"""What the commands on deliveries write with ``--json``, beside what `operate` returns; the reference page lists these fields.
 
 Times that are integers are Unix milliseconds.
 """

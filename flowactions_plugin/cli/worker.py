@@ -1,13 +1,13 @@
-"""``flowactions worker``: delivers in a process of its own."""
+"""``flowactions worker`` delivers in a process of its own; ``flowactions workers`` lists the processes that deliver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from flowactions_plugin.cli.frame import command, run
+from flowactions_plugin.cli.exits import DONE, FAILED
+from flowactions_plugin.cli.frame import TABLES_EXITS, command
 from flowactions_plugin.cli.options import host_option
+from flowactions_plugin.cli.output import moment, status, table, write_json
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,29 +16,26 @@ COLLECTION_THRESHOLD: Final = 20_000
 """How many more objects than before a worker has when cycles among the young ones are searched for."""
 
 
-@command("worker", exits={0: "after a graceful stop"})
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop: uvloop's, where the extra ``fast`` is installed."""
+    try:
+        import uvloop  # optional
+    except ImportError:
+        import asyncio
+
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+@command("worker", exits={0: "after a graceful stop"}, loop_factory=_event_loop)
 @host_option(required=True)
-def worker(host: str) -> int:
+async def worker(host: str) -> int:
     """Deliver what is in the outbox, in a process of its own.
 
     Until SIGTERM or SIGINT: then claim no more, finish what is being sent, and give the rest back. Any number may run
     against one PostgreSQL.
     """
-    return run(partial(deliver, host), _loop_factory())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the event loop: uvloop's, where the extra ``fast`` is installed."""
-    try:
-        import uvloop  # optional
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-async def deliver(location: str) -> int:
-    """Deliver for a host until a signal comes."""
     import asyncio
     import logging
     import os
@@ -46,7 +43,7 @@ async def deliver(location: str) -> int:
 
     from flowactions_hookspecs import FlowActions, FlowActionsError, StartFailed
     from flowactions_hookspecs.tasks import Supervisor
-    from flowactions_plugin.cli.hosts import opened_host
+    from flowactions_plugin.cli.context import opened_host
     from flowactions_plugin.services import Services
 
     log = logging.getLogger("flowactions.cli")
@@ -67,8 +64,8 @@ async def deliver(location: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_once)
-    async with opened_host(location) as host:
-        actions = FlowActions.load(host)
+    async with opened_host(host) as made:
+        actions = FlowActions.load(made)
         tasks = actions.plugin_state(Services).tasks_left_to_workers()
         try:
             async with actions.lifespan(), Supervisor(tasks):
@@ -99,3 +96,56 @@ def _relieve_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD)
+
+
+@command(
+    "workers", document="results:Workers", exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"}
+)
+@host_option()
+async def workers(host: str | None, as_json: bool) -> int:
+    """List the processes that deliver: workers, and hosts that deliver themselves."""
+    from flowactions_plugin.cli.context import opened
+    from flowactions_plugin.cli.results import Workers
+    from flowactions_plugin.health.status import QueueStatus
+
+    async with opened(host) as context:
+        found = list(await QueueStatus.of(context.database, context.settings).workers())
+    alive = any(worker.state == "alive" for worker in found)
+    if as_json:
+        write_json(Workers(data=found))
+    elif found:
+        columns = (
+            "name",
+            "state",
+            "version",
+            "machine",
+            "pid>",
+            "mode",
+            "in flight>",
+            "slots>",
+            "started",
+            "seen",
+            "claimed",
+        )
+        table(
+            columns,
+            (
+                (
+                    each.name,
+                    each.state,
+                    each.version,
+                    each.host_name,
+                    each.pid,
+                    each.mode,
+                    each.in_flight,
+                    each.slots,
+                    moment(each.started_at),
+                    moment(each.last_seen_at),
+                    moment(each.last_claim_at),
+                )
+                for each in found
+            ),
+        )
+    if not alive:
+        status("no worker is alive: start the host, or 'flowactions worker' where it leaves delivering to it")
+    return DONE if alive else FAILED

@@ -11,6 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.curl import commands
 from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, Field
 from flowactions_plugin.deliveries.filters import to_query
 from flowactions_plugin.deliveries.results import Page
@@ -19,7 +20,6 @@ from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.pages import timeline
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter
-from flowactions_plugin.pages.curl import commands
 from flowactions_plugin.pages.forms import read_query
 from flowactions_plugin.pages.rendering import redirect
 from flowactions_plugin.pages.viewers import Viewer

@@ -92,30 +92,18 @@ DECLARATIONS = {
     *(
         f"flowactions_plugin.cli.{name}"
         for name in (
-            *(
-                "bulk",
-                "commands",
-                "completion",
-                "destinations",
-                "doctor",
-                "exits",
-                "filtering",
-                "frame",
-                "keygen",
-                "listen",
-            ),
-            *(
-                "manifest",
-                "migrate",
-                "options",
-                "outbox",
-                "output",
-                "purge",
-                "reseal",
-                "send_test",
-                "worker",
-                "workers",
-            ),
+            "bulk",
+            "commands",
+            "destinations",
+            "exits",
+            "frame",
+            "maintenance",
+            "options",
+            "outbox",
+            "output",
+            "preparing",
+            "send_and_listen",
+            "worker",
         )
     ),
 }

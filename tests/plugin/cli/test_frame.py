@@ -11,9 +11,10 @@ import pytest
 
 from flowactions_plugin.cli import main
 from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.cli.frame import call, command, run
+from flowactions_plugin.cli.frame import call, command
 from flowactions_plugin.settings.model import read_settings
 from tests.commanding import ROOT
+from tests.waiting import SAFETY_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -46,13 +47,10 @@ def test_a_mistake_is_one_line_that_leads_to_help(
 def test_an_unexpected_error_shows_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     """It may hold a secret: type and place are shown."""
 
-    async def work() -> int:
-        raise RuntimeError("s3cret")
-
     @command("broken")
-    def broken() -> int:
+    async def broken() -> int:
         """Fail."""
-        return run(work)
+        raise RuntimeError("s3cret")
 
     group = click.Group("flowactions", commands=[broken])
     assert call(group, ["broken"]) == 1
@@ -104,6 +102,28 @@ def test_the_script_for_bash_completes(tmp_path: Path) -> None:
     )
     done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == ["outbox"]
+
+
+def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
+    """Standard input is the terminal's then, and reading it would stop the shell."""
+    asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_CWORD": "6"}
+    asked["COMP_WORDS"] = "flowactions send-test --secret-file - --body-file - --meth"
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "flowactions_plugin.cli"],
+            env={**os.environ, **asked},
+            stdin=read,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            timeout=SAFETY_SECONDS,
+        )
+    finally:
+        os.close(read)
+        os.close(write)
+    assert done.stdout.split() == ["plain,--method"]
 
 
 def test_every_command_is_reached() -> None:

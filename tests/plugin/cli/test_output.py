@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from flowactions_plugin.cli.documents import Key
-from flowactions_plugin.cli.output import block, json_ready, line, quoted, status, table, write_json
-from flowactions_plugin.cli.timefmt import duration, moment
+from flowactions_plugin.cli.output import block, duration, json_ready, line, moment, status, table, write_json
+from flowactions_plugin.deliveries.curl import quoted
 
 HOSTILE = {
     "colour": "\x1b[31mred\x1b[0m",

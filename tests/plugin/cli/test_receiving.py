@@ -142,8 +142,12 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nx: " + b"x" * (200 << 10) + b"\r\n\r\n", b"431"),
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nt: 1\r\n\r\n", b"200"),
+        (
+            b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nt: " + b"x" * (300 << 10) + b"\r\n\r\n",
+            b"431",
+        ),
     ],
-    ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers"],
+    ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers", "large trailer"],
 )
 async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(
     request_bytes: bytes, answer: bytes
@@ -157,6 +161,66 @@ async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(
             async with asyncio.timeout(SAFETY_SECONDS):
                 assert (await reader.readline()).split()[1] == expected
             writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n", b"\0" * 64 + b"\r\n\r\n"]
+)
+async def test_garbage_is_refused_and_not_among_the_results(sent: bytes) -> None:
+    """Bytes that are not HTTP, for example the start of TLS, get 400 and one line on standard error."""
+    async with listen(WEBHOOK_SECRET=SECRET) as receiver:
+        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        async with asyncio.timeout(SAFETY_SECONDS):
+            answer = await reader.read()
+        writer.close()
+        receiver._process.terminate()
+        code, out = await receiver.end()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert (code, out) == (0, "")
+    assert receiver.told[-1] == "a request was refused with 400: it is not HTTP/1.1\n"
+
+
+async def test_a_chunked_body_is_verified_as_a_whole() -> None:
+    """The signature covers the bytes of all chunks, and no size and no extension of them."""
+    body, now = b"\x00\xff{}\r\n0\r\n\r\n", int(time.time())
+    chunks = b"".join(b"%x;name=value\r\n%b\r\n" % (len(part), part) for part in (body[:3], body[3:]))
+    request = (
+        "POST /chunked HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+        f"X-Service-Webhook-Timestamp: {now}\r\nX-Service-Webhook-Signature: {sign(SECRET, now, body)}\r\n\r\n"
+    ).encode() + chunks
+    async with listen("--count", "1", "--json", WEBHOOK_SECRET=SECRET) as receiver:
+        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request + b"0\r\n\r\n")
+        async with asyncio.timeout(SAFETY_SECONDS):
+            assert (await reader.readline()).split()[1] == b"200"
+        code, out = await receiver.end()
+        writer.close()
+    received = json.loads(out)
+    assert (code, received["verified"], received["bodyBytes"]) == (0, "verified", len(body))
+
+
+async def test_requests_of_one_connection_are_each_received_as_they_came() -> None:
+    """Any method, order and case of headers are kept; an answer 204 has no body and no length of one."""
+    first = b"NOTIFY-ALL /1 HTTP/1.1\r\nhOST: x\r\nB: 2\r\na: 1\r\nb: 3\r\nContent-Length: 2\r\n\r\nhi"
+    second = b"GET //2?q=%41 HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with listen("--count", "2", "--json", "--status", "204", WEBHOOK_SECRET=SECRET) as receiver:
+        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for sent in (first, second):
+            writer.write(sent)
+            async with asyncio.timeout(SAFETY_SECONDS):
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            assert head.startswith(b"http/1.1 204 ")
+            assert b"content-length" not in head
+        _, out = await receiver.end()
+        writer.close()
+    one, two = map(json.loads, out.splitlines())
+    assert (one["method"], one["target"], one["body"]) == ("NOTIFY-ALL", "/1", "hi")
+    assert one["headers"] == [["hOST", "x"], ["B", "2"], ["a", "1"], ["b", "3"], ["Content-Length", "2"]]
+    assert (two["method"], two["target"], two["body"]) == ("GET", "//2?q=%41", "")
 
 
 def test_a_taken_port_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:

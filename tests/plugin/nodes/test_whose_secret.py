@@ -28,7 +28,7 @@ from flowactions_hookspecs import (
     Walk,
     hookimpl,
 )
-from flowactions_plugin.cli.showing import show_delivery
+from flowactions_plugin.cli.outbox import show_delivery
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.signature import sign
 from flowactions_plugin.operators.scope import Scope

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Header
+from flowactions_plugin.deliveries.curl import MOST_CHARACTERS, commands, quoted, unsigned
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.pages.curl import MOST_CHARACTERS, commands, quoted
 
 NASTY = [
     "plain",
@@ -90,6 +90,29 @@ async def test_the_copied_command_sends_what_was_sent(tmp_path: Path) -> None:
             assert arrival.signature == "verified"
     assert len(receiver.arrivals) == len(bodies)
     assert not (tmp_path / "marker").exists()
+
+
+@needs_shell
+@pytest.mark.parametrize("method", ["POST", "NOTIFY", "HEAD"])
+async def test_the_line_of_the_command_sends_what_was_sent_unsigned(method: str, tmp_path: Path) -> None:
+    """One printable line; the same method, path, header and body, and no file is read for it."""
+    receiver = Receiver("topsecret")
+    bodies = [None] if method == "HEAD" else [text.replace("{marker}", str(tmp_path / "m")) for text in NASTY]
+    headers = [Header(key="x-name", value="it's $HOME"), Header(key="x-empty", value="")]
+    async with serve(receiver.app) as url:
+        for body in bodies:
+            line = unsigned(method, f"{url}/hooks/[a]?b={{c}}&d='e'", headers, body)
+            assert line.isprintable()
+            done = await asyncio.to_thread(run, line, tmp_path)
+            assert done.returncode == 0, done.stderr
+            arrival = receiver.arrivals[-1]
+            assert (arrival.method, arrival.body) == (method, body or "")
+            assert arrival.path == "/hooks/[a]?b={c}&d='e'"
+            received = {name.lower(): value for name, value in arrival.headers}
+            assert (received["x-name"], received["x-empty"]) == ("it's $HOME", "")
+            assert arrival.signature != "verified"
+    assert len(receiver.arrivals) == len(bodies)
+    assert not (tmp_path / "m").exists()
 
 
 @needs_shell

@@ -1,14 +1,15 @@
-r"""Commands that send a delivery again, and that compute its signature. Pure.
+r"""Words of a shell, and commands that send a delivery again or compute its signature. Pure.
 
 What is stored came from outside, and people paste these commands into a shell. Everything is quoted, control characters
-are written as escapes (``$'\x1b'``), and curl reads no file for a value that begins with ``@``.
+are written as escapes (``$'\x1b'``; bash, zsh, ksh), curl expands no braces of a URL, and it reads no file for a value that
+begins with ``@``.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from flowactions_hookspecs import Header
@@ -50,20 +51,15 @@ def commands(method: str, url: str, headers: Sequence[Header], body: str | None)
         return None
     if not _URL.fullmatch(url) or not _NAME.fullmatch(method):
         return None
-    lines = ["curl --globoff --http1.1 --include"]
-    lines.append("--head" if method == "HEAD" else f"--request {quoted(method)}")
-    lines.append(f"--url {quoted(url)}")
-    for header in headers:
-        if not _NAME.fullmatch(header.key):
-            return None
-        # Without a value, a colon would remove the header.
-        lines.append(
-            f"--header {quoted(f'{header.key}: {header.value}' if header.value else f'{header.key};')}"
-        )
-    lines.append(f'--header "{TIMESTAMP_HEADER}: $TIMESTAMP"')
-    lines.append(f'--header "{SIGNATURE_HEADER}: $SIGNATURE"')
-    if body is not None and method != "HEAD":
-        lines.append('--data-raw "$BODY"')
+    if not all(_NAME.fullmatch(header.key) for header in headers):
+        return None
+    written = [
+        *map(_header, headers),
+        f'--header "{TIMESTAMP_HEADER}: $TIMESTAMP"',
+        f'--header "{SIGNATURE_HEADER}: $SIGNATURE"',
+    ]
+    data = None if body is None else '"$BODY"'
+    lines = ["curl --globoff --http1.1 --include", *_options(method, url, written, data)]
     signature = (
         'printf \'%s.%s\' "${TIMESTAMP:?}" "$BODY" | openssl dgst -sha256 -hmac "${SECRET:?}" -r'
         " | sed 's/^/v1,/; s/ .*//'"
@@ -77,6 +73,36 @@ def commands(method: str, url: str, headers: Sequence[Header], body: str | None)
         ]
     )
     return Commands(send, f"BODY={quoted(text)}; {signature}")
+
+
+def unsigned(method: str, url: str, headers: Sequence[Header], body: str | None) -> str:
+    """Return a delivery as one line that sends it without a signature.
+
+    Args:
+        method: as it is sent.
+        url: as it is shown, without credentials.
+        headers: the same.
+        body: as text; ``None``: without.
+    """
+    data = None if body is None else quoted(body)
+    return " ".join(["curl --globoff", *_options(method, url, map(_header, headers), data)])
+
+
+def _options(method: str, url: str, headers: Iterable[str], data: str | None) -> list[str]:
+    """Return the options of curl for a request, its headers and its data already written for the shell."""
+    options = [
+        "--head" if method == "HEAD" else f"--request {quoted(method)}",  # curl would wait for a body of HEAD
+        f"--url {quoted(url)}",
+        *headers,
+    ]
+    if data is not None and method != "HEAD":
+        options.append(f"--data-raw {data}")
+    return options
+
+
+def _header(header: Header) -> str:
+    # Without a value, a colon would remove the header.
+    return f"--header {quoted(f'{header.key}: {header.value}' if header.value else f'{header.key};')}"
 
 
 def quoted(text: str) -> str:

@@ -1,14 +1,41 @@
-"""``flowactions chat-manifest``: the app manifest of the chat provider for this host."""
+"""Commands with which an operator prepares a host: ``keygen``, ``chat-manifest`` and ``completion``."""
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Final
 
 import click
 
 from flowactions_plugin.cli.exits import DONE
-from flowactions_plugin.cli.frame import command, run
+from flowactions_plugin.cli.frame import PROGRAM, command
 from flowactions_plugin.cli.options import WORDS, host_option
+from flowactions_plugin.cli.output import line, status, write_json
+
+SIGNING_PREFIX: Final = "whsec_"
+VARIABLE: Final = "_FLOWACTIONS_COMPLETE"
+
+
+@command("keygen", document="Key")
+@click.option(
+    "--signing", is_flag=True, help="Make a signing secret of a webhook instead of an encryption key."
+)
+def keygen(signing: bool, as_json: bool) -> int:
+    """Make an encryption key, for FLOWACTIONS_ENCRYPTION_KEYS.
+
+    32 random bytes in base64. It is written to standard output and kept nowhere. To rotate, put it in front of the older
+    keys and run 'flowactions reseal'.
+    """
+    import base64
+    import secrets
+
+    key = (SIGNING_PREFIX if signing else "") + base64.b64encode(secrets.token_bytes(32)).decode()
+    if as_json:
+        from flowactions_plugin.cli.documents import Key
+
+        write_json(Key(kind="signing" if signing else "encryption", key=key))
+    else:
+        line(key)
+    return DONE
 
 
 @command("chat-manifest", document="app_manifest:AppManifest")
@@ -33,21 +60,16 @@ from flowactions_plugin.cli.options import WORDS, host_option
     show_default=True,
     help="The app's name, which people see in their workspace; 35 characters at the most.",
 )
-def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
+async def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     """Write the app manifest of the chat provider for this host.
 
     With the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a manifest'. It
     holds no secret, nothing is sent, and no database is opened. The steps that follow are written to standard error,
     unless --json is given.
     """
-    return run(partial(_chat_manifest, host, url, prefix, name, as_json))
-
-
-async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     from flowactions_hookspecs.routes import check_prefix
     from flowactions_plugin.cli.app_manifest import MOST_NAME_CHARACTERS, app_manifest, is_on_loopback
     from flowactions_plugin.cli.context import context_of
-    from flowactions_plugin.cli.output import status, write_json
     from flowactions_plugin.settings.readers import base_url
 
     try:
@@ -79,4 +101,22 @@ async def _chat_manifest(host: str | None, url: str | None, prefix: str, name: s
         status(
             "Then verify the request URL under Event Subscriptions: the host answers there once it knows the signing secret."
         )
+    return DONE
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> int:
+    """Write the script that completes commands and options in a shell.
+
+    For bash: eval "$(flowactions completion bash)", in ~/.bashrc to keep it.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101  click has these three
+    # The script is made here, and not by click's own class for bash, which first asks the bash on the path for its version.
+    made = kind(context.find_root().command, {}, PROGRAM, VARIABLE)
+    click.echo(made.source_template % made.source_vars())
     return DONE

@@ -1,0 +1,196 @@
+"""Commands that check and change what is stored: ``doctor``, ``migrate``, ``reseal`` and ``purge``."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from flowactions_plugin.cli.exits import DONE, FAILED, FAILING, NEWER_TABLES, STALLED
+from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.options import WORDS, host_option, yes_option
+from flowactions_plugin.cli.output import confirmed, line, status, write_json
+
+if TYPE_CHECKING:
+    from flowactions_plugin.bulk.purge import Purged
+
+
+@command(
+    "doctor",
+    document="Diagnosis",
+    exits={
+        DONE: "no check failed, and deliveries go on, or nothing is due",
+        FAILED: "a check failed",
+        STALLED: "deliveries are stalled: rows are due, and nobody claims them",
+        FAILING: "deliveries are failing: most attempts of the last minutes have failed",
+    },
+)
+@host_option()
+@click.option(
+    "--url", multiple=True, help="Say what would happen to a webhook to this URL, and why. May be repeated."
+)
+@click.option(
+    "--chat/--no-chat",
+    "with_chat",
+    default=True,
+    show_default=True,
+    help="Ask the chat provider about stored tokens.",
+)
+async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
+    """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.
+
+    It leaves nothing behind: what it writes to see that the database can be written is removed in the same transaction. The
+    exit status is that of the verdict, so that a monitor can run it.
+    """
+    from flowactions_plugin.cli.diagnosis import diagnose
+
+    found = await diagnose(host, url, with_chat=with_chat)
+    if as_json:
+        write_json(found)
+        return found.exit_status
+    for check in found.checks:
+        line(f"{check.result:8} {check.name:12} {check.message}")
+        if check.advice:
+            line(f"{'':21} -> {check.advice}")
+    return found.exit_status
+
+
+@command(
+    "migrate",
+    document="Tables",
+    exits={
+        DONE: "the tables are of this release",
+        FAILED: "it failed; or, with --check, there is something to do",
+        NEWER_TABLES: "the tables are of a later release than this one, and nothing was changed",
+    },
+)
+@host_option()
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Change nothing; exit 1 when there is something to do, 3 when the tables are newer.",
+)
+async def migrate(host: str | None, check: bool, as_json: bool) -> int:
+    """Bring the tables to this release's revision.
+
+    Those of FLOWACTIONS_DATABASE_URL, or those of a host, its shared engine included.
+    """
+    from flowactions_plugin.cli.context import context_of
+    from flowactions_plugin.cli.documents import Tables
+
+    async with context_of(host) as context:
+        before, wanted = await context.database.migrate(dry=check)
+    if as_json:
+        write_json(Tables(revision=before if check else wanted, before=before, wanted=wanted))
+    elif check:
+        line(f"tables at {before or 'none'}, this release at {wanted}")
+    elif before == wanted:
+        line(f"tables at {wanted}")
+    else:
+        line(f"tables brought from {before or 'none'} to {wanted}")
+    return FAILED if check and before != wanted else DONE
+
+
+@command(
+    "reseal",
+    document="Tokens",
+    exits={
+        DONE: "every token is sealed with the newest key",
+        FAILED: "no key opens some token, and the message names its organization; or, with --check, there is something "
+        "to do; or it failed",
+    },
+)
+@host_option()
+@click.option("--check", is_flag=True, help="Change nothing; exit 1 when there is something to do.")
+async def reseal(host: str | None, check: bool, as_json: bool) -> int:
+    """Put every stored token under the newest encryption key.
+
+    After a new key was put in front of FLOWACTIONS_ENCRYPTION_KEYS: seal every stored token under it, so that the older
+    keys can be taken away. Hosts go on working meanwhile.
+    """
+    from flowactions_plugin.chat import reseal as resealing
+    from flowactions_plugin.chat.service import keys_of
+    from flowactions_plugin.chat.store import ConnectionStore
+    from flowactions_plugin.cli.context import context_of
+    from flowactions_plugin.cli.documents import Tokens
+
+    async with context_of(host) as context, AsyncExitStack() as stack:
+        keys = keys_of(context.settings, context.database)
+        stack.push_async_exit(context.database)
+        await context.database.open(required=True)
+        done = await resealing.reseal(ConnectionStore(context.database), keys, dry=check)
+    if as_json:
+        write_json(Tokens(changed=done.changed, current=done.current, unreadable=list(done.broken), dry=check))
+    else:
+        verb = "would be resealed" if check else "resealed"
+        line(f"tokens {verb}: {done.changed}; under the newest key already: {done.current}")
+    for organization_id in done.broken:
+        status(
+            f"flowactions: no key opens the token of organization {organization_id}: add the key that is missing, "
+            "or let the organization reconnect"
+        )
+    return FAILED if done.broken or (check and done.changed) else DONE
+
+
+@command(
+    "purge",
+    document="results:Purge",
+    exits={**TABLES_EXITS, FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
+)
+@click.option("--organization", type=WORDS, required=True, metavar="ID", help="Whose data are removed.")
+@host_option()
+@click.option("--dry-run", is_flag=True, help="Count only.")
+@yes_option
+async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Remove all that is kept of an organization, and revoke its chat token.
+
+    Deliveries that wait are removed too, and are not sent. It is counted first. One line of the audit stays, with who did it
+    and the numbers. It can be repeated after it was interrupted.
+    """
+    from flowactions_plugin.bulk import purge as purging
+    from flowactions_plugin.chat.service import build_chat
+    from flowactions_plugin.cli.context import actor, opened
+    from flowactions_plugin.cli.results import Purge
+    from flowactions_plugin.errors import CannotRun, NotConfigured
+
+    if not organization.strip():
+        raise CannotRun("--organization must be an id")
+    who = actor()
+    async with opened(host) as context, AsyncExitStack() as stack:
+        chat = build_chat(context.settings, context.database)
+        disconnect = None
+        if not isinstance(chat, NotConfigured):
+            stack.push_async_callback(chat.aclose)
+            disconnect = chat.connections.disconnect
+        counts = await purging.purge(context.database, organization, who, dry=True)
+        if counts.chat_connection and disconnect is None:
+            status(f"the chat token cannot be revoked at the provider: {chat}")
+        revoked: bool | None = None
+        total = _total_rows(counts)
+        if not as_json:
+            _show_counts(counts)
+        if not dry_run and total:
+            if not confirmed(f"Remove all of this of organization {organization}?", yes=yes):
+                status("nothing was done")
+                return FAILED
+            revoked = disconnect is not None if counts.chat_connection else None
+            counts = await purging.purge(context.database, organization, who, dry=False, disconnect=disconnect)
+    if as_json:
+        write_json(Purge(organization=organization, dry=dry_run, counts=counts, token_revoked=revoked))
+    elif not total:
+        status("nothing is kept of this organization")
+    elif not dry_run:
+        line(f"removed: {_total_rows(counts):,} rows of organization {organization}")
+    return DONE
+
+
+def _total_rows(counts: Purged) -> int:
+    return sum(getattr(counts, name) for name in counts.__struct_fields__)
+
+
+def _show_counts(counts: Purged) -> None:
+    for name in counts.__struct_fields__:
+        number = getattr(counts, name)
+        if number:
+            line(f"{name.replace('_', ' '):18} {number:,}")
