@@ -217,7 +217,14 @@ class TestReplacing:
         teams = [workspace.id for workspace in run.provider.state.workspaces]
         for installs in permutations(teams):
             callbacks = [await run.consent(await run.start(), workspace=team) for team in installs]
-            told = await asyncio.gather(*(run.end(callback) for callback in callbacks))
+            begun = [gate(run, "oauth.v2.access") for _ in installs]
+            ending = [asyncio.create_task(run.end(callback)) for callback in callbacks]
+            # All have begun before any of them goes on: one that began later would replace what it has found.
+            for each in begun:
+                await each.reached.wait()
+            for each in begun:
+                each.opened.set()
+            told = await asyncio.gather(*ending)
             standing = await stands(run)
             for team, answer in zip(installs, told, strict=True):
                 if team == standing:
