@@ -148,7 +148,7 @@ async def _writing(checks: Checks, place: Place) -> None:
 
 
 async def _clock(checks: Checks, place: Place) -> None:
-    if place.database.dialect == "sqlite":
+    if not place.database.sql.has_clock:
         checks.skip("clock", "SQLite uses this machine's clock, and there is no other to compare it with")
         return
     before = place.database.clock()

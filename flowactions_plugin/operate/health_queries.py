@@ -30,7 +30,7 @@ from flowactions_plugin.operate.scope import Scope
 from flowactions_plugin.operate.statistics import BUCKET_MS, EVERY_DESTINATION
 from flowactions_plugin.outbox.due import free, unpaused
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
     FAILING,
@@ -117,7 +117,7 @@ class HealthQueries:
         last = now - now % BUCKET_MS
         starts = [last - number * BUCKET_MS for number in reversed(range(DAY_BUCKETS))]
         given = {
-            "starts": self._database.json_rows([{"at": at} for at in starts]),
+            "starts": self._database.sql.json_rows([{"at": at} for at in starts]),
             "organization": scope.organization_id or EVERY_ORGANIZATION,
         }
         query = self._database.built(_of_intervals)
@@ -198,8 +198,10 @@ class HealthQueries:
             return []
         last = now - now % BUCKET_MS
         hour = [last - number * BUCKET_MS for number in range(HOUR_BUCKETS)]
-        wanted = self._database.values_table("wanted", organization=Text, place=Text)
-        given = {"wanted": self._database.json_rows([{"organization": one, "place": two} for one, two in keys])}
+        wanted = self._database.sql.values_table("wanted", organization=Text, place=Text)
+        given = {
+            "wanted": self._database.sql.json_rows([{"organization": one, "place": two} for one, two in keys])
+        }
         sums = (
             select(
                 statistics.c.organization_id,
@@ -219,7 +221,7 @@ class HealthQueries:
         return [_state(key, known[key], counts.get(key)) for key in keys]
 
 
-def _of_intervals(database: Database) -> Select[Any]:
+def _of_intervals(database: Dialect) -> Select[Any]:
     """Select the sums of the organization and the intervals in the parameters, each by the primary key."""
     starts = database.values_table("starts", at=BigInteger)
     return select(statistics).join_from(

@@ -187,13 +187,13 @@ class DeliverySearch:
         self, connection: Connection, ids: Select[Any], organizations: Sequence[Any], limit: int
     ) -> list[tuple[Any, Any]]:
         """Return organizations, and ids that a query finds, the first of each organization."""
-        if self._database.dialect == "postgresql":
-            given = self._database.values_table("organizations", place=Text)
+        sql = self._database.sql
+        if sql.has_lateral:
+            given = sql.values_table("organizations", place=Text)
             mine = ids.where(outbox.c.organization_id == given.c.place).limit(inline(limit)).lateral("mine")
             each = select(given.c.place, mine.c.id).select_from(given.join(mine, true()))
-            places = self._database.json_rows([{"place": place} for place in organizations])
+            places = sql.json_rows([{"place": place} for place in organizations])
             return [(row.place, row.id) for row in read_all(connection, each, {"organizations": places})]
-        # SQLite has no LATERAL.
         one = ids.where(outbox.c.organization_id == bindparam("place", type_=Text)).limit(inline(limit))
         texts = [place for place in organizations if is_text(place)]  # no other could be a parameter
         return [(place, row.id) for place in texts for row in read_all(connection, one, {"place": place})]

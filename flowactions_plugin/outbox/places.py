@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
-from sqlalchemy import ColumnElement, LargeBinary, Select, Text, bindparam, cast, literal, select
+from sqlalchemy import Select, literal, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.outbox.due import due_rows
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, outbox
-from flowactions_plugin.storage.text import raw_bytes, read_all
+from flowactions_plugin.storage.text import read_all
 
 DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
@@ -48,11 +47,6 @@ class Places:
     def __init__(self, owner: str, most: int) -> None:
         self._owner = owner
         self._most = most
-        self._build = {
-            first: partial(_some_places, owner=owner, most=most, first=first) for first in (True, False)
-        }
-        # Built once: building a statement costs more than running it.
-        self._oldest: dict[tuple[int, bool], Select[Any]] = {}
         self._last: Any = None
 
     @classmethod
@@ -68,8 +62,9 @@ class Places:
     def next(self, database: Database, connection: Connection) -> Found:
         """Return the next few."""
         begins = self._last is None
-        given = {} if begins else {"place": _place_value(database, self._last)}
-        places = [row.place for row in read_all(connection, database.built(self._build[begins]), given)]
+        given = {} if begins else {"place": database.sql.text_value(self._last)}
+        query = database.built(_some_places, self._owner, self._most, begins)
+        places = [row.place for row in read_all(connection, query, given)]
         ends = len(places) < self._most
         self._last = None if ends else places[-1]
         return Found(places, begins and ends)
@@ -85,50 +80,36 @@ class Places:
         """Return the ids of the oldest rows that are due of some of them.
 
         Args:
-            database: SQLite.
+            database: one that cannot look them up for all places at once.
             connection: the transaction's.
             places: which of them.
             rows: of each.
             doubt: parameters of the condition for leases in doubt; empty: none is.
         """
-        name = rows, bool(doubt)
-        if name not in self._oldest:
-            self._oldest[name] = _oldest_of(database, self._owner, rows, in_doubt=bool(doubt))
-        statement = self._oldest[name]
+        statement = database.built(_oldest_of, self._owner, rows, bool(doubt))
+        value = database.sql.text_value
         return [
             row.id
             for place in places
-            for row in read_all(connection, statement, {"place": _place_value(database, place), **doubt})
+            for row in read_all(connection, statement, {"place": value(place), **doubt})
         ]
 
 
-def _oldest_of(database: Dialect, owner: str, rows: int, *, in_doubt: bool) -> Select[Any]:
+def _oldest_of(database: Dialect, owner: str, rows: int, in_doubt: bool) -> Select[Any]:
     """Select the oldest rows that are due of the organization or destination in the parameter ``place``.
 
     Args:
-        database: SQLite.
+        database: where.
         owner: the column of the organization, or of the destination.
         rows: how many.
         in_doubt: whether leases are in doubt.
     """
-    own = outbox.c[owner] == _place(database)
+    own = outbox.c[owner] == database.text_parameter("place")
     due = due_rows(database, database.now(), rows, in_doubt=in_doubt)
     return due.with_only_columns(outbox.c.id).where(own)
 
 
-def _place_value(database: Dialect, place: Any) -> Any:
-    """Return the value of the parameter ``place`` for a value of `read_all`."""
-    return place if database.dialect == "postgresql" else raw_bytes(place)
-
-
-def _place(database: Dialect) -> ColumnElement[str]:
-    """Return the parameter ``place``: on SQLite as bytes, which may not be UTF-8."""
-    if database.dialect == "postgresql":
-        return bindparam("place", type_=Text)
-    return cast(bindparam("place", type_=LargeBinary), Text)
-
-
-def _some_places(database: Dialect, owner: str, most: int, *, first: bool) -> Select[Any]:
+def _some_places(database: Dialect, owner: str, most: int, first: bool) -> Select[Any]:
     """Select a few organizations or destinations that have live rows, the last in order first.
 
     Each is looked up before the one found last, from its newest row: the index entries of rows that have ended, which
@@ -152,7 +133,7 @@ def _some_places(database: Dialect, owner: str, most: int, *, first: bool) -> Se
             .scalar_subquery()
         )
 
-    start = before(None if first else _place(database))
+    start = before(None if first else database.text_parameter("place"))
     found = select(start.label("place"), literal(1).label("number")).cte("places", recursive=True)
     found = found.union_all(
         select(before(found.c.place), found.c.number + 1).where(
