@@ -169,7 +169,7 @@ class Database(OpenedDatabase):
                 async with self._own.writer.turn(deadline):
                     return await thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
-                if self.dialect == "sqlite" or not self._engines.reads_committed:
+                if self.sql.one_writer or not self._engines.reads_committed:
                     async with self._own.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
                 async with self._engines.autocommit() as connection:
@@ -187,11 +187,11 @@ class Database(OpenedDatabase):
             StorageUnavailable: the database did not answer in time. A transaction of the plugin's own was rolled back,
                 unless ``may_be_written`` says otherwise; a host's stays usable, or its commit fails.
         """
-        return answering(waiting.ANSWER_SECONDS + more if self.dialect == "postgresql" else None)
+        return answering(waiting.ANSWER_SECONDS + more if self.sql.is_interruptible else None)
 
     def _limit(self, seconds: float) -> float | None:
         """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
-        return seconds if self.dialect == "postgresql" and self._engines.is_shared else None
+        return seconds if self.sql.is_interruptible and self._engines.is_shared else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
         """Have statements of a transaction of `write` fail that wait longer for a lock; SQLite has no such locks.
@@ -199,7 +199,7 @@ class Database(OpenedDatabase):
         Raises:
             StorageUnavailable: the database failed.
         """
-        if self.dialect == "postgresql":
+        if not self.sql.one_writer:
             await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
 
     async def lock_table(
@@ -215,7 +215,7 @@ class Database(OpenedDatabase):
         Raises:
             StorageUnavailable: the database failed.
         """
-        if self.dialect == "postgresql":
+        if not self.sql.one_writer:
             await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
     async def time(self) -> float:
@@ -225,7 +225,7 @@ class Database(OpenedDatabase):
             StorageUnavailable: the database failed.
         """
         async with self.read() as connection:
-            found = await connection.scalar(select(self.now()))
+            found = await connection.scalar(select(self.sql.now()))
         return (found or 0) / 1000
 
     async def notify(self, channel: str, payload: str) -> None:

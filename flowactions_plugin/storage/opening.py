@@ -6,8 +6,9 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -19,8 +20,9 @@ from flowactions_plugin.storage.engine import Engines
 from flowactions_plugin.storage.guarding import GuardedTransactions
 from flowactions_plugin.storage.outages import Outages
 from flowactions_plugin.storage.own_transactions import OwnTransactions
+from flowactions_plugin.storage.postgresql import PostgreSQL
 from flowactions_plugin.storage.rounds import OutageLog
-from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.tables import lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.transactions import HostTransactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -32,7 +34,7 @@ FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
 
-class OpenedDatabase(Dialect):
+class OpenedDatabase:
     """One database, opened and closed, with its tables; an async context manager.
 
     Args:
@@ -43,7 +45,10 @@ class OpenedDatabase(Dialect):
         statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
 
     Attributes:
+        clock: as given.
+        dialect: which database it is: ``sqlite`` or ``postgresql``.
         outage_log: logs its outages, for the background parts of its host.
+        sql: builds the statements that differ between the databases.
 
     Raises:
         HostInvalid: the host's engine is of a database in memory.
@@ -60,7 +65,7 @@ class OpenedDatabase(Dialect):
         self._given = engine if callable(engine) else lambda: engine
         self._own_url = url
         self._statement_seconds = statement_seconds
-        super().__init__("", clock)
+        self.clock = clock
         self.outage_log = OutageLog()
         self._bind()
 
@@ -72,8 +77,11 @@ class OpenedDatabase(Dialect):
         """
         engine = self._given()
         self._url = make_url(self._own_url) if engine is None else engine.url
-        self.dialect = self._url.get_backend_name()
-        if self.dialect == "sqlite" and is_in_memory(self._url):
+        is_sqlite = self._url.get_backend_name() == SQLite.name
+        self.sql: Dialect = SQLite(lambda: self.clock()) if is_sqlite else PostgreSQL()  # noqa: PLW0108  it may be set
+        self.dialect = self.sql.name
+        self._built: dict[tuple[Any, ...], Any] = {}
+        if is_sqlite and is_in_memory(self._url):
             raise HostInvalid(
                 "Host.database is an SQLite database in memory, whose only connection all would have to share: "
                 "give it a file"
@@ -81,9 +89,25 @@ class OpenedDatabase(Dialect):
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url)
         self._host = HostTransactions(engine)
-        self._own = OwnTransactions(self._engines, is_sqlite=self.dialect == "sqlite")
+        self._own = OwnTransactions(self._engines, is_sqlite=is_sqlite)
         self._guards = GuardedTransactions()
         self._prepared = False
+
+    def now(self) -> ColumnElement[int]:
+        """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
+        return self.sql.now()
+
+    def built(self, build: Callable[..., Any], *given: Any) -> Any:
+        """Return what a function builds, for example a statement: it is built once, as that costs more than to run it.
+
+        Args:
+            build: called with `sql`, and with what is given.
+            given: hashable values that the result depends on.
+        """
+        name = (build, *given)
+        if name not in self._built:
+            self._built[name] = build(self.sql, *given)
+        return self._built[name]
 
     @property
     def directory(self) -> Path:
