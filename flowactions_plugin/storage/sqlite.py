@@ -204,6 +204,25 @@ async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> N
     await connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+async def begin_joined(connection: AsyncConnection, *, may: bool) -> None:
+    """Begin a host's transaction, unless it has begun.
+
+    The driver delays BEGIN until the first write, and without it RELEASE of the SAVEPOINT commits.
+
+    Raises:
+        TransactionInvalid: it has not begun, and ``may`` is false.
+    """
+    begun = not connection.in_transaction()
+    if begun:
+        await connection.begin()
+    try:
+        await begin_immediate(connection, may=may)
+    except BaseException:
+        if begun:
+            await connection.rollback()
+        raise
+
+
 def check_directory(path: Path | None) -> None:
     """Check that the directory of the database's file exists.
 
