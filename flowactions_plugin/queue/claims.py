@@ -178,7 +178,7 @@ def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
     if not database.has_lateral:
         if not shape.turn and not shape.each:
             return []
-        # `Places.oldest` has found them, in the same transaction.
+        # `Owners.oldest` has found them, in the same transaction.
         given = database.values_table("found", id=String)
         columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(database))
         return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
