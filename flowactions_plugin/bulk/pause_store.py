@@ -81,7 +81,7 @@ class PauseStore:
             "paused_role": actor.role,
             "reason": storable(reason) or "",
         }
-        added = self._database.insert_unless_there(pauses).values(
+        added = self._database.sql.insert_unless_there(pauses).values(
             organization_id=target[0], destination=target[1], **values
         )
         # Of a resumed one, rows are being made due: they are parked again.
@@ -186,7 +186,7 @@ class PauseStore:
     async def park(self, targets: Sequence[Target]) -> bool:
         """Park rows of paused destinations, the oldest first; return whether there may be more."""
         # While the pauses are locked, none is resumed: no row is parked behind it.
-        asked = self._database.values_table("asked", organization_id=Text, destination=Text)
+        asked = self._database.sql.values_table("asked", organization_id=Text, destination=Text)
         locked = (
             select(*_TARGET)
             .join_from(
@@ -200,13 +200,13 @@ class PauseStore:
             .where(pauses.c.resumed_at.is_(None))
             .with_for_update(read=True, of=pauses)
         )
-        wanted = self._database.json_rows(
+        wanted = self._database.sql.json_rows(
             [
                 {"organization_id": organization, "destination": destination}
                 for organization, destination in targets
             ]
         )
-        given = self._database.values_table("targets", organization_id=Text, destination=Text)
+        given = self._database.sql.values_table("targets", organization_id=Text, destination=Text)
         waiting = (
             select(*raw([outbox.c.id]))
             .join_from(given, outbox, outbox.c.destination == given.c.destination)
@@ -230,7 +230,7 @@ class PauseStore:
                 return False
             return self._move(
                 connection,
-                read_all(connection, waiting, {"targets": self._database.json_rows(found)}),
+                read_all(connection, waiting, {"targets": self._database.sql.json_rows(found)}),
                 PAUSED_OFFSET_MS,
             )
 
@@ -272,13 +272,13 @@ class PauseStore:
         # An id of SQLite that is not text cannot be a parameter; claims leave such a row out all the same.
         ids = [{"id": row.id} for row in rows if is_text(row.id)]
         if ids:
-            given = self._database.values_table("given", id=Text)
+            given = self._database.sql.values_table("given", id=Text)
             moved = (
                 update(outbox)
                 .where(outbox.c.id.in_(select(given.c.id)))
                 .values(next_attempt_at=_DUE + inline(milliseconds))
             )
-            connection.execute(moved, {"given": self._database.json_rows(ids)})
+            connection.execute(moved, {"given": self._database.sql.json_rows(ids)})
         return len(rows) == BATCH and bool(ids)
 
 

@@ -285,10 +285,10 @@ class ActionStore:
 
     def _id_in_params(self) -> ColumnElement[bool]:
         """Return the condition that a row's id is one of those in the parameter ``given``."""
-        return outbox.c.id.in_(select(self._database.values_table("given", id=String).c.id))
+        return outbox.c.id.in_(select(self._database.sql.values_table("given", id=String).c.id))
 
     def _given(self, ids: Sequence[str]) -> dict[str, str]:
-        return {"given": self._database.json_rows([{"id": each} for each in ids])}
+        return {"given": self._database.sql.json_rows([{"id": each} for each in ids])}
 
 
 def _of_set(selection: Selection) -> list[ColumnElement[bool] | TextClause]:

@@ -133,7 +133,7 @@ class ConnectionStore:
         async with self._database.write() as transaction:
             while True:
                 added = await transaction.execute(
-                    self._database.insert_unless_there(chat_connections).values(values)
+                    self._database.sql.insert_unless_there(chat_connections).values(values)
                 )
                 if added.rowcount == 1:
                     return None
@@ -169,7 +169,7 @@ class ConnectionStore:
         values = {"id": _turn_of(team_id), "browser": holder, "expires_at": now + lease_ms}
         async with self._database.write() as transaction:
             await transaction.execute(delete(oauth_states).where(turn, oauth_states.c.expires_at < now))
-            added = self._database.insert_unless_there(oauth_states).values(values)
+            added = self._database.sql.insert_unless_there(oauth_states).values(values)
             return (await transaction.execute(added)).rowcount == 1
 
     @repeated

@@ -146,7 +146,7 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
 
 
 async def _clock(checks: Checks, context: CommandContext) -> None:
-    if context.database.dialect == "sqlite":
+    if not context.database.sql.has_clock:
         checks.skip("clock", "SQLite uses this machine's clock, and there is no other to compare it with")
         return
     before = context.database.clock()

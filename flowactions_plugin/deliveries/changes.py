@@ -30,7 +30,7 @@ from flowactions_plugin.queue.outcomes import CLEARED, FREED
 from flowactions_plugin.queue.rules import MAX_COUNT
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
 from flowactions_plugin.storage.text import as_text, read_all
 
@@ -62,7 +62,7 @@ def changeable(kind: Change) -> tuple[ColumnElement[bool] | TextClause, ...]:
 
 
 def requeueing(
-    database: Dialect, rows: ColumnElement[bool], *, reset_attempts: bool, action_id: Any = None
+    database: Database, rows: ColumnElement[bool], *, reset_attempts: bool, action_id: Any = None
 ) -> Update:
     """Write the statement that makes dead rows due now (§4.3).
 
@@ -94,7 +94,7 @@ def requeueing(
 
 
 def ending(
-    database: Dialect, rows: ColumnElement[bool], reason: str, action_id: Any = None
+    database: Database, rows: ColumnElement[bool], reason: str, action_id: Any = None
 ) -> ReturningUpdate[Any]:
     """Write the statement that ends rows that wait, and returns their ids and destinations."""
     now = database.now()

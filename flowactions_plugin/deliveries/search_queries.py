@@ -187,15 +187,15 @@ class DeliverySearch:
         self, connection: Connection, ids: Select[Any], organizations: Sequence[Any], limit: int
     ) -> list[tuple[Any, Any]]:
         """Return organizations, and ids that a query finds, the first of each organization."""
-        if self._database.dialect == "postgresql":
-            given = self._database.values_table("organizations", organization=Text)
+        sql = self._database.sql
+        if sql.has_lateral:
+            given = sql.values_table("organizations", organization=Text)
             mine = (
                 ids.where(outbox.c.organization_id == given.c.organization).limit(inline(limit)).lateral("mine")
             )
             each = select(given.c.organization, mine.c.id).select_from(given.join(mine, true()))
-            asked = self._database.json_rows([{"organization": organization} for organization in organizations])
+            asked = sql.json_rows([{"organization": organization} for organization in organizations])
             return [(row.organization, row.id) for row in read_all(connection, each, {"organizations": asked})]
-        # SQLite has no LATERAL.
         one = ids.where(outbox.c.organization_id == bindparam("organization", type_=Text)).limit(inline(limit))
         texts = [
             organization for organization in organizations if is_text(organization)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import BigInteger, Integer, Text, and_, case, func, null, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from flowactions_plugin.health.statistics import BUCKET_MS, EVERY_DESTINATION, Counts, alert_of
 from flowactions_plugin.operators.audit import purged_since
@@ -97,11 +96,13 @@ class StatisticsStore:
             for (organization, destination), counts in sorted(counted.items())
             if counts.attempts
         ]
-        await transaction.execute(built(_adding), {"counted": self._database.json_rows(_with_sums(counted))})
+        await transaction.execute(
+            built(_adding), {"counted": self._database.sql.json_rows(_with_sums(counted))}
+        )
         if not health:
             return []
         changed = await transaction.execute(
-            built(_updating_health), {"given": self._database.json_rows(health)}
+            built(_updating_health), {"given": self._database.sql.json_rows(health)}
         )
         changes = [change for row in changed.all() if (change := _change(row)) is not None]
         if changes:
@@ -114,7 +115,7 @@ class StatisticsStore:
                 for each in changes
             ]
             await transaction.execute(
-                built(_marking_notified), {"notified": self._database.json_rows(notified)}
+                built(_marking_notified), {"notified": self._database.sql.json_rows(notified)}
             )
         return changes
 
@@ -145,10 +146,6 @@ def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]
     ]
 
 
-def _insert(database: Dialect, table: Any) -> Any:
-    return postgresql.insert(table) if database.dialect == "postgresql" else sqlite.insert(table)
-
-
 def _adding(database: Dialect) -> Any:
     """Write the statement that adds the rows of the parameter ``counted`` to the present interval."""
     given = database.values_table(
@@ -166,7 +163,7 @@ def _adding(database: Dialect) -> Any:
     ).where(
         given.c.organization.is_not(None)
     )  # without a condition, SQLite takes ON CONFLICT for one of a join
-    added = _insert(database, statistics).from_select([column.name for column in statistics.c], rows)
+    added = database.insert(statistics).from_select([column.name for column in statistics.c], rows)
     return added.on_conflict_do_update(
         index_elements=list(statistics.primary_key),
         set_={name: statistics.c[name] + added.excluded[name] for name in _COUNTS},
@@ -199,7 +196,7 @@ def _updating_health(database: Dialect) -> Any:
         "organization_id", "destination", "last_success_at", "last_failure_at", "failing_since",
         "failures_in_row", "last_error", "alerted_at", "updated_at",
     ]  # fmt: skip
-    added = _insert(database, destinations).from_select(names, rows)
+    added = database.insert(destinations).from_select(names, rows)
     new, old = added.excluded, destinations.c
     succeeded = new.last_success_at.is_not(None)
     total = old.failures_in_row + new.failures_in_row

@@ -29,7 +29,7 @@ from flowactions_plugin.health.statistics import BUCKET_MS, EVERY_DESTINATION
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
     FAILING,
@@ -116,7 +116,7 @@ class HealthQueries:
         last = now - now % BUCKET_MS
         starts = [last - number * BUCKET_MS for number in reversed(range(DAY_BUCKETS))]
         given = {
-            "starts": self._database.json_rows([{"at": at} for at in starts]),
+            "starts": self._database.sql.json_rows([{"at": at} for at in starts]),
             "organization": scope.organization_id or EVERY_ORGANIZATION,
         }
         query = self._database.built(_of_intervals)
@@ -197,9 +197,9 @@ class HealthQueries:
             return []
         last = now - now % BUCKET_MS
         hour = [last - number * BUCKET_MS for number in range(HOUR_BUCKETS)]
-        wanted = self._database.values_table("wanted", organization=Text, target=Text)
+        wanted = self._database.sql.values_table("wanted", organization=Text, target=Text)
         given = {
-            "wanted": self._database.json_rows([{"organization": one, "target": two} for one, two in keys])
+            "wanted": self._database.sql.json_rows([{"organization": one, "target": two} for one, two in keys])
         }
         sums = (
             select(
@@ -220,7 +220,7 @@ class HealthQueries:
         return [_state(key, known[key], counts.get(key)) for key in keys]
 
 
-def _of_intervals(database: Database) -> Select[Any]:
+def _of_intervals(database: Dialect) -> Select[Any]:
     """Select the sums of the organization and the intervals in the parameters, each by the primary key."""
     starts = database.values_table("starts", at=BigInteger)
     return select(statistics).join_from(

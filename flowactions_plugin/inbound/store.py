@@ -19,7 +19,7 @@ async def record(database: Database, transaction: Transaction, provider: str, ev
         Whether it was not recorded before; of any number of concurrent callers, one gets ``True``.
     """
     row = {"provider": provider, "event_id": event_id, "received_at": database.now()}
-    added = await transaction.execute(database.insert_unless_there(inbound_events).values(row))
+    added = await transaction.execute(database.sql.insert_unless_there(inbound_events).values(row))
     return added.rowcount == 1
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Integer,
-    LargeBinary,
     Text,
     and_,
     case,
@@ -84,13 +83,13 @@ class DeferredQueries:
         )
         waiting = select(
             deferred.c.id,
-            self.raw(deferred.c.node_type),
+            self._database.sql.undecoded(deferred.c.node_type),
             cast(self.is_leased(), Integer).label("leased"),
             cast(deferred.c.held_until.is_not(None), Integer).label("reached"),
             case((later, 1), else_=0).label("later"),
         ).where(*of_step(step))
         # No record's id is 0.
-        none = [literal(0), self.raw(literal("", Text)), *(literal(0) for _ in range(3))]
+        none = [literal(0), self._database.sql.undecoded(literal("", Text)), *(literal(0) for _ in range(3))]
         both = union_all(waiting, select(*none).where(*of_run(halted_runs, step)))
         async with self._database.read(transaction) as connection:
             rows = sorted((await connection.execute(both)).all(), key=lambda row: row.id)
@@ -121,7 +120,10 @@ class DeferredQueries:
             *(other.c[name] == deferred.c[name] for name in Step._fields), self.is_leased(other)
         )
         gone = (
-            select(func.min(deferred.c.id).label("first"), *(self.raw(column) for column in key))
+            select(
+                func.min(deferred.c.id).label("first"),
+                *(self._database.sql.undecoded(column) for column in key),
+            )
             .where(
                 deferred.c.node_type.in_(self.types),
                 deferred.c.held_until < self._database.now(),
@@ -153,12 +155,6 @@ class DeferredQueries:
             table.c.held_until.is_not(None),
             table.c.held_until.between(now, now + int(2 * LEASE_SECONDS * 1000)),
         )
-
-    def raw(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Select a text as it is stored: in SQLite, it may be none that the driver can decode."""
-        if self._database.dialect != "sqlite":
-            return column
-        return cast(column, LargeBinary).label(getattr(column, "name", None))
 
 
 def of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:

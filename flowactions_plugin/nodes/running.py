@@ -45,9 +45,11 @@ RENEW_SECONDS: Final = LEASE_SECONDS / 3
 RUN_SECONDS: Final = 300.0
 """How long a node may run. The lease of a deferred one is renewed meanwhile."""
 
-WRITE_SECONDS: Final = {"sqlite": 8.0, "postgresql": 3.0}
-"""How long an `InTransaction.write` may take: SQLite has one writer, and the lease is not renewed meanwhile. On PostgreSQL, a
-walk waits six seconds at the most."""
+WRITE_SECONDS: Final = 3.0
+"""How long an `InTransaction.write` may take on PostgreSQL: a walk waits six seconds at the most."""
+
+LONE_WRITE_SECONDS: Final = 8.0
+"""The same on SQLite, which has one writer: the lease is not renewed meanwhile."""
 
 CANCEL_SECONDS: Final = 5.0
 """How long a cancelled node may take to end."""
@@ -186,7 +188,7 @@ class NodeRunner:
             if _prepared(action) is not None:
                 result: object = await action.write(connection)
             else:
-                seconds = WRITE_SECONDS[self._database.dialect]
+                seconds = LONE_WRITE_SECONDS if self._database.sql.one_writer else WRITE_SECONDS
                 async with asyncio.timeout(seconds), self._database.guarded(connection) as given:
                     result = await action.write(given)
             return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)

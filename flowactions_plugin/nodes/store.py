@@ -99,7 +99,7 @@ class DeferredStore:
         source = select(*values, self._database.now().label("created_at")).where(
             not_(is_halted(step)), not_(ran)
         )
-        added = self._database.insert_unless_there(deferred).from_select([*row, "created_at"], source)
+        added = self._database.sql.insert_unless_there(deferred).from_select([*row, "created_at"], source)
         async with self._database.write(transaction) as connection:
             if (await connection.execute(added)).rowcount == 1:
                 return "recorded"
@@ -171,7 +171,7 @@ class DeferredStore:
 
     async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
         emptied = _emptied(step.flow_id).where(deferred.c.id == first)
-        dropped = await connection.execute(emptied.returning(self.queries.raw(deferred.c.node_id)))
+        dropped = await connection.execute(emptied.returning(self._database.sql.undecoded(deferred.c.node_id)))
         node_id = stored_text(dropped.scalar_one())
         node, run = printable(node_id), printable(step.run_id)
         log.error(
@@ -216,7 +216,7 @@ class DeferredStore:
             .returning(
                 deferred.c.id,
                 deferred.c.token,
-                *(self.queries.raw(deferred.c[name]) for name in KEPT),
+                *(self._database.sql.undecoded(deferred.c[name]) for name in KEPT),
             )
         )
         rows = sorted((await connection.execute(leased)).all(), key=lambda row: row.id)
@@ -303,7 +303,7 @@ class DeferredStore:
         await connection.execute(delete(deferred).where(deferred.c.id.in_(rest)))
         halted = {**step._asdict(), "halted_at": self._database.now()}
         del halted["step_id"]
-        await connection.execute(self._database.insert_unless_there(halted_runs).values(halted))
+        await connection.execute(self._database.sql.insert_unless_there(halted_runs).values(halted))
 
     async def prune(self, older_than_ms: int, limit: int) -> int:
         """Remove records of runs that were abandoned longer ago than this; give how many there were."""

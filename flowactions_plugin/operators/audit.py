@@ -9,7 +9,7 @@ from sqlalchemy import Insert, Select, insert, select
 
 from flowactions_plugin.clock import id_at, new_id
 from flowactions_plugin.log_text import storable
-from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, audit
 
 Who: TypeAlias = tuple[str, str, str]
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     before: Any = None
 
 
-def recording(database: Dialect, entry: Entry, line_id: str | None = None) -> Insert:
+def recording(database: Database, entry: Entry, line_id: str | None = None) -> Insert:
     """Write the statement that adds a line to the audit, with a new id or this one."""
     actor_id, actor_name, actor_role = entry.who
     return insert(audit).values(

@@ -71,8 +71,6 @@ class ClaimStore:
         self._head_at_limit = False
         self._scan_from = 0
         self._full_scan_at = 0.0
-        # Built once for each dialect: building a statement costs more than running it.
-        self._claiming: dict[tuple[str, Shape], Executable] = {}
 
     @property
     def searches_beyond_head(self) -> bool:
@@ -206,7 +204,7 @@ class ClaimStore:
         parameters = {**given, "limit": limit, "in_flight": self._in_flight(used)}
         rows, found = await self._examine(asked, reach, parameters)
         used.update(row.destination for row in rows)
-        if rows and self._database.dialect == "postgresql" and rows[0].head_at is not None:
+        if rows and self._database.sql.keeps_index_entries and rows[0].head_at is not None:
             self._scan_from = rows[0].head_at - SCAN_MARGIN
         if looks and found[self._destinations].whole and not {row.destination for row in rows} & {*free}:
             # Without an enqueue there is nothing for a while, retries apart.
@@ -219,7 +217,7 @@ class ClaimStore:
         reach: Callable[[Mapping[Owners, Found]], ClaimScope],
         parameters: dict[str, Any],
     ) -> tuple[list[Row[Any]], Mapping[Owners, Found]]:
-        """Find organizations and destinations, and claim: on SQLite in one transaction, on PostgreSQL in one each.
+        """Find organizations and destinations, and claim: in one transaction where there is one writer, else in one each.
 
         Args:
             asked: which are found.
@@ -228,12 +226,13 @@ class ClaimStore:
         """
         found: dict[Owners, Found] = {}
         database = self._database
-        if database.dialect == "postgresql":
+        one_writer = database.sql.one_writer
+        if not one_writer:
             for each in asked:
                 found[each] = await database.in_transaction(partial(each.next, database))
 
         def claim(connection: Connection) -> list[Row[Any]]:
-            if database.dialect == "sqlite":
+            if one_writer:
                 found.update({each: each.next(database, connection) for each in asked})
             examined = reach(found)
             doubt = self._doubt()
@@ -245,7 +244,7 @@ class ClaimStore:
 
     def _in_flight(self, used: Mapping[Any, int]) -> str:
         rows = [{"destination": destination, "number": number} for destination, number in used.items()]
-        return self._database.json_rows(rows)
+        return self._database.sql.json_rows(rows)
 
     def _owners(self, found: Found | None) -> Sequence[Any]:
         """Return the organizations that have their turn in a claim; none when there are not several.
@@ -260,9 +259,9 @@ class ClaimStore:
 
     def _others(self, connection: Connection, reach: ClaimScope, doubt: Mapping[str, Any]) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
-        if self._database.dialect == "postgresql":
+        if self._database.sql.has_lateral:
             return {
-                name: self._database.json_rows([{"owner": owner} for owner in owners])
+                name: self._database.sql.json_rows([{"owner": owner} for owner in owners])
                 for name, owners in (
                     ("organizations", reach.organizations),
                     ("destinations", reach.destinations),
@@ -279,12 +278,12 @@ class ClaimStore:
         if not shape.turn and not shape.each:
             return {}
         # Any other id could not be a parameter; such a row waits for its place in the queue.
-        return {"found": self._database.json_rows([{"id": each} for each in ids if is_text(each)])}
+        return {"found": self._database.sql.json_rows([{"id": each} for each in ids if is_text(each)])}
 
     def _run(
         self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]
     ) -> list[Row[Any]]:
-        statement = self._statement(shape._replace(in_doubt=bool(doubt)))
+        statement = self._database.built(self._claiming, shape._replace(in_doubt=bool(doubt)))
         return read_all(connection, statement, {**given, **doubt})
 
     def _doubt(self) -> dict[str, Any]:
@@ -304,18 +303,14 @@ class ClaimStore:
         await self._database.in_transaction(lambda connection: connection.execute(probing))
         self.contact.succeeded(began)
 
-    def _statement(self, shape: Shape) -> Executable:
-        name = (self._database.dialect, shape)
-        if name not in self._claiming:
-            rows = eligible(self._database, shape)
-            self._claiming[name] = claiming(self._database, rows, self._lease_seconds)
-        return self._claiming[name]
+    def _claiming(self, database: Dialect, shape: Shape) -> Executable:
+        return claiming(database, eligible(database, shape), self._lease_seconds)
 
     async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
         query = self._database.built(paused_now)
         asked = [{"organization_id": one, "destination": other} for one, other in held if is_text(one + other)]
-        given = {"held": self._database.json_rows(asked)}
+        given = {"held": self._database.sql.json_rows(asked)}
         rows: Sequence[Any] = await self._database.in_transaction(
             lambda connection: connection.execute(query, given).all()
         )

@@ -109,11 +109,11 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
     due = due_rows(database, database.now(), shape.window, in_doubt=shape.in_doubt)
     if per_destination is None:
         return _within_bytes(due.add_columns(null().label("head_at")))
-    if database.dialect == "postgresql":
+    if database.keeps_index_entries:
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
     head: Any = due.cte("head")
     head_at: Any = null()
-    if database.dialect == "postgresql":
+    if database.keeps_index_entries:
         head_at = select(func.min(head.c.next_attempt_at)).scalar_subquery()
     others = _others(database, shape)
     if others:
@@ -175,10 +175,10 @@ def destination_rows(limit: int, destinations: int, per_destination: int) -> int
 
 def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
     """Select the oldest rows that are due of organizations that have their turn, and of further destinations."""
-    if database.dialect != "postgresql":
+    if not database.has_lateral:
         if not shape.turn and not shape.each:
             return []
-        # SQLite has no LATERAL: `oldest_of` has found them, in the same transaction.
+        # `Owners.oldest` has found them, in the same transaction.
         given = database.values_table("found", id=String)
         columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(database))
         return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
@@ -224,7 +224,7 @@ def claiming(
     returned: list[ColumnElement[Any]] = [
         type_coerce(outbox.c[name], NullType()).label(name) for name in COLUMNS
     ]
-    if database.dialect == "postgresql" and "head_at" in chosen.c:
+    if database.keeps_index_entries and "head_at" in chosen.c:
         returned.append(chosen.c.head_at)
     claimed = update(outbox).where(outbox.c.id == chosen.c.id)
     if count_reclaims:

@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Integer,
     LargeBinary,
     Select,
     String,
@@ -117,6 +116,5 @@ def paused_now(database: Dialect) -> Select[Any]:
 
 def size(database: Dialect) -> ColumnElement[int]:
     """Return about how many bytes a row's body and headers take, without reading them."""
-    length = func.octet_length if database.dialect == "postgresql" else func.length
-    body = length(type_coerce(outbox.c.body, LargeBinary), type_=Integer)
-    return (func.coalesce(body, 0) + length(outbox.c.headers, type_=Integer)).label("size")
+    body = database.size(type_coerce(outbox.c.body, LargeBinary))
+    return (func.coalesce(body, 0) + database.size(outbox.c.headers)).label("size")

@@ -72,15 +72,15 @@ class OutcomeStore:
         held = {each.delivery.id for each in corrupt_id if await self._end_corrupt_id(each)}
         if not named:
             return held
-        dialect = self._database.dialect
+        sql = self._database.sql
         logs = any(outcomes.is_logged(each) for each in named)
         completing = self._database.built(outcomes.completing if logs else outcomes.completing_unlogged)
-        values = [outcomes.completion_values(each, dialect) for each in named]
-        given = {"done": self._database.json_rows(values)}
+        values = [outcomes.completion_values(each, sql.bytes_value) for each in named]
+        given = {"done": sql.json_rows(values)}
 
         def write(connection: Connection) -> set[str]:
             updated = set(connection.execute(completing, given).scalars())
-            if dialect == "sqlite":
+            if not sql.writes_two_tables:
                 self._log(connection, [each for each in named if each.delivery.id in updated])
             return updated
 
@@ -95,15 +95,16 @@ class OutcomeStore:
         return held
 
     def _log(self, connection: Connection, written: Sequence[Completion]) -> None:
-        """Write on SQLite what its one statement for outcomes cannot."""
+        """Write what the one statement for outcomes cannot, where it writes to one table."""
         made = [outcomes.attempt_values(each) for each in written if outcomes.is_logged(each)]
         if made:
             # A log that holds this number already must not keep the outcome from being written.
-            connection.execute(self._database.insert_unless_there(attempts), made)
+            connection.execute(self._database.sql.insert_unless_there(attempts), made)
         kept = [
             {"row": each.delivery.id, "by": each.delivery.token, "kept": each.outcome.response}
             for each in written
-            if each.change.status == "delivered" and outcomes.response_text(each.outcome.response) is None
+            if each.change.status == "delivered"
+            and self._database.sql.bytes_value(each.outcome.response) is None
         ]
         if kept:
             connection.execute(outcomes.keeping_response(), kept)
@@ -117,7 +118,7 @@ class OutcomeStore:
         rows = [outcomes.return_values(each) for each in returns if is_text(each.delivery.id)]
         if not rows:
             return {}
-        given = {"given": self._database.json_rows(rows)}
+        given = {"given": self._database.sql.json_rows(rows)}
         giving_back = self._database.built(outcomes.giving_back)
         found: list[Any] = await self._database.in_transaction(
             lambda connection: list(connection.execute(giving_back, given).all())
@@ -149,7 +150,7 @@ class OutcomeStore:
         return [row for row in rows if row.settled_token == tokens[row.id]]
 
     async def _end_corrupt_id(self, completion: Completion) -> bool:
-        ended, written = outcomes.ending_nameless(self._database, completion)
+        ended, written = outcomes.ending_nameless(self._database.sql, completion)
 
         def write(connection: Connection) -> bool:
             return connection.execute(ended).rowcount == 1 or connection.execute(written).first() is not None

@@ -8,7 +8,7 @@ The attempt that delivers a row is its last, and is kept in the row: most delive
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -56,17 +56,17 @@ CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "wa
 def completing(database: Dialect) -> Executable:
     """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids.
 
-    On PostgreSQL it logs the attempts that did not deliver, too, which SQLite does not support.
+    Where it can write to two tables, it logs the attempts that did not deliver, too.
     """
     completed, done = _completed(database)
-    if database.dialect != "postgresql":
+    if not database.writes_two_tables:
         return completed
     held = completed.cte("completed")
     log = (
         select(
             done.c.id,
             *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
-            func.decode(done.c.response, "hex"),
+            database.bytes_of(done.c.response),
             done.c.phases,
         )
         .join_from(done, held, held.c.id == done.c.id)
@@ -99,10 +99,9 @@ def _completed(database: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
         response=Text,
         phases=Text,
     )
-    postgresql = database.dialect == "postgresql"
-    if postgresql:
+    if database.writes_two_tables:
         done = select(done).cte("outcomes")
-    response = func.decode(done.c.response, "hex") if postgresql else done.c.response.cast(LargeBinary)
+    response = database.bytes_of(done.c.response)
     delivered = (done.c.status == "delivered") & done.c.number.is_not(None)
     completed = (
         update(outbox)
@@ -216,14 +215,6 @@ def error_class(completion: Completion) -> str | None:
     return failure_class(completion.outcome) if completion.attempted else "not_sent"
 
 
-def response_text(response: bytes) -> str | None:
-    """Return a response as text that stands for the same bytes on SQLite; ``None`` where there is none."""
-    try:
-        return None if b"\0" in response else response.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def phases_text(completion: Completion) -> str | None:
     """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other.
 
@@ -238,10 +229,15 @@ def phases_text(completion: Completion) -> str | None:
     return msgspec.json.encode(kept).decode() if kept else None
 
 
-def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
-    """Return an outcome as a row of the parameter ``done``."""
+def completion_values(completion: Completion, bytes_value: Callable[[bytes], str | None]) -> dict[str, Any]:
+    """Return an outcome as a row of the parameter ``done``.
+
+    Args:
+        completion: the outcome.
+        bytes_value: that of the dialect.
+    """
     delivery, outcome, change = completion.delivery, completion.outcome, completion.change
-    attempted, response = completion.attempted, outcome.response
+    attempted = completion.attempted
     return {
         "id": delivery.id,
         "token": delivery.token,
@@ -254,7 +250,7 @@ def completion_values(completion: Completion, dialect: str) -> dict[str, Any]:
         "number": _number(delivery) if attempted else None,
         "started_at": outcome.started_at,
         "duration_ms": outcome.duration_ms,
-        "response": response.hex() if dialect == "postgresql" else response_text(response),
+        "response": bytes_value(outcome.response),
         "phases": phases_text(completion),
     }
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
-from sqlalchemy import ColumnElement, LargeBinary, Select, Text, bindparam, cast, literal, select
+from sqlalchemy import Select, literal, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.queue.due import due_rows
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, outbox
-from flowactions_plugin.storage.text import raw_bytes, read_all
+from flowactions_plugin.storage.text import read_all
 
 DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
@@ -48,11 +47,6 @@ class Owners:
     def __init__(self, column: str, most: int) -> None:
         self._column = column
         self._most = most
-        self._build = {
-            first: partial(_some_owners, column=column, most=most, first=first) for first in (True, False)
-        }
-        # Built once: building a statement costs more than running it.
-        self._oldest: dict[tuple[int, bool], Select[Any]] = {}
         self._last: Any = None
 
     @classmethod
@@ -68,8 +62,9 @@ class Owners:
     def next(self, database: Database, connection: Connection) -> Found:
         """Return the next few."""
         begins = self._last is None
-        given = {} if begins else {"owner": _owner_value(database, self._last)}
-        owners = [row.owner for row in read_all(connection, database.built(self._build[begins]), given)]
+        given = {} if begins else {"owner": database.sql.text_value(self._last)}
+        query = database.built(_some_owners, self._column, self._most, begins)
+        owners = [row.owner for row in read_all(connection, query, given)]
         ends = len(owners) < self._most
         self._last = None if ends else owners[-1]
         return Found(owners, begins and ends)
@@ -85,50 +80,36 @@ class Owners:
         """Return the ids of the oldest rows that are due of some of them.
 
         Args:
-            database: SQLite.
+            database: one that cannot look them up for all places at once.
             connection: the transaction's.
             owners: which of them.
             rows: of each.
             doubt: parameters of the condition for leases in doubt; empty: none is.
         """
-        name = rows, bool(doubt)
-        if name not in self._oldest:
-            self._oldest[name] = _oldest_of(database, self._column, rows, in_doubt=bool(doubt))
-        statement = self._oldest[name]
+        statement = database.built(_oldest_of, self._column, rows, bool(doubt))
+        value = database.sql.text_value
         return [
             row.id
             for owner in owners
-            for row in read_all(connection, statement, {"owner": _owner_value(database, owner), **doubt})
+            for row in read_all(connection, statement, {"owner": value(owner), **doubt})
         ]
 
 
-def _oldest_of(database: Dialect, column: str, rows: int, *, in_doubt: bool) -> Select[Any]:
+def _oldest_of(database: Dialect, column: str, rows: int, in_doubt: bool) -> Select[Any]:
     """Select the oldest rows that are due of the organization or destination in the parameter ``owner``.
 
     Args:
-        database: SQLite.
+        database: where.
         column: that of the organization, or of the destination.
         rows: how many.
         in_doubt: whether leases are in doubt.
     """
-    own = outbox.c[column] == _owner(database)
+    own = outbox.c[column] == database.text_parameter("owner")
     due = due_rows(database, database.now(), rows, in_doubt=in_doubt)
     return due.with_only_columns(outbox.c.id).where(own)
 
 
-def _owner_value(database: Dialect, owner: Any) -> Any:
-    """Return the value of the parameter ``owner`` for a value of `read_all`."""
-    return owner if database.dialect == "postgresql" else raw_bytes(owner)
-
-
-def _owner(database: Dialect) -> ColumnElement[str]:
-    """Return the parameter ``owner``: on SQLite as bytes, which may not be UTF-8."""
-    if database.dialect == "postgresql":
-        return bindparam("owner", type_=Text)
-    return cast(bindparam("owner", type_=LargeBinary), Text)
-
-
-def _some_owners(database: Dialect, column: str, most: int, *, first: bool) -> Select[Any]:
+def _some_owners(database: Dialect, column: str, most: int, first: bool) -> Select[Any]:
     """Select a few organizations or destinations that have live rows, the last in order first.
 
     Each is looked up before the one found last, from its newest row: the index entries of rows that have ended, which
@@ -152,7 +133,7 @@ def _some_owners(database: Dialect, column: str, most: int, *, first: bool) -> S
             .scalar_subquery()
         )
 
-    start = before(None if first else _owner(database))
+    start = before(None if first else database.text_parameter("owner"))
     found = select(start.label("owner"), literal(1).label("number")).cte("owners", recursive=True)
     found = found.union_all(
         select(before(found.c.owner), found.c.number + 1).where(

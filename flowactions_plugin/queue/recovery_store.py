@@ -61,7 +61,7 @@ class RecoveryStore:
         """Return whether a row is due that may be sent in quarantine only."""
         async with self._database.read() as connection:
             doubt = doubt_of(self.contact, self.token_prefix)
-            quarantined = self._database.built(_QUARANTINED_ROW[bool(doubt)])
+            quarantined = self._database.built(_quarantined, bool(doubt))
             return bool(await connection.run_sync(read_all, quarantined, doubt))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
@@ -71,11 +71,9 @@ class RecoveryStore:
 
         def claim(connection: Connection) -> list[Row[Any]]:
             doubt = doubt_of(self.contact, self.token_prefix)
-            chosen = self._database.built(_QUARANTINED_ROW[bool(doubt)])
-            if self._database.dialect == "postgresql":
-                chosen = chosen.with_for_update(skip_locked=True)
+            chosen = self._database.built(_quarantined, bool(doubt)).with_for_update(skip_locked=True)
             # Of such a row, the rounds that were begun are counted, and not the reclaims.
-            statement = claiming(self._database, chosen, self._lease_seconds, count_reclaims=False)
+            statement = claiming(self._database.sql, chosen, self._lease_seconds, count_reclaims=False)
             return read_all(connection, statement, {"token": token, **doubt})
 
         rows = await self._database.in_transaction(claim)
@@ -118,10 +116,15 @@ def _changed(statement: Update, parameters: dict[str, int], connection: Connecti
     return connection.execute(statement, parameters).rowcount
 
 
-def _quarantined(database: Dialect, *, in_doubt: bool) -> Any:
-    """Select the oldest row that is due and may be sent in quarantine only."""
-    # Without the hint, SQLite searches the index of all rows that are due.
-    hint = " INDEXED BY ix_flowactions_outbox_quarantined" if database.dialect == "sqlite" else ""
+def _quarantined(database: Dialect, in_doubt: bool) -> Any:
+    """Select the oldest row that is due and may be sent in quarantine only.
+
+    Args:
+        database: where.
+        in_doubt: whether leases are in doubt.
+    """
+    # SQLite would search the index of all rows that are due.
+    rows = database.by_index(outbox, "ix_flowactions_outbox_quarantined")
     row_id: ColumnElement[str] = column("id", String)
     due: ColumnElement[int] = column("next_attempt_at", BigInteger)
     held_until: ColumnElement[int] = column("claimed_until", BigInteger)
@@ -132,15 +135,11 @@ def _quarantined(database: Dialect, *, in_doubt: bool) -> Any:
     is_free = undoubted(now, held_until, held_by) if in_doubt else free(now, held_until)
     return (
         select(row_id, due)
-        .select_from(text(outbox.name + hint))
+        .select_from(text(rows))
         .where(QUARANTINED, due <= now, is_free, *unpaused(owner, destination))
         .order_by(due, row_id)
         .limit(inline(1))
     )
-
-
-_QUARANTINED_ROW: Final = {each: partial(_quarantined, in_doubt=each) for each in (False, True)}
-"""What builds the query, by whether leases are in doubt."""
 
 
 def _rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:

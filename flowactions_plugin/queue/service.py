@@ -96,7 +96,7 @@ class OutboxService:
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.
-        if self._settings.delivery == "continuous" and self._database.dialect == "postgresql":
+        if self._settings.delivery == "continuous" and self._database.sql.notifies:
             self._notifier = Notifier(partial(self._database.notify, CHANNEL))
             await self._notifier.__aenter__()
         self.outbox.call_on_commit(self._notify_others)

@@ -69,12 +69,12 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
     def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
         super().__init__(database, lease_seconds)
         self._groups = GroupCommit(
-            self._enqueue_group, _row_bytes, is_interruptible=lambda: database.dialect != "sqlite"
+            self._enqueue_group, _row_bytes, is_interruptible=lambda: database.sql.is_interruptible
         )
         self._works = GroupCommit(
             self._run_group,
             lambda work: work.size,
-            is_interruptible=lambda: database.dialect != "sqlite",
+            is_interruptible=lambda: database.sql.is_interruptible,
             rows=GROUP_WORKS,
         )
 

@@ -1,20 +1,37 @@
-"""One database: its transactions, joined ones of the host included."""
+"""One database: how it is opened, and the transactions and statements that callers run on it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Literal, TypeAlias, TypeVar
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from sqlalchemy import Column, Table, delete, func, select, text
+from sqlalchemy import Column, ColumnElement, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from flowactions_plugin.errors import StorageUnavailable
+from flowactions_hookspecs import HostInvalid
+from flowactions_plugin.clock import Clock, system_clock
+from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import postgresql, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
-from flowactions_plugin.storage.opening import OpenedDatabase
-from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.connections import Engines
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.outages import Outages
+from flowactions_plugin.storage.rounds import OutageLog
+from flowactions_plugin.storage.sqlite import Deadline, SQLite
+from flowactions_plugin.storage.tables import lock_schema, prepare_tables, upgrade_tables
+from flowactions_plugin.storage.transactions import Transactions
+from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
 from flowactions_plugin.storage.waiting import (
     STATEMENT_SECONDS,
     TRANSACTION_SECONDS,
@@ -22,14 +39,167 @@ from flowactions_plugin.storage.waiting import (
     committing,
 )
 
+log = logging.getLogger("flowactions.storage")
+
 T = TypeVar("T")
 
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
+FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+"""Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
-class Database(OpenedDatabase):
-    """One database, shared with the host or the plugin's own; an async context manager, made and opened as its base."""
+
+class Database:
+    """One database, shared with the host or the plugin's own; an async context manager, which opens it.
+
+    Args:
+        url: opened when ``engine`` is ``None``; parsed by `parse_database_url`.
+        engine: the host's engine, or what returns it when the database is opened; the host closes it.
+        clock: the time on SQLite, and for ids. On PostgreSQL the server's clock decides what is due, so that workers
+            on several machines agree.
+        statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
+
+    Attributes:
+        clock: as given.
+        dialect: which database it is: ``sqlite`` or ``postgresql``.
+        outage_log: logs its outages, for the background parts of its host.
+        sql: builds the statements that differ between the databases.
+
+    Raises:
+        HostInvalid: the host's engine is of a database in memory.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        engine: AsyncEngine | Callable[[], AsyncEngine | None] | None = None,
+        clock: Clock = system_clock,
+        *,
+        statement_seconds: float | None = STATEMENT_SECONDS,
+    ) -> None:
+        self._given = engine if callable(engine) else lambda: engine
+        self._own_url = url
+        self._statement_seconds = statement_seconds
+        self.clock = clock
+        self.outage_log = OutageLog()
+        self._bind()
+
+    def _bind(self) -> None:
+        """Read which database it is: a host may set its engine as late as its own startup.
+
+        Raises:
+            HostInvalid: the host's engine is of a database in memory.
+        """
+        engine = self._given()
+        self._url = make_url(self._own_url) if engine is None else engine.url
+        is_sqlite = self._url.get_backend_name() == SQLite.name
+        self.sql: Dialect = SQLite(lambda: self.clock()) if is_sqlite else postgresql.PostgreSQL()  # noqa: PLW0108  it may be set
+        self.dialect = self.sql.name
+        self._built: dict[tuple[Any, ...], Any] = {}
+        if is_sqlite and is_in_memory(self._url):
+            raise HostInvalid(
+                "Host.database is an SQLite database in memory, whose only connection all would have to share: "
+                "give it a file"
+            )
+        self._engines = Engines(self._url, engine)
+        self._outages = Outages(self._url)
+        self._transactions = Transactions(self._engines, self.sql)
+        self._prepared = False
+
+    def now(self) -> ColumnElement[int]:
+        """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
+        return self.sql.now()
+
+    def built(self, build: Callable[..., Any], *given: Any) -> Any:
+        """Return what a function builds, for example a statement: it is built once, as that costs more than to run it.
+
+        Args:
+            build: called with `sql`, and with what is given.
+            given: hashable values that the result depends on.
+        """
+        name = (build, *given)
+        if name not in self._built:
+            self._built[name] = build(self.sql, *given)
+        return self._built[name]
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the database file; the working directory when there is no file."""
+        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        return Path.cwd() if path is None else path.parent
+
+    @property
+    def missing_file(self) -> Path | None:
+        """The SQLite file that opening the database would create; ``None`` when it is there, or on PostgreSQL."""
+        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        return path if path is not None and not path.exists() else None
+
+    async def __aenter__(self) -> Self:
+        """Open the database for a host, as `open` does."""
+        return await self.open(required=False)
+
+    async def open(self, *, required: bool) -> Self:
+        """Open the engine and prepare the tables; closed by leaving the context.
+
+        Missing tables are created. Tables of an earlier release are upgraded on SQLite. On PostgreSQL, where other
+        processes may use them, `migrate` does it.
+
+        Args:
+            required: whether a database that does not answer is an error. For a host it is not: the error is logged,
+                and the tables are prepared at the first use that reaches the database.
+
+        Raises:
+            SchemaOutdated: PostgreSQL's tables are of an earlier release, or are missing and cannot be created.
+            StorageMisplaced: the directory of an SQLite file does not exist.
+            StorageUnavailable: the database refuses, or it is required and does not answer.
+        """
+        self._bind()
+        try:
+            with self._outages.translated():
+                self._engines.open(self._statement_seconds)
+                await self._prepare(Deadline())
+        except StorageUnavailable as exc:
+            refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
+            if required or refused or self._engines.current is None:
+                await self.__aexit__()
+                raise
+            log.error(  # noqa: TRY400
+                "starting without the database, which does not answer: %s",
+                exc,
+                extra={"event": "database.unavailable_at_start"},
+            )
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._transactions.close()
+        await self._engines.close()
+
+    async def migrate(self, *, dry: bool = False) -> tuple[str | None, str]:
+        """Bring the tables to this release's revision; not while the database is open.
+
+        Args:
+            dry: change nothing.
+
+        Returns:
+            The revision before, ``None`` for a database without tables, and this release's.
+
+        Raises:
+            SchemaNewer: the tables are of a later release.
+            StorageMisplaced: the directory of an SQLite file does not exist.
+            StorageUnavailable: the database failed; nothing was changed.
+        """
+        try:
+            with self._outages.translated():
+                self._engines.open(None)
+                async with self._schema_transaction(Deadline()) as transaction:
+                    revisions = await upgrade_tables(transaction, dry=dry)
+        finally:
+            await self.__aexit__()
+        return revisions
 
     @repeated
     async def prune(self, moment: Column[int], older_than_ms: int, limit: int) -> int:
@@ -56,8 +226,7 @@ class Database(OpenedDatabase):
         async with self.write() as transaction:
             return (await transaction.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
-    @contextmanager
-    def using(self, transaction: AsyncConnection | None) -> Iterator[None]:
+    def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
         """Check a host's transaction, and reserve it for the call that came with it.
 
         Args:
@@ -66,11 +235,7 @@ class Database(OpenedDatabase):
         Raises:
             TransactionInvalid: it cannot be joined; the message says what it has to be.
         """
-        if transaction is None or self._own.includes(self._guards.origin(transaction)):
-            yield
-            return
-        with self._host.reserved(transaction):
-            yield
+        return nullcontext() if transaction is None else self._transactions.reserved(transaction)
 
     @asynccontextmanager
     async def read(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -86,7 +251,7 @@ class Database(OpenedDatabase):
         """
         with self._outages.translated():
             if transaction is not None:
-                async with self._joined(transaction) as joined:
+                async with self._transactions.joined(transaction) as joined:
                     yield joined
                 return
             await self._prepare(Deadline())
@@ -117,7 +282,7 @@ class Database(OpenedDatabase):
         """
         if transaction is not None:
             with self._outages.translated():
-                async with self._joined(transaction) as joined:
+                async with self._transactions.joined(transaction) as joined:
                     yield joined
             return
         deadline = deadline or Deadline()
@@ -125,7 +290,7 @@ class Database(OpenedDatabase):
             await self._prepare(deadline)
             async with (
                 answering(self._limit(TRANSACTION_SECONDS)),
-                self._own.begin(deadline, as_host=as_host) as opened,
+                self._transactions.begin(deadline, as_host=as_host) as opened,
             ):
                 yield opened
 
@@ -140,12 +305,12 @@ class Database(OpenedDatabase):
             StorageUnavailable: the host has left it in a state in which it cannot be committed.
         """
         with self._outages.translated():
-            async with self._own.lend_to_host(transaction):
+            async with self._transactions.lend_to_host(transaction):
                 yield
 
     def guarded(self, transaction: AsyncConnection) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Give a transaction of `write` to another plugin, which cannot end it; see `GuardedTransactions.guarded`."""
-        return self._guards.guarded(transaction)
+        """Give a transaction of `write` to another plugin, which cannot end it; see `Transactions.guarded`."""
+        return self._transactions.guarded(transaction)
 
     @repeated
     async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
@@ -166,11 +331,11 @@ class Database(OpenedDatabase):
             await self._prepare(deadline)
             thread = self._engines.thread
             if thread is not None:
-                async with self._own.writer.turn(deadline):
+                async with self._transactions.writer.turn(deadline):
                     return await thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
-                if self.dialect == "sqlite" or not self._engines.reads_committed:
-                    async with self._own.begin(deadline) as transaction:
+                if self.sql.one_writer or not self._engines.reads_committed:
+                    async with self._transactions.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
                 async with self._engines.autocommit() as connection:
                     with committing():
@@ -187,11 +352,11 @@ class Database(OpenedDatabase):
             StorageUnavailable: the database did not answer in time. A transaction of the plugin's own was rolled back,
                 unless ``may_be_written`` says otherwise; a host's stays usable, or its commit fails.
         """
-        return answering(waiting.ANSWER_SECONDS + more if self.dialect == "postgresql" else None)
+        return answering(waiting.ANSWER_SECONDS + more if self.sql.is_interruptible else None)
 
     def _limit(self, seconds: float) -> float | None:
         """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
-        return seconds if self.dialect == "postgresql" and self._engines.is_shared else None
+        return seconds if self.sql.is_interruptible and self._engines.shared is not None else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
         """Have statements of a transaction of `write` fail that wait longer for a lock; SQLite has no such locks.
@@ -199,7 +364,7 @@ class Database(OpenedDatabase):
         Raises:
             StorageUnavailable: the database failed.
         """
-        if self.dialect == "postgresql":
+        if not self.sql.one_writer:
             await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
 
     async def lock_table(
@@ -215,7 +380,7 @@ class Database(OpenedDatabase):
         Raises:
             StorageUnavailable: the database failed.
         """
-        if self.dialect == "postgresql":
+        if not self.sql.one_writer:
             await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
     async def time(self) -> float:
@@ -225,7 +390,7 @@ class Database(OpenedDatabase):
             StorageUnavailable: the database failed.
         """
         async with self.read() as connection:
-            found = await connection.scalar(select(self.now()))
+            found = await connection.scalar(select(self.sql.now()))
         return (found or 0) / 1000
 
     async def notify(self, channel: str, payload: str) -> None:
@@ -263,23 +428,21 @@ class Database(OpenedDatabase):
                 call follows a moment later and is not guaranteed.
             call: quick, and does not raise.
         """
-        transaction = self._guards.origin(transaction)
-        calls = self._own.calls_after(transaction)
-        if calls is not None:
-            calls.append(call)
-        else:
-            self._host.after_commit(transaction, call)
+        self._transactions.after_commit(transaction, call)
+
+    async def _prepare(self, deadline: Deadline) -> None:
+        if self._prepared:
+            return
+        async with self._schema_transaction(deadline) as transaction:
+            await prepare_tables(transaction)
+        self._prepared = True
 
     @asynccontextmanager
-    async def _joined(self, transaction: AsyncConnection) -> AsyncIterator[AsyncConnection]:
-        transaction = self._guards.origin(transaction)
-        if self._own.includes(transaction):
+    async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
+        await self._engines.switch_to_wal(deadline)
+        async with self._transactions.begin(deadline) as transaction:
+            await lock_schema(transaction)
             yield transaction
-            return
-        self._host.check(transaction)
-        own_calls = self._own.calls_after(transaction)
-        async with self._host.joined(transaction, own_calls) as joined:
-            yield joined
 
 
 @contextmanager

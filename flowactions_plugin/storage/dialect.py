@@ -1,28 +1,14 @@
-"""SQL that differs between SQLite and PostgreSQL."""
+"""The SQL that differs between the databases. Each has its subclass: `sqlite.SQLite` and `postgresql.PostgreSQL`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    FromClause,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    column,
-    extract,
-    func,
-    literal,
-    select,
-)
+from sqlalchemy import ColumnElement, FromClause, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
-
-from flowactions_plugin.clock import Clock
 
 
 def inline(value: Any) -> ColumnElement[Any]:
@@ -30,42 +16,41 @@ def inline(value: Any) -> ColumnElement[Any]:
     return literal(value, literal_execute=True)
 
 
-class Dialect:
-    """Builds SQL for one of the two databases.
+class Dialect(ABC):
+    """Builds SQL for one of the two databases, and says what that database can do.
 
-    Args:
-        dialect: ``sqlite`` or ``postgresql``.
-        clock: the time on SQLite.
+    Attributes:
+        name: the database's name, for messages.
+        has_clock: whether it has a clock of its own.
+        has_lateral: whether a query can look up rows for each row of another one (LATERAL).
+        is_interruptible: whether a statement ends when its caller is cancelled. One that runs in a thread does not.
+        keeps_index_entries: whether an index keeps the entries of changed rows for a while, which searches then read.
+        notifies: whether processes can notify each other through it.
+        one_writer: whether one transaction writes at a time. Statements then take no round trip, and those that belong
+            together are in one transaction.
+        writes_two_tables: whether one statement can write to two tables.
     """
 
-    def __init__(self, dialect: str, clock: Clock) -> None:
-        self.dialect = dialect
-        self.clock = clock
-        self._built: dict[tuple[str, Callable[..., Any]], Any] = {}
-        self._now = bindparam("now", callable_=lambda: int(self.clock() * 1000), type_=BigInteger)
+    name: ClassVar[str]
+    has_clock: ClassVar[bool]
+    has_lateral: ClassVar[bool]
+    is_interruptible: ClassVar[bool]
+    keeps_index_entries: ClassVar[bool]
+    notifies: ClassVar[bool]
+    one_writer: ClassVar[bool]
+    writes_two_tables: ClassVar[bool]
 
+    @abstractmethod
     def now(self) -> ColumnElement[int]:
-        """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
-        if self.dialect == "postgresql":
-            # Stable within a statement, so that an index on a time can be used.
-            return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
-        return self._now
+        """Return the current time, Unix milliseconds, as an SQL expression: the server's own, or a given clock's."""
 
-    def built(self, build: Callable[[Self], Any]) -> Any:
-        """Give what a function has built, for example a statement: once for each dialect, as that costs more than to run it.
-
-        Which dialect it is, is known when the database is opened, and may be another at the next opening.
-        """
-        name = (self.dialect, build)
-        if name not in self._built:
-            self._built[name] = build(self)
-        return self._built[name]
+    @abstractmethod
+    def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
+        """Return an INSERT that can have an ON CONFLICT."""
 
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """Return an INSERT that does nothing for a row whose unique key exists."""
-        if self.dialect == "postgresql":
-            return postgresql.insert(table).on_conflict_do_nothing()
-        return sqlite.insert(table).on_conflict_do_nothing()
+        return self.insert(table).on_conflict_do_nothing()
 
     def insert_or_replace(
         self,
@@ -84,9 +69,10 @@ class Dialect:
         """
         key = [column.name for column in table.primary_key]
         rest = {name: value for name, value in values.items() if name not in key and name not in keep}
-        kind = postgresql.insert if self.dialect == "postgresql" else sqlite.insert
-        return kind(table).values(values).on_conflict_do_update(index_elements=key, set_=rest, where=where)
+        inserted = self.insert(table).values(values)
+        return inserted.on_conflict_do_update(index_elements=key, set_=rest, where=where)
 
+    @abstractmethod
     def values_table(self, name: str, **columns: type[Any]) -> FromClause:
         """Return a table of the rows in one parameter, so that one statement serves any number of rows.
 
@@ -94,19 +80,38 @@ class Dialect:
             name: the name of the table, and of the parameter, whose value `json_rows` returns.
             columns: each column's SQLAlchemy type.
         """
-        given = bindparam(name, type_=Text)
-        if self.dialect == "postgresql":
-            made = func.json_to_recordset(cast(given, postgresql.JSON)).table_valued(
-                *(column(key, kind) for key, kind in columns.items())
-            )
-            return made.render_derived(name=name, with_types=True)
-        each = func.json_each(given).table_valued("value")
-        values = (
-            cast(func.json_extract(each.c.value, f"$.{key}"), kind).label(key) for key, kind in columns.items()
-        )
-        return select(*values).subquery(name)
 
     @staticmethod
     def json_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         """Return the parameter of a `values_table` with these rows."""
         return msgspec.json.encode(rows).decode()
+
+    @staticmethod
+    @abstractmethod
+    def bytes_value(value: bytes) -> str | None:
+        """Return bytes as a value of `json_rows`; ``None``: they cannot be one."""
+
+    @abstractmethod
+    def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
+        """Return the bytes that `bytes_value` has written to a column of a `values_table`."""
+
+    @staticmethod
+    @abstractmethod
+    def text_value(value: Any) -> Any:
+        """Return a text of `text.read_all` as the value of a `text_parameter`."""
+
+    @abstractmethod
+    def text_parameter(self, name: str) -> ColumnElement[str]:
+        """Return a parameter for a text as it is stored: in SQLite, it may not be UTF-8."""
+
+    @abstractmethod
+    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return a text as it is stored: in SQLite, it may be none that the driver can decode."""
+
+    @abstractmethod
+    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Return about how many bytes a value takes, without reading it."""
+
+    @abstractmethod
+    def by_index(self, table: Table, index: str) -> str:
+        """Return what a query selects from to search a table by this index, where the planner would choose another."""

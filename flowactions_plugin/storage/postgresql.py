@@ -1,4 +1,4 @@
-"""The plugin's own engine for PostgreSQL, and LISTEN."""
+"""PostgreSQL: its SQL, the plugin's own engine, and LISTEN."""
 
 from __future__ import annotations
 
@@ -9,16 +9,77 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import event
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    event,
+    extract,
+    func,
+)
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
+
+
+class PostgreSQL(Dialect):
+    """SQL for PostgreSQL."""
+
+    name = "postgresql"
+    has_clock = True
+    has_lateral = True
+    is_interruptible = True
+    keeps_index_entries = True
+    notifies = True
+    one_writer = False
+    writes_two_tables = True
+
+    def now(self) -> ColumnElement[int]:
+        # Stable within a statement, so that an index on a time can be used.
+        return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
+
+    def insert(self, table: Table) -> postgresql.Insert:
+        return postgresql.insert(table)
+
+    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
+        given = cast(bindparam(name, type_=Text), postgresql.JSON)
+        made = func.json_to_recordset(given).table_valued(*(column(key, kind) for key, kind in columns.items()))
+        return made.render_derived(name=name, with_types=True)
+
+    bytes_value = staticmethod(bytes.hex)  # type: ignore[assignment]  # it can have more arguments
+
+    def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
+        return func.decode(column, "hex")
+
+    @staticmethod
+    def text_value(value: Any) -> Any:
+        return value
+
+    def text_parameter(self, name: str) -> ColumnElement[str]:
+        return bindparam(name, type_=Text)
+
+    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return column
+
+    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        return func.octet_length(column, type_=Integer)
+
+    def by_index(self, table: Table, index: str) -> str:  # noqa: ARG002  its planner finds the index
+        return table.name
 
 
 def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:

@@ -1,4 +1,4 @@
-"""What only SQLite needs: one writer at a time, and a limit on waiting for the lock."""
+"""SQLite: its SQL, one writer at a time, and a limit on waiting for the lock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,28 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    select,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from flowactions_hookspecs import TransactionInvalid
+from flowactions_plugin.clock import Clock
 from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.text import raw_bytes, text_of
 from flowactions_plugin.storage.urls import sqlite_path
 
 WAIT_SECONDS: Final = 10.0
@@ -29,6 +46,58 @@ AUTOCOMMIT: Final = "a transaction has to be one: this connection is in AUTOCOMM
 
 BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 """Key of a pooled connection's busy timeout in its ``info``."""
+
+
+class SQLite(Dialect):
+    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8.
+
+    Args:
+        clock: the time.
+    """
+
+    name = "sqlite"
+    has_clock = False
+    has_lateral = False
+    is_interruptible = False
+    keeps_index_entries = False
+    notifies = False
+    one_writer = True
+    writes_two_tables = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = bindparam("now", callable_=lambda: int(clock() * 1000), type_=BigInteger)
+
+    def now(self) -> ColumnElement[int]:
+        return self._now
+
+    def insert(self, table: Table) -> sqlite.Insert:
+        return sqlite.insert(table)
+
+    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
+        each = func.json_each(bindparam(name, type_=Text)).table_valued("value")
+        values = (
+            cast(func.json_extract(each.c.value, f"$.{key}"), kind).label(key) for key, kind in columns.items()
+        )
+        return select(*values).subquery(name)
+
+    bytes_value = staticmethod(text_of)
+
+    def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
+        return column.cast(LargeBinary)
+
+    text_value = staticmethod(raw_bytes)
+
+    def text_parameter(self, name: str) -> ColumnElement[str]:
+        return cast(bindparam(name, type_=LargeBinary), Text)
+
+    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return cast(column, LargeBinary).label(getattr(column, "name", None))
+
+    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        return func.length(column, type_=Integer)
+
+    def by_index(self, table: Table, index: str) -> str:
+        return f"{table.name} INDEXED BY {index}"
 
 
 class Deadline:
@@ -133,6 +202,25 @@ async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> N
     if not may:
         raise TransactionInvalid(AUTOCOMMIT)
     await connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+async def begin_joined(connection: AsyncConnection, *, may: bool) -> None:
+    """Begin a host's transaction, unless it has begun.
+
+    The driver delays BEGIN until the first write, and without it RELEASE of the SAVEPOINT commits.
+
+    Raises:
+        TransactionInvalid: it has not begun, and ``may`` is false.
+    """
+    begun = not connection.in_transaction()
+    if begun:
+        await connection.begin()
+    try:
+        await begin_immediate(connection, may=may)
+    except BaseException:
+        if begun:
+            await connection.rollback()
+        raise
 
 
 def check_directory(path: Path | None) -> None:

@@ -1,16 +1,21 @@
-"""How long callers wait for PostgreSQL, and what is known when they have waited in vain (§8)."""
+"""How long callers wait for the database, also when they are cancelled, and what is known when they have waited in vain (§8)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
+
+log = logging.getLogger("flowactions.storage")
+
+T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 3.5
 """How long the statements of one call may take that a walk waits for. With what `RECOVERY_SECONDS` and the driver take after
@@ -19,12 +24,6 @@ that, the call answers within six seconds."""
 RECOVERY_SECONDS: Final = 1.5
 """How long the server may take to cancel a statement and to roll back to a SAVEPOINT in a host's transaction. Then the
 connection is given up, so that the host's commit fails."""
-
-
-def recovery_seconds(dialect: str) -> float | None:
-    """Return the same for a dialect: a statement on SQLite runs in a thread, and no limit would end it."""
-    return None if dialect == "sqlite" else RECOVERY_SECONDS
-
 
 STATEMENT_SECONDS: Final = 30.0
 """How long a statement may take on PostgreSQL. A server that no longer answers is detected by this."""
@@ -37,6 +36,34 @@ _limited: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("flowactions_
 
 UNCONFIRMED: Final = "The database was asked to commit and did not answer."
 """The note on an exception that says so."""
+
+
+async def shielded(work: Awaitable[T], patience: float | None = None) -> T:
+    """Finish the work also when the caller is cancelled; the cancellation is raised after that.
+
+    Args:
+        work: what is finished.
+        patience: how long it may take once the caller is cancelled. Then it is cancelled, too. ``None``: as long as it
+            takes.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        loop = asyncio.get_running_loop()
+        end = None if patience is None else loop.call_later(patience, task.cancel)
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if end is not None:
+            end.cancel()
+        if not task.cancelled() and task.exception() is not None:
+            log.debug(
+                "failed while its caller was cancelled: %r",
+                task.exception(),
+                extra={"event": "transaction.failed_while_cancelled"},
+            )
+        raise
 
 
 @asynccontextmanager

@@ -48,3 +48,35 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imports) > 10
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules
+
+
+def asks_which_database(tree: ast.AST) -> set[str]:
+    """Give the code of a module by which it can know which of the two databases it has."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            asks = node.value in {"sqlite", "postgresql"}
+        elif isinstance(node, ast.Compare):
+            asks = "dialect" in ast.unparse(node)
+        else:
+            asks = isinstance(node, ast.ImportFrom) and (
+                node.module == "sqlalchemy.dialects"
+                or bool({"SQLite", "PostgreSQL"} & {alias.name for alias in node.names})
+            )
+        found |= {ast.unparse(node)} if asks else set()
+    return found
+
+
+def test_only_storage_asks_which_database_it_is() -> None:
+    """What the databases do differently is a method or a property of the dialect."""
+    found = {path: asks_which_database(ast.parse(path.read_text())) for path in (ROOT / PLUGIN).rglob("*.py")}
+    assert {path.relative_to(ROOT / PLUGIN).parts[0] for path, asked in found.items() if asked} == {"storage"}
+
+
+def test_the_rule_finds_who_asks() -> None:
+    """By a comparison, a mapping, or an import of a dialect."""
+    assert asks_which_database(ast.parse("database.dialect != name"))
+    assert asks_which_database(ast.parse("{'sqlite': 8.0, 'postgresql': 3.0}[name]"))
+    assert asks_which_database(ast.parse("from sqlalchemy.dialects import postgresql"))
+    assert asks_which_database(ast.parse("from flowactions_plugin.storage.sqlite import SQLite"))
+    assert not asks_which_database(ast.parse("from flowactions_plugin.storage.sqlite import Deadline"))

@@ -259,14 +259,14 @@ async def test_a_corrupt_row_is_pruned(embedded: Queue) -> None:
 
 async def test_a_hosts_connection_reads_text_as_before(embedded: Queue) -> None:
     """The queue reads whatever is there; nobody else's reading changes."""
-    if embedded.database._engines._shared is None:
+    if embedded.database._engines.shared is None:
         pytest.skip("the plugin's own engine")
     seen: list[Any] = []
 
     def note(connection: Any, _record: Any) -> None:
         seen.append(connection.driver_connection.text_factory)
 
-    event.listen(embedded.database._engines._shared.sync_engine, "checkin", note)
+    event.listen(embedded.database._engines.shared.sync_engine, "checkin", note)
     await embedded.put()
     await a_schedule(embedded, ok).tick()
     assert set(seen) == {str}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text
+from sqlalchemy import select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.deliveries.filters import Filter
@@ -30,6 +30,7 @@ from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
+from flowactions_plugin.storage.sqlite import SQLite
 from tests.queueing import no_secret, nobody_listens
 from tests.sending import as_transport, validate
 
@@ -69,8 +70,9 @@ class Clocked(Database):
         self.milliseconds = 1_700_000_000_000
         super().__init__(url, clock=lambda: self.milliseconds / 1000)
 
-    def now(self) -> ColumnElement[int]:
-        return bindparam("now", callable_=lambda: self.milliseconds, type_=BigInteger)
+    def _bind(self) -> None:
+        super()._bind()
+        self.sql.now = SQLite(self.clock).now  # type: ignore[method-assign]  # PostgreSQL's is the server's
 
 
 class Outbox(RuleBasedStateMachine):

@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage import autocommit
-from flowactions_plugin.storage.autocommit import MOST_KEPT
+from flowactions_plugin.storage import connections
+from flowactions_plugin.storage.connections import MOST_KEPT
 from flowactions_plugin.storage.database import Database
 
 
@@ -63,7 +63,7 @@ async def test_a_connection_that_was_lost_is_replaced(
     """Before it is used again, whether it has been idle for long or not."""
     lost = await database.in_transaction(backend)
     if idle:
-        monkeypatch.setattr(autocommit, "IDLE_SECONDS", -1.0)
+        monkeypatch.setattr(connections, "IDLE_SECONDS", -1.0)
     async with database.read() as connection:
         await connection.execute(select(func.pg_terminate_backend(lost)))
     await asyncio.sleep(0.1)

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.util import await_only
 
 from flowactions_hookspecs import AuthEvent, FlowActions
-from flowactions_plugin.storage.commits import COMMIT_SECONDS
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.transactions import COMMIT_SECONDS
 from tests.auth_provider import NEW, Running
 from tests.host_transactions import (
     CALLS,

@@ -1,27 +1,41 @@
-"""The engines of one database: the host's, or the plugin's own."""
+"""The connections to one database: the host's engine or the plugin's own, and those for single short statements."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL
+from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql
-from flowactions_plugin.storage.autocommit import AutocommitConnections
-from flowactions_plugin.storage.shielding import shielded
-from flowactions_plugin.storage.sqlite import WAIT_SECONDS, Deadline, prepare_connection, switch_to_wal
-from flowactions_plugin.storage.sqlite_thread import SQLiteThread
+from flowactions_plugin.storage.postgresql import IDLE_SECONDS
+from flowactions_plugin.storage.sqlite import (
+    WAIT_SECONDS,
+    Deadline,
+    prepare_connection,
+    set_busy_timeout,
+    shorten_wait,
+    switch_to_wal,
+)
+from flowactions_plugin.storage.waiting import shielded
+
+T = TypeVar("T")
 
 READ_COMMITTED: Final = "READ COMMITTED"
 """The isolation of the plugin's own transactions, for which its statements are written."""
+
+MOST_KEPT: Final = 4
+"""How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest."""
 
 
 class Engines:
@@ -32,22 +46,19 @@ class Engines:
         shared: the host's engine, which is not closed here; ``None``: the plugin creates its own.
 
     Attributes:
+        current: the engine in use; ``None`` while the database is closed.
+        shared: as given.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
     """
 
     def __init__(self, url: URL, shared: AsyncEngine | None) -> None:
         self._url = url
-        self._shared = shared
+        self.shared = shared
         self._own_sqlite = shared is None and url.get_backend_name() == "sqlite"
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self._autocommit: AutocommitConnections | None = None
         self._conflicted = False
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it is the host's engine."""
-        return self._shared is not None
 
     @property
     def reads_committed(self) -> bool:
@@ -70,8 +81,8 @@ class Engines:
         """
         if self._url.get_backend_name() == "sqlite":
             hide_values()
-        if self._shared is not None:
-            self.current = self._shared
+        if self.shared is not None:
+            self.current = self.shared
         elif self._own_sqlite:
             self.current = create_async_engine(self._url, hide_parameters=True, pool_timeout=WAIT_SECONDS)
             event.listen(self.current.sync_engine, "connect", prepare_connection)
@@ -87,7 +98,7 @@ class Engines:
         kept, self._autocommit = self._autocommit, None
         if kept is not None:
             await kept.close()
-        if self._shared is None and engine is not None:
+        if self.shared is None and engine is not None:
             await engine.dispose()
         if self.thread is not None:
             self.thread.close()
@@ -143,6 +154,120 @@ class Engines:
                     # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
                     await shielded(connection.invalidate())
                 raise
+
+
+class _Kept(NamedTuple):
+    """A connection, what its driver calls one, and when it was used last."""
+
+    connection: AsyncConnection
+    driver: Any
+    used_at: float
+
+
+class AutocommitConnections:
+    """Connections to PostgreSQL that run one statement after the other, each as a transaction of its own.
+
+    They are kept for the next statement: to check one out of the pool and back in costs more than a small statement.
+
+    Args:
+        engine: the plugin's own: a host's pool is not held back from the host.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._kept: list[_Kept] = []
+        self._closed = False
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """Give a connection while the block runs, of which each statement is a transaction.
+
+        After an error it returns to the pool, which knows what to do with it.
+        """
+        kept = await self._take()
+        try:
+            yield kept.connection
+        except BaseException:
+            await kept.connection.close()
+            raise
+        if self._closed:
+            await kept.connection.invalidate()  # the pool that it would return to is gone
+        if self._closed or len(self._kept) >= MOST_KEPT:
+            await kept.connection.close()
+        else:
+            self._kept.append(kept._replace(used_at=time.monotonic()))
+
+    async def close(self) -> None:
+        """Return what is kept to the pool, and keep nothing from now on."""
+        self._closed = True
+        while self._kept:
+            await self._kept.pop().connection.close()
+
+    async def _take(self) -> _Kept:
+        """Return the connection that was used last, or another one of the pool's, which tests what was idle for long."""
+        now = time.monotonic()
+        while self._kept:
+            kept = self._kept.pop()
+            if now - kept.used_at <= IDLE_SECONDS and not kept.driver.is_closed():
+                return kept
+            await kept.connection.close()
+        connection = await self._engine.connect()
+        try:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            driver = (await connection.get_raw_connection()).driver_connection
+        except BaseException:
+            await connection.close()
+            raise
+        return _Kept(connection, driver, now)
+
+
+class SQLiteThread:
+    """Runs a whole transaction in one thread with the synchronous driver.
+
+    That takes one thread switch. With the asynchronous driver, each statement takes one.
+
+    Args:
+        url: the database's.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self.engine = create_engine(url.set(drivername="sqlite+pysqlite"), hide_parameters=True)
+        event.listen(self.engine, "connect", prepare_connection)
+        self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
+
+    async def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
+        """Run the work as one transaction.
+
+        A cancelled caller waits until the transaction has ended, because the thread holds the lock until then.
+
+        Args:
+            work: called in the thread.
+            deadline: until when SQLite waits for its lock.
+
+        Raises:
+            DBAPIError: the database failed.
+        """
+        loop = asyncio.get_running_loop()
+        return await shielded(loop.run_in_executor(self._executor, self._run, work, deadline))
+
+    def close(self) -> None:
+        """Close the connections. A transaction that is running ends by itself."""
+        self._executor.shutdown(wait=False)
+        self.engine.dispose()
+
+    def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
+        with self.engine.connect() as connection:
+            try:
+                usual = shorten_wait(connection, deadline.left)
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                done = work(connection)
+                connection.commit()
+                if usual is not None:
+                    set_busy_timeout(connection, usual)
+            except DBAPIError:
+                connection.invalidate()
+                raise
+        return done
 
 
 def hide_values() -> None:
