@@ -34,7 +34,7 @@ from tests.waiting import until
 RUNBOOK = Path(__file__).parents[2] / "docs" / "how-to" / "incidents.md"
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 HOST = "tests.crash.timed_hosts:make"
-SOON = "2 0.5 0.3"
+SOON = "3 1.5 0.3"
 ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 DESTINATION = "https://hooks.customer.example:443"
 

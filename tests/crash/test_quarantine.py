@@ -17,8 +17,9 @@ from tests.recorder import OK
 from tests.waiting import until
 
 HOST = "tests.crash.timed_hosts:make"
-SOON = "2 0.5 0.3"
-"""A lease of two seconds, a deadline of half a second, and rounds in quarantine 0.3 seconds apart."""
+SOON = "3 1.5 0.3"
+"""A lease of three seconds, a deadline of one and a half, in which the receiver answers fifty requests on a busy machine,
+too, and rounds in quarantine 0.3 seconds apart."""
 
 
 @pytest.fixture
