@@ -183,7 +183,7 @@ class WebhookNode:
         """Check and substitute; the webhook is written in the transaction that removes the node's record (§3.1)."""
         config, unusable = read_config(WebhookConfig, node.config)
         try:
-            webhook = render(config, unusable, walk, node, self._outbox.max_body_bytes)
+            webhook = self._rendered(config, unusable, walk, node)
             delivery = await self._outbox.new_delivery(webhook)
         except BodyInvalid as exc:
             return _skipped(node, config, "invalid_body", str(exc))
@@ -192,6 +192,13 @@ class WebhookNode:
         except EgressRefused as exc:
             return _skipped(node, config, url_refusal(config), str(exc))
         return InTransaction(PreparedDelivery(self._outbox, delivery).write)
+
+    def _rendered(self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node) -> Webhook:
+        try:
+            return render(config, unusable, walk, node, self._outbox.max_body_bytes)
+        except TooLarge as exc:
+            self._outbox.count_refusal(exc)
+            raise
 
 
 def url_refusal(config: WebhookConfig) -> str:

@@ -152,8 +152,8 @@ class Outbox:
                 request = self._request(webhook)
                 destination = await self._guard.check(webhook.url)
                 delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
-            except TooLarge:
-                self._telemetry.meters.count(names.REFUSED, reason="too_large")
+            except TooLarge as exc:
+                self.count_refusal(exc)
                 raise
             except EgressRefused:
                 self._telemetry.meters.count(names.REFUSALS, at="enqueue")
@@ -287,9 +287,10 @@ class Outbox:
         async with self._store.transaction(connection) as joined:
             return await run(joined)
 
-    def count_refusal(self, exc: StorageUnavailable) -> None:
-        """Count a webhook that was not queued because of the database."""
-        self._telemetry.meters.count(names.REFUSED, reason=reason_of(exc))
+    def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
+        """Count a webhook that was not queued because of the database, or of its size."""
+        reason = "too_large" if isinstance(exc, TooLarge) else reason_of(exc)
+        self._telemetry.meters.count(names.REFUSED, reason=reason)
 
     def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
         """Limit what a caller waits for within the block; see `Database.answering`."""

@@ -168,6 +168,30 @@ async def test_a_destination_that_only_fails_is_told(queue: Queue, database_url:
     assert "outbox list --destination http://a:1" in check["advice"]
 
 
+async def test_deliveries_that_wait_for_the_host_are_told(
+    queue: Queue, database_url: str, tmp_path: Path
+) -> None:
+    """Each reason once; what has ended waits no more."""
+    reasons = ("no secret: SECRET_A", "no secret: SECRET_A", "no secret: SECRET_B", "ended")
+    for reason in reasons:
+        row_id = await queue.put(id=new_id(queue.database.clock()))
+        values = {
+            "error_class": "waits",
+            "last_error": reason,
+            "status": "dead" if reason == "ended" else "pending",
+        }
+        async with queue.database.write() as connection:
+            await connection.execute(update(schema.outbox).where(schema.outbox.c.id == row_id).values(**values))
+    ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
+    waiting = [check for check in ended.document["checks"] if check["name"] == "waiting"]
+    assert {check["result"] for check in waiting} == {"warning"}
+    assert sorted(check["message"] for check in waiting) == [
+        f"deliveries wait, without an attempt: {reason}"
+        for reason in ("no secret: SECRET_A", "no secret: SECRET_B")
+    ]
+    assert all("outbox list --error waits" in check["advice"] for check in waiting)
+
+
 async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_path: Path) -> None:
     """It may still answer: a full disk and a read-only server can be read. Nothing is left of what was written."""
     settings = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url})

@@ -81,6 +81,25 @@ def bounded(recorded: Recorded) -> None:
         assert all(value in metric.labels[label] for label, value in point.labels.items())
 
 
+async def test_a_webhook_that_may_not_be_queued_is_counted_by_its_reason(database_url: str) -> None:
+    """A forbidden address, and a body above the limit; neither counts as enqueued."""
+    recorded = Recorded()
+    host = SmallHost(
+        development(database_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_MAX_BODY_BYTES="1024")
+    )
+    recorded.listen_to(host)
+    large = Node(
+        id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/", "webhookBody": f'"{"x" * 1024}"'}
+    )
+    async with (actions := FlowActions.load(host)).lifespan():
+        await actions.reach(a_walk(), webhook("http://169.254.169.254/"))
+        await actions.reach(a_walk(), large)
+        await actions.reach(a_walk(), large)
+        assert recorded.value("flowactions.outbox.refused", reason="blocked_url") == 1
+        assert recorded.value("flowactions.outbox.refused", reason="too_large") == 2
+        assert recorded.value("flowactions.outbox.enqueued", origin="flow_node") == 0
+
+
 async def test_a_refusal_at_an_attempt_is_counted(database_url: str) -> None:
     """An address that was allowed when the webhook was enqueued, and is not any more."""
     recorded = Recorded()
