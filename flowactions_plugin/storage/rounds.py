@@ -62,22 +62,35 @@ class OutageLog:
         self._failing.discard(part)
 
 
-async def keep_on(work: Callable[[], Awaitable[float]], part: str, outage_log: OutageLog) -> NoReturn:
-    """Do a round after the other until cancelled.
+async def keep_on(
+    work: Callable[[], Awaitable[float]],
+    part: str,
+    outage_log: OutageLog,
+    *,
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    pause_after: Callable[[int], float] = lambda _failures: FAILURE_SECONDS,
+) -> NoReturn:
+    """Do a round after the other until cancelled, also after outages: what every background part does.
 
     Args:
         work: does a round; returns the seconds until the next.
         part: names it in the log of outages.
         outage_log: that of the database.
+        wait: waits so many seconds for the next round, or until there is reason for an earlier one.
+        pause_after: returns the seconds until the next round after the database failed so many times in a row.
     """
+    failures = 0
     try:
         while True:
             try:
                 pause = await work()
+                failures = 0
                 outage_log.worked(part)
             except StorageUnavailable as exc:
+                failures += 1
                 outage_log.failed(part, exc)
-                pause = FAILURE_SECONDS
-            await asyncio.sleep(pause)
+                await asyncio.sleep(pause_after(failures))
+            else:
+                await wait(pause)
     finally:
         outage_log.ended(part)
