@@ -169,10 +169,10 @@ def _row_bytes(row: Mapping[str, Any]) -> int:
     return len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
 
 
-def _enqueuing(database: Dialect) -> Executable:
-    now = database.now()
+def _enqueuing(sql: Dialect) -> Executable:
+    now = sql.now()
     # A row that is written again is the same row.
-    return database.insert_unless_there(outbox).values(
+    return sql.insert_unless_there(outbox).values(
         status="pending",
         attempts=0,
         earlier_attempts=0,
