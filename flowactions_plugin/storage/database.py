@@ -126,13 +126,13 @@ class Database:
     @property
     def directory(self) -> Path:
         """The directory of the database file; the working directory when there is no file."""
-        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        path = sqlite_path(self._url)
         return Path.cwd() if path is None else path.parent
 
     @property
     def missing_file(self) -> Path | None:
         """The SQLite file that opening the database would create; ``None`` when it is there, or on PostgreSQL."""
-        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        path = sqlite_path(self._url)
         return path if path is not None and not path.exists() else None
 
     async def __aenter__(self) -> Self:
@@ -390,8 +390,11 @@ class Database:
             StorageUnavailable: the database failed.
         """
         async with self.read() as connection:
-            found = await connection.scalar(select(self.sql.now()))
-        return (found or 0) / 1000
+            return await connection.run_sync(self.time_on) / 1000
+
+    def time_on(self, connection: SyncConnection) -> int:
+        """Return the same time, Unix milliseconds, on a connection of this database."""
+        return int(connection.execute(select(self.sql.now())).scalar_one())
 
     async def notify(self, channel: str, payload: str) -> None:
         """Notify the listeners of a channel of PostgreSQL.

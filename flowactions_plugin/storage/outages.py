@@ -123,7 +123,7 @@ class Outages:
     """
 
     def __init__(self, url: URL) -> None:
-        self._path = sqlite_path(url) if url.get_backend_name() == "sqlite" else None
+        self._path = sqlite_path(url)
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
 
     @contextmanager

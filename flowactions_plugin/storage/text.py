@@ -52,14 +52,6 @@ def raw_bytes(value: object) -> bytes:
     return str(value).encode("utf-8", "surrogateescape")
 
 
-def text_of(value: bytes) -> str | None:
-    """Return the text that stands for the same bytes in SQLite; ``None`` where there is none."""
-    try:
-        return None if b"\0" in value else value.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def as_text(value: object) -> str:
     """Return a value of `read_all` as printable text, with replacement characters for invalid bytes."""
     if isinstance(value, str) and value.isascii():

@@ -56,8 +56,8 @@ def is_in_memory(url: URL) -> bool:
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """Return the path of an SQLite database's file; ``None`` when it has none."""
-    if is_in_memory(url):
+    """Return the path of an SQLite database's file; ``None`` when it has none, and for PostgreSQL."""
+    if url.get_backend_name() != "sqlite" or is_in_memory(url):
         return None
     name = (url.database or "").partition("?")[0]
     return Path(name.removeprefix("file:") if name.startswith("file:") else name).absolute()
