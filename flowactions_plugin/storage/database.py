@@ -32,12 +32,7 @@ from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.tables import lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
-from flowactions_plugin.storage.waiting import (
-    STATEMENT_SECONDS,
-    TRANSACTION_SECONDS,
-    answering,
-    committing,
-)
+from flowactions_plugin.storage.waiting import STATEMENT_SECONDS, TRANSACTION_SECONDS, answering, committing
 
 log = logging.getLogger("flowactions.storage")
 

@@ -114,9 +114,7 @@ def run(metadata: MetaData) -> None:
     from alembic import context  # noqa: PLC0415  a proxy that works only while Alembic runs
 
     context.configure(
-        connection=context.config.attributes[_CONNECTION],
-        target_metadata=metadata,
-        version_table=VERSION_TABLE,
+        connection=context.config.attributes[_CONNECTION], target_metadata=metadata, version_table=VERSION_TABLE
     )
     with context.begin_transaction():
         context.run_migrations()
