@@ -80,7 +80,11 @@ class Engines:
             OSError: a file that the URL names cannot be read.
         """
         if self._url.get_backend_name() == "sqlite":
-            hide_values()
+            # What is stored stays out of the log: the driver logs each statement with its values at debug level.
+            # Whoever wants these lines sets the level of its logger before, or after.
+            driver = logging.getLogger("aiosqlite")
+            if driver.level == logging.NOTSET:
+                driver.setLevel(logging.INFO)
         if self.shared is not None:
             self.current = self.shared
         elif self._own_sqlite:
@@ -268,13 +272,3 @@ class SQLiteThread:
                 connection.invalidate()
                 raise
         return done
-
-
-def hide_values() -> None:
-    """Keep what is stored out of the log: the driver of SQLite logs each statement with its values at debug level.
-
-    Whoever wants these lines sets the level of its logger before, or after.
-    """
-    driver = logging.getLogger("aiosqlite")
-    if driver.level == logging.NOTSET:
-        driver.setLevel(logging.INFO)

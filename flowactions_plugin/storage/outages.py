@@ -138,15 +138,10 @@ class Outages:
         except _failures() as exc:
             if is_mistake(exc):
                 raise
-            reason = _reason(exc)
-            message = str(reason)
-            redacted = self.without_secrets(message)
+            message = str(_reason(exc))
+            redacted = message if self._secret is None else self._secret.sub("…", message)
             # The original error is kept as the cause, unless its message holds a secret.
             raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
-
-    def without_secrets(self, message: str) -> str:
-        """Return the message without the secret parts of the URL."""
-        return message if self._secret is None else self._secret.sub("…", message)
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
@@ -218,11 +213,10 @@ def _own_words(reason: BaseException) -> str | None:
     asyncpg = sys.modules.get("asyncpg")
     if asyncpg is None:
         return None
-    if isinstance(reason, asyncpg.ConnectionDoesNotExistError):
-        return LOST
     # Subclasses are about something else, for example a wrong value.
     about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
-    return LOST if type(reason) in about_its_state else None
+    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
+    return LOST if is_lost else None
 
 
 def _reason(exc: BaseException) -> BaseException:

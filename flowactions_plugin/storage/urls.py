@@ -112,7 +112,8 @@ def _parse_sqlite(rest: str) -> str:
 def is_in_memory(url: URL) -> bool:
     """Return whether an SQLite URL names a database without a file."""
     name = url.database or ""
-    return name in {"", ":memory:"} or ":memory:" in name or "memory" in (url.query.get("mode"), _mode_in(name))
+    mode_in_name = dict(parse_qsl(name.partition("?")[2])).get("mode")
+    return not name or ":memory:" in name or "memory" in (url.query.get("mode"), mode_in_name)
 
 
 def sqlite_path(url: URL) -> Path | None:
@@ -133,7 +134,3 @@ def _wrong_sqlite_option(url: URL) -> str | None:
         elif name not in SQLITE_OPTIONS:
             return unsupported(name)
     return None
-
-
-def _mode_in(name: str) -> str | None:
-    return dict(parse_qsl(name.partition("?")[2])).get("mode")
