@@ -229,9 +229,6 @@ class SQLiteThread:
     """Runs a whole transaction in one thread with the synchronous driver.
 
     That takes one thread switch. With the asynchronous driver, each statement takes one.
-
-    Args:
-        url: the database's.
     """
 
     def __init__(self, url: URL) -> None:
@@ -240,13 +237,9 @@ class SQLiteThread:
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
 
     async def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
-        """Run the work as one transaction.
+        """Run the work as one transaction, in the thread.
 
         A cancelled caller waits until the transaction has ended, because the thread holds the lock until then.
-
-        Args:
-            work: called in the thread.
-            deadline: until when SQLite waits for its lock.
 
         Raises:
             DBAPIError: the database failed.

@@ -365,12 +365,9 @@ class Database:
     async def lock_table(
         self, transaction: AsyncConnection, table: Table, mode: Literal["ROW EXCLUSIVE", "SHARE"]
     ) -> None:
-        """Lock a table in a transaction of `write`; on SQLite such a transaction is alone anyway.
+        """Lock a table until a transaction of `write` ends; on SQLite such a transaction is alone anyway.
 
-        Args:
-            transaction: holds the lock until it ends.
-            table: what is locked.
-            mode: ``SHARE`` waits for transactions that have written to it or hold ``ROW EXCLUSIVE``, and these wait for it.
+        ``SHARE`` waits for transactions that have written to it or hold ``ROW EXCLUSIVE``, and these wait for it.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -392,11 +389,7 @@ class Database:
         return int(connection.execute(select(self.sql.now())).scalar_one())
 
     async def notify(self, channel: str, payload: str) -> None:
-        """Notify the listeners of a channel of PostgreSQL.
-
-        Args:
-            channel: its name.
-            payload: what they are told, up to 8000 bytes.
+        """Tell the listeners of a channel of PostgreSQL a payload of up to 8000 bytes.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -405,11 +398,7 @@ class Database:
         await self.in_transaction(lambda connection: connection.execute(notifying))
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
-        """Listen on a channel of PostgreSQL, on a separate connection, until that is lost.
-
-        Args:
-            channel: its name.
-            on_notify: called with the payload of each notification.
+        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -419,12 +408,9 @@ class Database:
                 await postgresql.listen(connection, channel, on_notify)
 
     def after_commit(self, transaction: AsyncConnection, call: Callable[[], None]) -> None:
-        """Call something when a transaction has committed, and never when it is rolled back.
+        """Call something quick that does not raise when a transaction has committed, and never when it is rolled back.
 
-        Args:
-            transaction: given by `write`, or the host's. A host's commit is known only just before it is made, so the
-                call follows a moment later and is not guaranteed.
-            call: quick, and does not raise.
+        A host's commit is known only just before it is made, so the call follows a moment later and is not guaranteed.
         """
         self._transactions.after_commit(transaction, call)
 

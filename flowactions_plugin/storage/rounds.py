@@ -21,11 +21,7 @@ SAME_OUTAGE_SECONDS: Final = 60.0
 
 
 class OutageLog:
-    """Logs the outages of one database: once for all background parts of a host, whichever notices first.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Logs the outages of one database: once for all background parts of a host, whichever notices first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,12 +29,7 @@ class OutageLog:
         self._logged_at = 0.0
 
     def failed(self, part: str, error: StorageUnavailable) -> None:
-        """Record that a part could not use the database.
-
-        Args:
-            part: its name.
-            error: why.
-        """
+        """Record that a part could not use the database, and why."""
         if part not in self._failing:
             now = self._clock()
             if not self._failing or now - self._logged_at > SAME_OUTAGE_SECONDS:

@@ -48,11 +48,7 @@ BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 
 
 class SQLite(Dialect):
-    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8.
-
-    Args:
-        clock: the time.
-    """
+    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8."""
 
     name = "sqlite"
     has_clock = False
@@ -105,11 +101,7 @@ class SQLite(Dialect):
 
 
 class Deadline:
-    """The time until which one caller waits.
-
-    Args:
-        seconds: from now; ``None``: `WAIT_SECONDS`.
-    """
+    """The time until which one caller waits: so many seconds from now, or `WAIT_SECONDS`."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._at = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
@@ -150,9 +142,8 @@ class Writer:
 def prepare_connection(connection: Any, record: Any) -> None:
     """Set the busy timeout of a new connection; a listener for SQLAlchemy's ``connect``."""
     timeout = int(WAIT_SECONDS * 1000)
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {timeout}")
-    cursor.close()
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"PRAGMA busy_timeout = {timeout}")
     record.info[BUSY_TIMEOUT_KEY] = timeout
 
 
@@ -185,12 +176,9 @@ def set_busy_timeout(connection: SyncConnection, milliseconds: int) -> None:
 
 
 def _pragma(connection: SyncConnection, statement: str) -> int:
-    cursor = connection.connection.cursor()
-    try:
+    with closing(connection.connection.cursor()) as cursor:
         cursor.execute(statement)
         row: Any = cursor.fetchone()
-    finally:
-        cursor.close()
     return int(row[0])
 
 

@@ -16,13 +16,7 @@ _DECODE: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def read_all(connection: Connection, statement: Executable, parameters: Any = None) -> list[Row[Any]]:
-    """Execute a statement and return all its rows, corrupt ones included.
-
-    Args:
-        connection: of either database, the plugin's own or the host's; it is left unchanged.
-        statement: the statement.
-        parameters: its parameters.
-    """
+    """Execute a statement on a connection of either database, which may be the host's; return all rows, also corrupt ones."""
     driver = connection.connection.driver_connection
     strict = getattr(driver, "text_factory", None)
     if strict is None:

@@ -58,10 +58,6 @@ COMMIT_SECONDS: Final = 0.02
 class Joined:
     """A host's transaction within the plugin's SAVEPOINT. It executes statements as an `AsyncConnection` does.
 
-    Args:
-        connection: the host's.
-        sql: the dialect of its database.
-
     Attributes:
         connection: the host's.
         calls: called after the host's commit, unless the SAVEPOINT is rolled back.
@@ -112,12 +108,7 @@ class Transactions:
 
     @asynccontextmanager
     async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
-        """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit.
-
-        Args:
-            deadline: until when SQLite waits for its lock.
-            as_host: see `Engines.connect`.
-        """
+        """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit."""
         calls: list[Call] = []
         async with AsyncExitStack() as stack:
             if self._sql.one_writer:
