@@ -19,7 +19,7 @@ from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.rounds import keep_on
+from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.operate")
 

@@ -23,7 +23,7 @@ from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.rounds import OutageLog
+from flowactions_plugin.storage.outages import OutageLog
 from flowactions_plugin.storage.schema import NO_AGENT, outbox
 
 T = TypeVar("T")

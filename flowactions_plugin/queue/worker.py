@@ -13,7 +13,7 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.store import OutboxStore
-from flowactions_plugin.storage.rounds import keep_on
+from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.outbox")
 

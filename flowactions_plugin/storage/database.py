@@ -27,8 +27,7 @@ from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILUR
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import lock_schema, prepare_tables, upgrade_tables
-from flowactions_plugin.storage.outages import Outages
-from flowactions_plugin.storage.rounds import OutageLog
+from flowactions_plugin.storage.outages import OutageLog, Outages
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path

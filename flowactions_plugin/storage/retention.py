@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from flowactions_plugin.storage.rounds import OutageLog, keep_on
+from flowactions_plugin.storage.outages import OutageLog, keep_on
 
 log = logging.getLogger("flowactions.retention")
 
