@@ -221,10 +221,7 @@ class Database:
             return (await transaction.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
     def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
-        """Check a host's transaction, and reserve it for the call that came with it.
-
-        Args:
-            transaction: what the host gave; ``None`` is allowed.
+        """Check a host's transaction, if it gave one, and reserve it for the call that came with it.
 
         Raises:
             TransactionInvalid: it cannot be joined; the message says what it has to be.
