@@ -62,7 +62,7 @@ class DeliveryQueries:
         row, log = detail
 
         def read(connection: Connection) -> Found:
-            now = self._database.time_on(connection)
+            now = int(connection.execute(select(self._database.now())).scalar_one())
             facts, attempts = facts_of(row, log, now, for_operators=scope.organization_id is None)
             pause = _pause(connection, scope, row)
             workers = self._health.workers(connection, now)
