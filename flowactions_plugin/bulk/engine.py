@@ -24,7 +24,7 @@ from flowactions_plugin.operators.audit import Entry
 from flowactions_plugin.operators.scope import NOBODY, Actor
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.rounds import FAILURE_SECONDS, keep_on
+from flowactions_plugin.storage.outages import FAILURE_SECONDS, keep_on
 
 log = logging.getLogger("flowactions.actions")
 

@@ -15,7 +15,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import ActionInvalid, EgressRefused
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.rounds import keep_on
+from flowactions_plugin.storage.outages import keep_on
 
 POLL_SECONDS: Final = 0.5
 """Seconds between looks for rows to park, or to make due."""

@@ -78,7 +78,7 @@ class ActionStore:
     async def now(self) -> int:
         """Return the time of the database, Unix milliseconds."""
         async with self._database.read() as connection:
-            return int((await connection.execute(select(self._database.now()))).scalar_one())
+            return await connection.run_sync(self._database.time_on)
 
     async def count(self, selection: Selection) -> tuple[int, str]:
         """Return how many rows a set has now, and its mark."""

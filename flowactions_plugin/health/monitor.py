@@ -19,14 +19,12 @@ from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.operate")
 
 WRITE_SECONDS: Final = 5.0
 """How often statistics are written: a process that is killed loses so many seconds of them."""
-
-PART: Final = "statistics"
-"""Its name in the log of outages."""
 
 LAST_SECONDS: Final = 5.0
 """How long the last write may take when the process stops."""
@@ -76,7 +74,6 @@ class Monitor:
         finally:
             running.cancel()
             await asyncio.wait({running})
-            self._outage_log.ended(PART)
             try:
                 async with asyncio.timeout(LAST_SECONDS):
                     await self.write()
@@ -93,21 +90,24 @@ class Monitor:
     async def _run(self, load: Callable[[], Load]) -> None:
         clock = asyncio.get_running_loop().time
         beat_at = 0.0
-        while True:
+
+        async def record() -> float:
+            nonlocal beat_at
             try:
                 if clock() >= beat_at:
                     beat_at = clock() + BEAT_SECONDS
                     await self._fleet.beat(*load())
                 await self.write()
                 self._failed = False
-                self._outage_log.worked(PART)
-            except StorageUnavailable as exc:
-                self._outage_log.failed(PART, exc)
+            except StorageUnavailable:
+                raise
             except Exception as exc:
                 # Deliveries go on without statistics.
                 self._log_once(type(exc).__name__)
                 log.debug("statistics", exc_info=True, extra={"event": "statistics.failed"})
-            await asyncio.sleep(WRITE_SECONDS)
+            return WRITE_SECONDS
+
+        await keep_on(record, "statistics", self._outage_log)
 
     def _log_once(self, reason: str) -> None:
         if not self._failed:

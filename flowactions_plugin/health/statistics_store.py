@@ -146,9 +146,9 @@ def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]
     ]
 
 
-def _adding(database: Dialect) -> Any:
+def _adding(sql: Dialect) -> Any:
     """Write the statement that adds the rows of the parameter ``counted`` to the present interval."""
-    given = database.values_table(
+    given = sql.values_table(
         "counted",
         organization=Text,
         destination=Text,
@@ -157,28 +157,28 @@ def _adding(database: Dialect) -> Any:
         dead=Integer,
         duration_ms=BigInteger,
     )
-    now = database.now()
+    now = sql.now()
     rows = select(
         now - now % BUCKET_MS, given.c.organization, given.c.destination, *(given.c[name] for name in _COUNTS)
     ).where(
         given.c.organization.is_not(None)
     )  # without a condition, SQLite takes ON CONFLICT for one of a join
-    added = database.insert(statistics).from_select([column.name for column in statistics.c], rows)
+    added = sql.insert(statistics).from_select([column.name for column in statistics.c], rows)
     return added.on_conflict_do_update(
         index_elements=list(statistics.primary_key),
         set_={name: statistics.c[name] + added.excluded[name] for name in _COUNTS},
     )
 
 
-def _updating_health(database: Dialect) -> Any:
+def _updating_health(sql: Dialect) -> Any:
     """Write the statement that updates the health of the destinations in the parameter ``given``, and returns it.
 
     What does not fail, and was written within the last minute, stays as it is.
     """
-    given = database.values_table(
+    given = sql.values_table(
         "given", organization=Text, destination=Text, succeeded=Integer, failures=Integer, error=Text
     )
-    now = database.now()
+    now = sql.now()
     fails = given.c.failures > 0
     failed = given.c.error.is_not(None)
     rows = select(
@@ -196,7 +196,7 @@ def _updating_health(database: Dialect) -> Any:
         "organization_id", "destination", "last_success_at", "last_failure_at", "failing_since",
         "failures_in_row", "last_error", "alerted_at", "updated_at",
     ]  # fmt: skip
-    added = database.insert(destinations).from_select(names, rows)
+    added = sql.insert(destinations).from_select(names, rows)
     new, old = added.excluded, destinations.c
     succeeded = new.last_success_at.is_not(None)
     total = old.failures_in_row + new.failures_in_row
@@ -240,9 +240,9 @@ def _change(row: Any) -> Change | None:
     return Change(row.organization_id, row.destination, kind, since, failures, row.last_error)
 
 
-def _marking_notified(database: Dialect) -> Any:
+def _marking_notified(sql: Dialect) -> Any:
     """Write the statement that records what the host is told, for the destinations in the parameter ``notified``."""
-    notified = database.values_table("notified", organization=Text, destination=Text, fails=Integer)
+    notified = sql.values_table("notified", organization=Text, destination=Text, fails=Integer)
     return (
         update(destinations)
         .where(
@@ -251,5 +251,5 @@ def _marking_notified(database: Dialect) -> Any:
                 destinations.c.destination == notified.c.destination,
             )
         )
-        .values(alerted_at=case((notified.c.fails == 1, database.now()), else_=null()))
+        .values(alerted_at=case((notified.c.fails == 1, sql.now()), else_=null()))
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Self, TypeVar
 
-from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
@@ -82,7 +81,7 @@ class QueueStatus:
             refusal: why the database takes no writes; ``None``: it does.
             dead: how many are dead.
         """
-        now = self._now(connection)
+        now = self._database.time_on(connection)
         status = self._status_of(connection, scope, now, refusal)
         worst, slowest = self._health.busiest(connection, scope, now, SHOWN)
         due = status.due
@@ -112,7 +111,9 @@ class QueueStatus:
         """
         refusal = await self.writes.refused() if tries else self.writes.refusal
         return await self._read(
-            lambda connection: self._status_of(connection, scope, self._now(connection), refusal).verdict
+            lambda connection: (
+                self._status_of(connection, scope, self._database.time_on(connection), refusal).verdict
+            )
         )
 
     async def due(self, scope: Scope = Scope()) -> tuple[Counted, int]:  # noqa: B008  immutable
@@ -143,7 +144,7 @@ class QueueStatus:
 
         def read(connection: Connection) -> list[DestinationState]:
             keys = self._health.page(connection, scope, after, limit)
-            return self._health.states(connection, keys, self._now(connection))
+            return self._health.states(connection, keys, self._database.time_on(connection))
 
         return await self._read(read)
 
@@ -153,14 +154,13 @@ class QueueStatus:
         Raises:
             StorageUnavailable: the database failed.
         """
-        return await self._read(lambda connection: self._health.workers(connection, self._now(connection)))
+        return await self._read(
+            lambda connection: self._health.workers(connection, self._database.time_on(connection))
+        )
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._database.read() as connection:
             return await connection.run_sync(work)
-
-    def _now(self, connection: Connection) -> int:
-        return int(connection.execute(select(self._database.now())).scalar_one())
 
     def _status_of(self, connection: Connection, scope: Scope, now: int, refusal: str | None) -> _Status:
         due = self._health.due(connection, scope, COUNT_LIMIT)

@@ -220,9 +220,9 @@ class HealthQueries:
         return [_state(key, known[key], counts.get(key)) for key in keys]
 
 
-def _of_intervals(database: Dialect) -> Select[Any]:
+def _of_intervals(sql: Dialect) -> Select[Any]:
     """Select the sums of the organization and the intervals in the parameters, each by the primary key."""
-    starts = database.values_table("starts", at=BigInteger)
+    starts = sql.values_table("starts", at=BigInteger)
     return select(statistics).join_from(
         starts,
         statistics,

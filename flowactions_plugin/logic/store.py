@@ -113,21 +113,21 @@ def _times(text: str) -> Sequence[int]:
         return []  # somebody has spoilt it: counting begins anew
 
 
-def _locking(database: Dialect) -> Executable:
+def _locking(sql: Dialect) -> Executable:
     values = {
         "organization_id": bindparam("for_organization"),
         "agent_id": bindparam("for_agent"),
         "times": "[]",
-        "updated_at": database.now(),
+        "updated_at": sql.now(),
     }
-    return database.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(enqueue_rates.c.times)
+    return sql.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(enqueue_rates.c.times)
 
 
-def _time(database: Dialect) -> Executable:
-    return select(database.now())
+def _time(sql: Dialect) -> Executable:
+    return select(sql.now())
 
 
-def _counting(_database: Dialect) -> Executable:
+def _counting(_sql: Dialect) -> Executable:
     return (
         update(enqueue_rates)
         .where(

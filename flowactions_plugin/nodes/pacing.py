@@ -21,8 +21,7 @@ from flowactions_plugin.nodes.records import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.outages import answer_to, reason_of
-from flowactions_plugin.storage.rounds import OutageLog, keep_on
+from flowactions_plugin.storage.outages import OutageLog, answer_to, keep_on, reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 

@@ -303,8 +303,8 @@ class ClaimStore:
         await self._database.in_transaction(lambda connection: connection.execute(probing))
         self.contact.succeeded(began)
 
-    def _claiming(self, database: Dialect, shape: Shape) -> Executable:
-        return claiming(database, eligible(database, shape), self._lease_seconds)
+    def _claiming(self, sql: Dialect, shape: Shape) -> Executable:
+        return claiming(sql, eligible(sql, shape), self._lease_seconds)
 
     async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
@@ -317,6 +317,6 @@ class ClaimStore:
         return {(row.organization_id, row.destination) for row in rows}
 
 
-def _probing(_database: Dialect) -> Update:
+def _probing(_sql: Dialect) -> Update:
     """Write the statement that fails where rows of the queue cannot be written, and changes none."""
     return update(outbox).where(false()).values(updated_at=outbox.c.updated_at)

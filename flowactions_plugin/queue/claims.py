@@ -98,7 +98,7 @@ class ClaimScope(NamedTuple):
         return Shape(self.window, self.per_destination, turn, each)
 
 
-def eligible(database: Dialect, shape: Shape) -> Select[Any]:
+def eligible(sql: Dialect, shape: Shape) -> Select[Any]:
     """Select the oldest rows that are due, large ones within the bytes of the parameter ``room``, and within the per-destination limit.
 
     Beside the oldest of all, rows are found wherever they stand behind them: those of the parameters ``organizations``
@@ -106,19 +106,19 @@ def eligible(database: Dialect, shape: Shape) -> Select[Any]:
     the per-destination limit is used.
     """
     per_destination, turn = shape.per_destination, shape.turn
-    due = due_rows(database, database.now(), shape.window, in_doubt=shape.in_doubt)
+    due = due_rows(sql, sql.now(), shape.window, in_doubt=shape.in_doubt)
     if per_destination is None:
         return _within_bytes(due.add_columns(null().label("head_at")))
-    if database.keeps_index_entries:
+    if sql.keeps_index_entries:
         due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
     head: Any = due.cte("head")
     head_at: Any = null()
-    if database.keeps_index_entries:
+    if sql.keeps_index_entries:
         head_at = select(func.min(head.c.next_attempt_at)).scalar_subquery()
-    others = _others(database, shape)
+    others = _others(sql, shape)
     if others:
         head = union(select(head), *others).cte("all_heads")
-    in_flight = database.values_table("in_flight", destination=Text, number=Integer)
+    in_flight = sql.values_table("in_flight", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
     position = func.row_number().over(partition_by=head.c.destination, order_by=order)
     used = func.coalesce(in_flight.c.number, 0)
@@ -173,14 +173,14 @@ def destination_rows(limit: int, destinations: int, per_destination: int) -> int
     return 1 << max(0, min(-(-limit // destinations), per_destination) - 1).bit_length()
 
 
-def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
+def _others(sql: Dialect, shape: Shape) -> list[Select[Any]]:
     """Select the oldest rows that are due of organizations that have their turn, and of further destinations."""
-    if not database.has_lateral:
+    if not sql.has_lateral:
         if not shape.turn and not shape.each:
             return []
         # `Owners.oldest` has found them, in the same transaction.
-        given = database.values_table("found", id=String)
-        columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(database))
+        given = sql.values_table("found", id=String)
+        columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(sql))
         return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
     others = []
     for name, column, rows in (
@@ -188,10 +188,10 @@ def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
         ("destinations", outbox.c.destination, shape.each),
     ):
         if rows:
-            owners = database.values_table(name, owner=Text)
+            owners = sql.values_table(name, owner=Text)
             begin = tuple_(owners.c.owner, bindparam("since", type_=BigInteger))
             mine = (
-                due_rows(database, database.now(), rows, in_doubt=shape.in_doubt)
+                due_rows(sql, sql.now(), rows, in_doubt=shape.in_doubt)
                 # With an equality, PostgreSQL may search the index of all rows that are due, through any backlog.
                 .where(tuple_(column, outbox.c.next_attempt_at) >= begin, column <= owners.c.owner)
                 .order_by(None)
@@ -204,7 +204,7 @@ def _others(database: Dialect, shape: Shape) -> list[Select[Any]]:
 
 
 def claiming(
-    database: Dialect, rows: Select[Any], lease_seconds: float, *, count_reclaims: bool = True
+    sql: Dialect, rows: Select[Any], lease_seconds: float, *, count_reclaims: bool = True
 ) -> Executable:
     """Write the statement that claims rows under the token of the parameter ``token``, and returns them.
 
@@ -212,19 +212,19 @@ def claiming(
     examined, whether it is claimed or not.
 
     Args:
-        database: where.
+        sql: the dialect.
         rows: which rows.
         lease_seconds: for how long.
         count_reclaims: whether a reclaim of an expired lease is counted.
     """
-    now = database.now()
+    now = sql.now()
     # A CTE, so that no plan can run it twice and claim more than the limit.
     chosen = rows.cte("due")
     # As the driver returns them: on SQLite there may be any type in any column.
     returned: list[ColumnElement[Any]] = [
         type_coerce(outbox.c[name], NullType()).label(name) for name in COLUMNS
     ]
-    if database.keeps_index_entries and "head_at" in chosen.c:
+    if sql.keeps_index_entries and "head_at" in chosen.c:
         returned.append(chosen.c.head_at)
     claimed = update(outbox).where(outbox.c.id == chosen.c.id)
     if count_reclaims:

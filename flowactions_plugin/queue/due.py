@@ -38,17 +38,17 @@ WORKER_PREFIX: Final = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGIT
 """What the tokens of a worker's claims begin with: `tokens.token_prefix` in SQL."""
 
 
-def due_rows(database: Dialect, now: ColumnElement[int], limit: int, *, in_doubt: bool = False) -> Select[Any]:
+def due_rows(sql: Dialect, now: ColumnElement[int], limit: int, *, in_doubt: bool = False) -> Select[Any]:
     """Select and lock the oldest rows that are due.
 
     Args:
-        database: where.
+        sql: the dialect.
         now: the time.
         limit: how many at the most.
         in_doubt: whether leases are in doubt, see `undoubted`.
     """
     return (
-        select(*(outbox.c[name] for name in DUE_COLUMNS), size(database))
+        select(*(outbox.c[name] for name in DUE_COLUMNS), size(sql))
         .where(
             LIVE,
             outbox.c.takeovers < inline(QUARANTINE_AFTER),
@@ -100,9 +100,9 @@ def unpaused(
     )
 
 
-def paused_now(database: Dialect) -> Select[Any]:
+def paused_now(sql: Dialect) -> Select[Any]:
     """Select those of the organizations and destinations in the parameter ``held`` that are paused."""
-    held = database.values_table("held", organization_id=Text, destination=Text)
+    held = sql.values_table("held", organization_id=Text, destination=Text)
     whose = or_(
         pauses.c.organization_id == inline(EVERY_ORGANIZATION),
         pauses.c.organization_id == held.c.organization_id,
@@ -114,7 +114,7 @@ def paused_now(database: Dialect) -> Select[Any]:
     )
 
 
-def size(database: Dialect) -> ColumnElement[int]:
+def size(sql: Dialect) -> ColumnElement[int]:
     """Return about how many bytes a row's body and headers take, without reading them."""
-    body = database.size(type_coerce(outbox.c.body, LargeBinary))
-    return (func.coalesce(body, 0) + database.size(outbox.c.headers)).label("size")
+    body = sql.size(type_coerce(outbox.c.body, LargeBinary))
+    return (func.coalesce(body, 0) + sql.size(outbox.c.headers)).label("size")

@@ -107,9 +107,9 @@ class IdempotencyKeys:
         row = (await connection.execute(self._database.built(_first_use), given)).one()
         return None if row.delivery_id == delivery_id else FirstUse(*row)
 
-    def _using(self, database: Dialect) -> Executable:
+    def _using(self, sql: Dialect) -> Executable:
         """Build the statement that uses a key, which is built once: building costs more than running it."""
-        now = database.now()
+        now = sql.now()
         values = {
             "organization_id": bindparam("for_organization"),
             "caller": bindparam("for_caller"),
@@ -118,9 +118,7 @@ class IdempotencyKeys:
             "event_id": bindparam("for_event"),
             "created_at": now,
         }
-        used = database.insert_or_replace(
-            enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms
-        )
+        used = sql.insert_or_replace(enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms)
         return used.returning(enqueue_keys.c.delivery_id)
 
     async def prune(self, limit: int) -> int:
@@ -128,7 +126,7 @@ class IdempotencyKeys:
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
 
 
-def _first_use(_database: Dialect) -> Executable:
+def _first_use(_sql: Dialect) -> Executable:
     return select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
         enqueue_keys.c.organization_id == bindparam("for_organization"),
         enqueue_keys.c.caller == bindparam("for_caller"),

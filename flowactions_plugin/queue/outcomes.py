@@ -53,37 +53,37 @@ CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "wa
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
 
-def completing(database: Dialect) -> Executable:
+def completing(sql: Dialect) -> Executable:
     """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids.
 
     Where it can write to two tables, it logs the attempts that did not deliver, too.
     """
-    completed, done = _completed(database)
-    if not database.writes_two_tables:
+    completed, done = _completed(sql)
+    if not sql.writes_two_tables:
         return completed
     held = completed.cte("completed")
     log = (
         select(
             done.c.id,
             *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
-            database.bytes_of(done.c.response),
+            sql.bytes_of(done.c.response),
             done.c.phases,
         )
         .join_from(done, held, held.c.id == done.c.id)
         .where(done.c.number.is_not(None), done.c.status != "delivered")
     )
-    logged = database.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
+    logged = sql.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
     return select(held.c.id).add_cte(logged.cte("logged"))
 
 
-def completing_unlogged(database: Dialect) -> Executable:
+def completing_unlogged(sql: Dialect) -> Executable:
     """Write the statement that does the same for outcomes of which none is logged."""
-    return _completed(database)[0]
+    return _completed(sql)[0]
 
 
-def _completed(database: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
-    now = database.now()
-    done: FromClause = database.values_table(
+def _completed(sql: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
+    now = sql.now()
+    done: FromClause = sql.values_table(
         "done",
         id=String,
         token=String,
@@ -99,9 +99,9 @@ def _completed(database: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
         response=Text,
         phases=Text,
     )
-    if database.writes_two_tables:
+    if sql.writes_two_tables:
         done = select(done).cte("outcomes")
-    response = database.bytes_of(done.c.response)
+    response = sql.bytes_of(done.c.response)
     delivered = (done.c.status == "delivered") & done.c.number.is_not(None)
     completed = (
         update(outbox)
@@ -139,10 +139,10 @@ def keeping_response() -> Update:
     )
 
 
-def giving_back(database: Dialect) -> Executable:
+def giving_back(sql: Dialect) -> Executable:
     """Write the statement that gives back the claims in the parameter ``given`` that hold, and returns ids and states."""
-    now = database.now()
-    given = database.values_table(
+    now = sql.now()
+    given = sql.values_table(
         "given", id=String, token=String, delay_ms=BigInteger, rounds=Integer, error=Text, answered=Integer
     )
     waits = given.c.error.is_not(None)
@@ -175,14 +175,14 @@ def giving_back(database: Dialect) -> Executable:
     )
 
 
-def ending_nameless(database: Dialect, completion: Completion) -> tuple[Update, Select[Any]]:
+def ending_nameless(sql: Dialect, completion: Completion) -> tuple[Update, Select[Any]]:
     """Write the statement that ends a row of SQLite whose id is not text, and so cannot be a parameter.
 
     Returns:
         The statement, and the one that finds what it wrote before.
     """
     delivery, outcome = completion.delivery, completion.outcome
-    now = database.now()
+    now = sql.now()
     ended = (
         update(outbox)
         .where(outbox.c.id == stored(delivery.id), outbox.c.claimed_by == delivery.token)

@@ -95,28 +95,28 @@ class Owners:
         ]
 
 
-def _oldest_of(database: Dialect, column: str, rows: int, in_doubt: bool) -> Select[Any]:
+def _oldest_of(sql: Dialect, column: str, rows: int, in_doubt: bool) -> Select[Any]:
     """Select the oldest rows that are due of the organization or destination in the parameter ``owner``.
 
     Args:
-        database: where.
+        sql: the dialect.
         column: that of the organization, or of the destination.
         rows: how many.
         in_doubt: whether leases are in doubt.
     """
-    own = outbox.c[column] == database.text_parameter("owner")
-    due = due_rows(database, database.now(), rows, in_doubt=in_doubt)
+    own = outbox.c[column] == sql.text_parameter("owner")
+    due = due_rows(sql, sql.now(), rows, in_doubt=in_doubt)
     return due.with_only_columns(outbox.c.id).where(own)
 
 
-def _some_owners(database: Dialect, column: str, most: int, first: bool) -> Select[Any]:
+def _some_owners(sql: Dialect, column: str, most: int, first: bool) -> Select[Any]:
     """Select a few organizations or destinations that have live rows, the last in order first.
 
     Each is looked up before the one found last, from its newest row: the index entries of rows that have ended, which
     PostgreSQL keeps until it vacuums, are those of the oldest.
 
     Args:
-        database: where.
+        sql: the dialect.
         column: that of the organization, or of the destination.
         most: how many at the most.
         first: whether to begin with the last of all; if not, before the parameter ``owner``.
@@ -133,7 +133,7 @@ def _some_owners(database: Dialect, column: str, most: int, first: bool) -> Sele
             .scalar_subquery()
         )
 
-    start = before(None if first else database.text_parameter("owner"))
+    start = before(None if first else sql.text_parameter("owner"))
     found = select(start.label("owner"), literal(1).label("number")).cte("owners", recursive=True)
     found = found.union_all(
         select(before(found.c.owner), found.c.number + 1).where(

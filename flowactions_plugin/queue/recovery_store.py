@@ -116,22 +116,22 @@ def _changed(statement: Update, parameters: dict[str, int], connection: Connecti
     return connection.execute(statement, parameters).rowcount
 
 
-def _quarantined(database: Dialect, in_doubt: bool) -> Any:
+def _quarantined(sql: Dialect, in_doubt: bool) -> Any:
     """Select the oldest row that is due and may be sent in quarantine only.
 
     Args:
-        database: where.
+        sql: the dialect.
         in_doubt: whether leases are in doubt.
     """
     # SQLite would search the index of all rows that are due.
-    rows = database.by_index(outbox, "ix_flowactions_outbox_quarantined")
+    rows = sql.by_index(outbox, "ix_flowactions_outbox_quarantined")
     row_id: ColumnElement[str] = column("id", String)
     due: ColumnElement[int] = column("next_attempt_at", BigInteger)
     held_until: ColumnElement[int] = column("claimed_until", BigInteger)
     held_by: ColumnElement[str] = column("claimed_by", String)
     owner: ColumnElement[str] = column("organization_id", Text)
     destination: ColumnElement[str] = column("destination", Text)
-    now = database.now()
+    now = sql.now()
     is_free = undoubted(now, held_until, held_by) if in_doubt else free(now, held_until)
     return (
         select(row_id, due)
@@ -142,13 +142,13 @@ def _quarantined(database: Dialect, in_doubt: bool) -> Any:
     )
 
 
-def _rescuing(database: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:
+def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:
     """Write the statements that find and mend rows that wait, or are held, longer than any rule lets them.
 
     Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
     were due, so they are searched for among the oldest `RESCUED_CLAIMS`.
     """
-    now = database.now()
+    now = sql.now()
     longest = now + inline(int(LONGEST_WAIT_SECONDS * 1000))
     again = now + bindparam("lease_ms", type_=BigInteger)
     waits = (LIVE, outbox.c.next_attempt_at > longest, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS))

@@ -23,7 +23,7 @@ from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.rounds import OutageLog
+from flowactions_plugin.storage.outages import OutageLog
 from flowactions_plugin.storage.schema import NO_AGENT, outbox
 
 T = TypeVar("T")
@@ -169,10 +169,10 @@ def _row_bytes(row: Mapping[str, Any]) -> int:
     return len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
 
 
-def _enqueuing(database: Dialect) -> Executable:
-    now = database.now()
+def _enqueuing(sql: Dialect) -> Executable:
+    now = sql.now()
     # A row that is written again is the same row.
-    return database.insert_unless_there(outbox).values(
+    return sql.insert_unless_there(outbox).values(
         status="pending",
         attempts=0,
         earlier_attempts=0,

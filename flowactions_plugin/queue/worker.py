@@ -13,13 +13,11 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.store import OutboxStore
+from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.outbox")
 
 T = TypeVar("T")
-
-PART: Final = "deliveries"
-"""The worker's name in the log of outages."""
 
 RESCUE_INTERVAL: Final = 60.0
 """Seconds between searches for rows that a clock change has left in the future."""
@@ -109,29 +107,23 @@ class Worker:
         self._quarantine_at = asyncio.get_running_loop().time() + self._timing.quarantine_seconds
         probing = asyncio.create_task(self._keep_probing())
         try:
-            await self._loop()
+            await keep_on(
+                lambda: self._shielded(self.run_once()),
+                "deliveries",
+                self._store.outage_log,
+                wait=self._strategy.wait,
+                pause_after=self._pause_after,
+            )
         except asyncio.CancelledError:
             self._stop_now.set()
             raise
         finally:
             probing.cancel()
-            self._store.outage_log.ended(PART)
             await self._shielded(self._drain())
 
-    async def _loop(self) -> None:
-        failures = 0
-        while True:
-            try:
-                pause = await self._shielded(self.run_once())
-                failures = 0
-                self._store.outage_log.worked(PART)
-            except StorageUnavailable as exc:
-                failures += 1
-                self._store.outage_log.failed(PART, exc)
-                self._store.contact.failed()
-                await asyncio.sleep(self._outage_delay(failures))
-            else:
-                await self._strategy.wait(pause)
+    def _pause_after(self, failures: int) -> float:
+        self._store.contact.failed()
+        return self._outage_delay(failures)
 
     def _outage_delay(self, failures: int) -> float:
         return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())

@@ -30,11 +30,9 @@ JITTER_SECONDS: Final = 0.02
 
 
 def pause_before(repetition: int, fraction: float) -> float:
-    """Return the seconds before a repetition.
+    """Return the seconds before a repetition, counted from 1, which comes at once.
 
-    Args:
-        repetition: its number, counted from 1, which comes at once.
-        fraction: a random number from 0 to 1, so that transactions that conflicted do not meet again.
+    The fraction is a random number from 0 to 1, so that transactions that conflicted do not meet again.
     """
     return fraction * JITTER_SECONDS * (repetition - 1)
 
@@ -42,10 +40,8 @@ def pause_before(repetition: int, fraction: float) -> float:
 def repeated(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Run a function again, up to five times, when a transaction of the plugin's own in it has conflicted with another.
 
-    In a transaction of the host's nothing is repeated: its own statements would have to be, too.
-
-    Args:
-        method: nothing of it is kept when its transaction was rolled back.
+    Nothing of it is kept when its transaction was rolled back. In a transaction of the host's nothing is repeated: its own
+    statements would have to be, too.
     """
 
     @wraps(method)

@@ -80,7 +80,11 @@ class Engines:
             OSError: a file that the URL names cannot be read.
         """
         if self._url.get_backend_name() == "sqlite":
-            hide_values()
+            # What is stored stays out of the log: the driver logs each statement with its values at debug level.
+            # Whoever wants these lines sets the level of its logger before, or after.
+            driver = logging.getLogger("aiosqlite")
+            if driver.level == logging.NOTSET:
+                driver.setLevel(logging.INFO)
         if self.shared is not None:
             self.current = self.shared
         elif self._own_sqlite:
@@ -121,7 +125,7 @@ class Engines:
         Raises:
             StorageUnavailable: the database is not open.
         """
-        if self._autocommit is not None and self.current is not None:
+        if self._autocommit is not None:
             async with self._autocommit.connect() as connection:
                 yield connection
             return
@@ -225,9 +229,6 @@ class SQLiteThread:
     """Runs a whole transaction in one thread with the synchronous driver.
 
     That takes one thread switch. With the asynchronous driver, each statement takes one.
-
-    Args:
-        url: the database's.
     """
 
     def __init__(self, url: URL) -> None:
@@ -236,13 +237,9 @@ class SQLiteThread:
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
 
     async def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
-        """Run the work as one transaction.
+        """Run the work as one transaction, in the thread.
 
         A cancelled caller waits until the transaction has ended, because the thread holds the lock until then.
-
-        Args:
-            work: called in the thread.
-            deadline: until when SQLite waits for its lock.
 
         Raises:
             DBAPIError: the database failed.
@@ -268,13 +265,3 @@ class SQLiteThread:
                 connection.invalidate()
                 raise
         return done
-
-
-def hide_values() -> None:
-    """Keep what is stored out of the log: the driver of SQLite logs each statement with its values at debug level.
-
-    Whoever wants these lines sets the level of its logger before, or after.
-    """
-    driver = logging.getLogger("aiosqlite")
-    if driver.level == logging.NOTSET:
-        driver.setLevel(logging.INFO)

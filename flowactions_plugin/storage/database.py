@@ -26,18 +26,12 @@ from flowactions_plugin.storage import postgresql, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.outages import Outages
-from flowactions_plugin.storage.rounds import OutageLog
+from flowactions_plugin.storage.migrations import lock_schema, prepare_tables, upgrade_tables
+from flowactions_plugin.storage.outages import OutageLog, Outages
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
-from flowactions_plugin.storage.tables import lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
-from flowactions_plugin.storage.waiting import (
-    STATEMENT_SECONDS,
-    TRANSACTION_SECONDS,
-    answering,
-    committing,
-)
+from flowactions_plugin.storage.waiting import STATEMENT_SECONDS, TRANSACTION_SECONDS, answering, committing
 
 log = logging.getLogger("flowactions.storage")
 
@@ -126,13 +120,13 @@ class Database:
     @property
     def directory(self) -> Path:
         """The directory of the database file; the working directory when there is no file."""
-        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        path = sqlite_path(self._url)
         return Path.cwd() if path is None else path.parent
 
     @property
     def missing_file(self) -> Path | None:
         """The SQLite file that opening the database would create; ``None`` when it is there, or on PostgreSQL."""
-        path = sqlite_path(self._url) if self.dialect == "sqlite" else None
+        path = sqlite_path(self._url)
         return path if path is not None and not path.exists() else None
 
     async def __aenter__(self) -> Self:
@@ -227,10 +221,7 @@ class Database:
             return (await transaction.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
     def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
-        """Check a host's transaction, and reserve it for the call that came with it.
-
-        Args:
-            transaction: what the host gave; ``None`` is allowed.
+        """Check a host's transaction, if it gave one, and reserve it for the call that came with it.
 
         Raises:
             TransactionInvalid: it cannot be joined; the message says what it has to be.
@@ -370,12 +361,9 @@ class Database:
     async def lock_table(
         self, transaction: AsyncConnection, table: Table, mode: Literal["ROW EXCLUSIVE", "SHARE"]
     ) -> None:
-        """Lock a table in a transaction of `write`; on SQLite such a transaction is alone anyway.
+        """Lock a table until a transaction of `write` ends; on SQLite such a transaction is alone anyway.
 
-        Args:
-            transaction: holds the lock until it ends.
-            table: what is locked.
-            mode: ``SHARE`` waits for transactions that have written to it or hold ``ROW EXCLUSIVE``, and these wait for it.
+        ``SHARE`` waits for transactions that have written to it or hold ``ROW EXCLUSIVE``, and these wait for it.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -390,15 +378,14 @@ class Database:
             StorageUnavailable: the database failed.
         """
         async with self.read() as connection:
-            found = await connection.scalar(select(self.sql.now()))
-        return (found or 0) / 1000
+            return await connection.run_sync(self.time_on) / 1000
+
+    def time_on(self, connection: SyncConnection) -> int:
+        """Return the same time, Unix milliseconds, on a connection of this database."""
+        return int(connection.execute(select(self.sql.now())).scalar_one())
 
     async def notify(self, channel: str, payload: str) -> None:
-        """Notify the listeners of a channel of PostgreSQL.
-
-        Args:
-            channel: its name.
-            payload: what they are told, up to 8000 bytes.
+        """Tell the listeners of a channel of PostgreSQL a payload of up to 8000 bytes.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -407,11 +394,7 @@ class Database:
         await self.in_transaction(lambda connection: connection.execute(notifying))
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
-        """Listen on a channel of PostgreSQL, on a separate connection, until that is lost.
-
-        Args:
-            channel: its name.
-            on_notify: called with the payload of each notification.
+        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -421,12 +404,9 @@ class Database:
                 await postgresql.listen(connection, channel, on_notify)
 
     def after_commit(self, transaction: AsyncConnection, call: Callable[[], None]) -> None:
-        """Call something when a transaction has committed, and never when it is rolled back.
+        """Call something quick that does not raise when a transaction has committed, and never when it is rolled back.
 
-        Args:
-            transaction: given by `write`, or the host's. A host's commit is known only just before it is made, so the
-                call follows a moment later and is not guaranteed.
-            call: quick, and does not raise.
+        A host's commit is known only just before it is made, so the call follows a moment later and is not guaranteed.
         """
         self._transactions.after_commit(transaction, call)
 

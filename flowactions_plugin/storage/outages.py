@@ -1,13 +1,19 @@
-"""Translates errors of the database into `StorageUnavailable`: what happened, what to do, and no secret."""
+"""Outages of the database: its errors as `StorageUnavailable`, and background parts that log an outage once and go on after it.
+
+An error says what happened and what to do, and holds no secret.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import sqlite3
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
@@ -21,9 +27,18 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.conflicts import CONFLICTS
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
 from flowactions_plugin.storage.waiting import is_unconfirmed
+
+log = logging.getLogger("flowactions.outbox")
+
+FAILURE_SECONDS: Final = 5.0
+"""Seconds until the next round while the database is away."""
+
+SAME_OUTAGE_SECONDS: Final = 60.0
+"""What begins to fail so long after the line of an outage is another outage: all parts try more often than that."""
 
 MISTAKE_CLASSES: Final = ("22", "23")
 """SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
@@ -123,7 +138,7 @@ class Outages:
     """
 
     def __init__(self, url: URL) -> None:
-        self._path = sqlite_path(url) if url.get_backend_name() == "sqlite" else None
+        self._path = sqlite_path(url)
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
 
     @contextmanager
@@ -138,15 +153,10 @@ class Outages:
         except _failures() as exc:
             if is_mistake(exc):
                 raise
-            reason = _reason(exc)
-            message = str(reason)
-            redacted = self.without_secrets(message)
+            message = str(_reason(exc))
+            redacted = message if self._secret is None else self._secret.sub("…", message)
             # The original error is kept as the cause, unless its message holds a secret.
             raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
-
-    def without_secrets(self, message: str) -> str:
-        """Return the message without the secret parts of the URL."""
-        return message if self._secret is None else self._secret.sub("…", message)
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
@@ -158,6 +168,73 @@ class Outages:
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
         unavailable.may_be_written = is_unconfirmed(exc)
         return unavailable
+
+
+class OutageLog:
+    """Logs the outages of one database: once for all background parts of a host, whichever notices first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failing: set[str] = set()
+        self._logged_at = 0.0
+
+    def failed(self, part: str, error: StorageUnavailable) -> None:
+        """Record that a part could not use the database, and why."""
+        if part not in self._failing:
+            now = self._clock()
+            if not self._failing or now - self._logged_at > SAME_OUTAGE_SECONDS:
+                self._logged_at = now
+                log.error(
+                    "the database is out of reach, trying again with backoff: %s",
+                    printable(error, message=True),
+                    extra={"event": "outbox.unreachable"},
+                )
+            self._failing.add(part)
+
+    def worked(self, part: str) -> None:
+        """Record that a part could use the database. The last one to do so ends the outage."""
+        if part in self._failing:
+            self._failing.remove(part)
+            if not self._failing:
+                log.info("the database is reachable again", extra={"event": "outbox.reachable"})
+
+    def ended(self, part: str) -> None:
+        """Record that a part uses the database no more."""
+        self._failing.discard(part)
+
+
+async def keep_on(
+    work: Callable[[], Awaitable[float]],
+    part: str,
+    outage_log: OutageLog,
+    *,
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    pause_after: Callable[[int], float] = lambda _failures: FAILURE_SECONDS,
+) -> NoReturn:
+    """Do a round after the other until cancelled, also after outages: what every background part does.
+
+    Args:
+        work: does a round; returns the seconds until the next.
+        part: names it in the log of outages.
+        outage_log: that of the database.
+        wait: waits so many seconds for the next round, or until there is reason for an earlier one.
+        pause_after: returns the seconds until the next round after the database failed so many times in a row.
+    """
+    failures = 0
+    try:
+        while True:
+            try:
+                pause = await work()
+                failures = 0
+                outage_log.worked(part)
+            except StorageUnavailable as exc:
+                failures += 1
+                outage_log.failed(part, exc)
+                await asyncio.sleep(pause_after(failures))
+            else:
+                await wait(pause)
+    finally:
+        outage_log.ended(part)
 
 
 def refusal_of(exc: StorageUnavailable) -> Refusal | None:
@@ -218,11 +295,10 @@ def _own_words(reason: BaseException) -> str | None:
     asyncpg = sys.modules.get("asyncpg")
     if asyncpg is None:
         return None
-    if isinstance(reason, asyncpg.ConnectionDoesNotExistError):
-        return LOST
     # Subclasses are about something else, for example a wrong value.
     about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
-    return LOST if type(reason) in about_its_state else None
+    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
+    return LOST if is_lost else None
 
 
 def _reason(exc: BaseException) -> BaseException:

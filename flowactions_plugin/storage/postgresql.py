@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.urls import asyncpg_arguments
+from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
@@ -65,16 +65,6 @@ class PostgreSQL(Dialect):
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
         return func.decode(column, "hex")
 
-    @staticmethod
-    def text_value(value: Any) -> Any:
-        return value
-
-    def text_parameter(self, name: str) -> ColumnElement[str]:
-        return bindparam(name, type_=Text)
-
-    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return column
-
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.octet_length(column, type_=Integer)
 
@@ -101,12 +91,7 @@ def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
 
 
 async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[[str], None]) -> None:
-    """Listen on a channel until the connection is lost.
-
-    Args:
-        connection: used for nothing else; it is closed at the end.
-        channel: its name.
-        on_notify: called with the payload of each notification.
+    """Listen on a channel until the connection, which is used for nothing else, is lost; see `Database.listen`.
 
     Raises:
         StorageUnavailable: the host's driver cannot listen.
@@ -115,15 +100,8 @@ async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[
     if not hasattr(driver, "add_termination_listener"):
         raise StorageUnavailable("the host's database driver cannot listen")
     lost = asyncio.Event()
-
-    def notified(_connection: object, _pid: int, _channel: str, payload: str) -> None:
-        on_notify(payload)
-
-    def end(*_: object) -> None:
-        lost.set()
-
-    driver.add_termination_listener(end)
-    await driver.add_listener(channel, notified)
+    driver.add_termination_listener(lambda *_: lost.set())
+    await driver.add_listener(channel, lambda _connection, _pid, _channel, payload: on_notify(payload))
     try:
         await lost.wait()
     finally:

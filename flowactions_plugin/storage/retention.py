@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from flowactions_plugin.storage.rounds import OutageLog, keep_on
+from flowactions_plugin.storage.outages import OutageLog, keep_on
 
 log = logging.getLogger("flowactions.retention")
 
@@ -40,12 +40,7 @@ Prune: TypeAlias = Callable[[int], Awaitable[int]]
 
 
 def pause_after(batch_seconds: float, run_seconds: float) -> float:
-    """Return how long to pause after a batch.
-
-    Args:
-        batch_seconds: how long the batch took.
-        run_seconds: how long the run has lasted.
-    """
+    """Return the seconds to pause after a batch that took so long, in a run that has lasted so long."""
     share = min(MOST_SHARE, SHARE * 2 ** min(run_seconds / DOUBLING_SECONDS, 10))
     return max(LEAST_PAUSE_SECONDS, batch_seconds * (1 - share) / share)
 

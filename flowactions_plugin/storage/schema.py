@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     DDL,
@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TextClause,
     UniqueConstraint,
     event,
     text,
@@ -39,6 +40,11 @@ UNDELIVERED: Final = text("status <> 'delivered'")
 
 NO_AGENT: Final = ""
 """The agent of a delivery that belongs to none: no id is empty, and tables that are filled need not be copied."""
+
+
+def _partial_index(name: str, *columns: Column[Any], where: TextClause) -> None:
+    Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
 
 outbox: Final = Table(
     "flowactions_outbox",
@@ -107,88 +113,49 @@ QUARANTINE_AFTER: Final = 5
 """Expired leases after which a row is sent in quarantine."""
 
 QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
-Index(
-    "ix_flowactions_outbox_quarantined",
-    outbox.c.next_attempt_at,
-    outbox.c.id,
-    sqlite_where=QUARANTINED,
-    postgresql_where=QUARANTINED,
-)
-Index(
-    "ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, sqlite_where=LIVE, postgresql_where=LIVE
-)
-Index(
-    "ix_flowactions_outbox_destination",
-    outbox.c.destination,
-    outbox.c.next_attempt_at,
-    outbox.c.id,
-    sqlite_where=LIVE,
-    postgresql_where=LIVE,
+_partial_index("ix_flowactions_outbox_quarantined", outbox.c.next_attempt_at, outbox.c.id, where=QUARANTINED)
+_partial_index("ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, where=LIVE)
+_partial_index(
+    "ix_flowactions_outbox_destination", outbox.c.destination, outbox.c.next_attempt_at, outbox.c.id, where=LIVE
 )
 # Claims take turns among the organizations.
-Index(
+_partial_index(
     "ix_flowactions_outbox_organization_due",
     outbox.c.organization_id,
     outbox.c.next_attempt_at,
     outbox.c.id,
-    sqlite_where=LIVE,
-    postgresql_where=LIVE,
+    where=LIVE,
 )
 # What operators search by; which index serves which search is in decision 33.
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
 Index("ix_flowactions_outbox_organization_agent", outbox.c.organization_id, outbox.c.agent_id, outbox.c.id)
-Index(
+_partial_index(
     "ix_flowactions_outbox_undelivered",
     outbox.c.organization_id,
     outbox.c.status,
     outbox.c.id,
-    sqlite_where=UNDELIVERED,
-    postgresql_where=UNDELIVERED,
+    where=UNDELIVERED,
 )
 FAILED: Final = text("error_class IS NOT NULL")
 """Rows whose last attempt has failed."""
-Index(
-    "ix_flowactions_outbox_failed",
-    outbox.c.organization_id,
-    outbox.c.error_class,
-    outbox.c.id,
-    sqlite_where=FAILED,
-    postgresql_where=FAILED,
+_partial_index(
+    "ix_flowactions_outbox_failed", outbox.c.organization_id, outbox.c.error_class, outbox.c.id, where=FAILED
 )
 # On PostgreSQL compared as bytes: by a language's rules, or with the row's id beside, it would cost a delivery more (decision 33).
 Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_ops={"event_id": "varchar_pattern_ops"})
-Index(
-    "ix_flowactions_outbox_failed_destination",
-    outbox.c.destination,
-    outbox.c.id,
-    sqlite_where=FAILED,
-    postgresql_where=FAILED,
-)
-Index(
+_partial_index("ix_flowactions_outbox_failed_destination", outbox.c.destination, outbox.c.id, where=FAILED)
+_partial_index(
     "ix_flowactions_outbox_failed_node",
     outbox.c.organization_id,
     outbox.c.flow_id,
     outbox.c.node_id,
     outbox.c.id,
-    sqlite_where=FAILED,
-    postgresql_where=FAILED,
+    where=FAILED,
 )
 KEYED: Final = text("idempotency_key IS NOT NULL")
-Index(
-    "ix_flowactions_outbox_key",
-    outbox.c.idempotency_key,
-    outbox.c.id,
-    sqlite_where=KEYED,
-    postgresql_where=KEYED,
-)
+_partial_index("ix_flowactions_outbox_key", outbox.c.idempotency_key, outbox.c.id, where=KEYED)
 FINISHED: Final = text("finished_at IS NOT NULL")
-Index(
-    "ix_flowactions_outbox_finished",
-    outbox.c.status,
-    outbox.c.finished_at,
-    sqlite_where=FINISHED,
-    postgresql_where=FINISHED,
-)
+_partial_index("ix_flowactions_outbox_finished", outbox.c.status, outbox.c.finished_at, where=FINISHED)
 
 attempts: Final = Table(
     "flowactions_attempts",
@@ -242,13 +209,7 @@ deferred: Final = Table(
 Index("ix_flowactions_deferred_created", deferred.c.created_at)
 HELD: Final = text("held_until IS NOT NULL")
 # By type, because a process reads only records that it can run.
-Index(
-    "ix_flowactions_deferred_held",
-    deferred.c.node_type,
-    deferred.c.held_until,
-    sqlite_where=HELD,
-    postgresql_where=HELD,
-)
+_partial_index("ix_flowactions_deferred_held", deferred.c.node_type, deferred.c.held_until, where=HELD)
 
 halted_runs: Final = Table(
     "flowactions_halted_runs",
@@ -390,12 +351,7 @@ destinations: Final = Table(
 )
 Index("ix_flowactions_destinations_updated", destinations.c.updated_at)
 FAILING: Final = text("failing_since IS NOT NULL")
-Index(
-    "ix_flowactions_destinations_failing",
-    destinations.c.failing_since,
-    sqlite_where=FAILING,
-    postgresql_where=FAILING,
-)
+_partial_index("ix_flowactions_destinations_failing", destinations.c.failing_since, where=FAILING)
 
 statistics: Final = Table(
     "flowactions_statistics",
@@ -453,9 +409,7 @@ actions: Final = Table(
 Index("ix_flowactions_actions_organization", actions.c.organization_id, actions.c.id)
 OPEN_ACTION: Final = text("finished_at IS NULL")
 """Actions that workers still have to do something for."""
-Index(
-    "ix_flowactions_actions_open", actions.c.starts_at, sqlite_where=OPEN_ACTION, postgresql_where=OPEN_ACTION
-)
+_partial_index("ix_flowactions_actions_open", actions.c.starts_at, where=OPEN_ACTION)
 
 audit: Final = Table(
     "flowactions_audit",
@@ -480,18 +434,6 @@ audit: Final = Table(
 )
 Index("ix_flowactions_audit_organization", audit.c.organization_id, audit.c.id)
 AUDITED_ACTION: Final = text("action_id IS NOT NULL")
-Index(
-    "ix_flowactions_audit_action",
-    audit.c.action_id,
-    audit.c.id,
-    sqlite_where=AUDITED_ACTION,
-    postgresql_where=AUDITED_ACTION,
-)
+_partial_index("ix_flowactions_audit_action", audit.c.action_id, audit.c.id, where=AUDITED_ACTION)
 AUDITED_DELIVERY: Final = text("delivery_id IS NOT NULL")
-Index(
-    "ix_flowactions_audit_delivery",
-    audit.c.delivery_id,
-    audit.c.id,
-    sqlite_where=AUDITED_DELIVERY,
-    postgresql_where=AUDITED_DELIVERY,
-)
+_partial_index("ix_flowactions_audit_delivery", audit.c.delivery_id, audit.c.id, where=AUDITED_DELIVERY)

@@ -74,11 +74,9 @@ class KeyRing:
 
 
 def key_ring(keys: Sequence[bytes], development_directory: Path | None) -> KeyRing:
-    """Return the ring of the configured keys; in development that of a key file, which is created when missing.
+    """Return the ring of the configured keys, newest first.
 
-    Args:
-        keys: the configured keys, newest first.
-        development_directory: the directory of the key file; ``None`` in production.
+    Without any, it is that of a key file in the directory for development, which is created when missing.
 
     Raises:
         NotConfigured: there is no key.

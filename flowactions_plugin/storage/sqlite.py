@@ -7,7 +7,6 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -31,7 +30,7 @@ from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
 from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.text import raw_bytes, text_of
+from flowactions_plugin.storage.text import raw_bytes
 from flowactions_plugin.storage.urls import sqlite_path
 
 WAIT_SECONDS: Final = 10.0
@@ -49,11 +48,7 @@ BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 
 
 class SQLite(Dialect):
-    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8.
-
-    Args:
-        clock: the time.
-    """
+    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8."""
 
     name = "sqlite"
     has_clock = False
@@ -80,7 +75,12 @@ class SQLite(Dialect):
         )
         return select(*values).subquery(name)
 
-    bytes_value = staticmethod(text_of)
+    @staticmethod
+    def bytes_value(value: bytes) -> str | None:
+        try:
+            return None if b"\0" in value else value.decode()
+        except UnicodeDecodeError:
+            return None
 
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
         return column.cast(LargeBinary)
@@ -101,11 +101,7 @@ class SQLite(Dialect):
 
 
 class Deadline:
-    """The time until which one caller waits.
-
-    Args:
-        seconds: from now; ``None``: `WAIT_SECONDS`.
-    """
+    """The time until which one caller waits: so many seconds from now, or `WAIT_SECONDS`."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._at = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
@@ -146,9 +142,8 @@ class Writer:
 def prepare_connection(connection: Any, record: Any) -> None:
     """Set the busy timeout of a new connection; a listener for SQLAlchemy's ``connect``."""
     timeout = int(WAIT_SECONDS * 1000)
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {timeout}")
-    cursor.close()
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"PRAGMA busy_timeout = {timeout}")
     record.info[BUSY_TIMEOUT_KEY] = timeout
 
 
@@ -181,12 +176,9 @@ def set_busy_timeout(connection: SyncConnection, milliseconds: int) -> None:
 
 
 def _pragma(connection: SyncConnection, statement: str) -> int:
-    cursor = connection.connection.cursor()
-    try:
+    with closing(connection.connection.cursor()) as cursor:
         cursor.execute(statement)
         row: Any = cursor.fetchone()
-    finally:
-        cursor.close()
     return int(row[0])
 
 
@@ -223,19 +215,6 @@ async def begin_joined(connection: AsyncConnection, *, may: bool) -> None:
         raise
 
 
-def check_directory(path: Path | None) -> None:
-    """Check that the directory of the database's file exists.
-
-    Raises:
-        StorageMisplaced: it does not; the message names it.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise StorageMisplaced(
-            f"the directory {path.parent} of the SQLite database {path.name} does not exist: make it, or have "
-            "FLOWACTIONS_DATABASE_URL name another"
-        )
-
-
 def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
     """Set the journal mode, which is stored in the file.
 
@@ -246,7 +225,12 @@ def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
         StorageMisplaced: the directory does not exist.
         sqlite3.Error: the file cannot be used, or others kept it locked.
     """
-    check_directory(sqlite_path(engine.url))
+    file = sqlite_path(engine.url)
+    if file is not None and not file.parent.is_dir():
+        raise StorageMisplaced(
+            f"the directory {file.parent} of the SQLite database {file.name} does not exist: make it, or have "
+            "FLOWACTIONS_DATABASE_URL name another"
+        )
     (path,), given = engine.dialect.create_connect_args(engine.url)
     options: dict[str, Any] = {**given, "timeout": WAL_LOCK_WAIT_MS / 1000}
     while True:

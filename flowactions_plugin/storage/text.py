@@ -16,13 +16,7 @@ _DECODE: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def read_all(connection: Connection, statement: Executable, parameters: Any = None) -> list[Row[Any]]:
-    """Execute a statement and return all its rows, corrupt ones included.
-
-    Args:
-        connection: of either database, the plugin's own or the host's; it is left unchanged.
-        statement: the statement.
-        parameters: its parameters.
-    """
+    """Execute a statement on a connection of either database, which may be the host's; return all rows, also corrupt ones."""
     driver = connection.connection.driver_connection
     strict = getattr(driver, "text_factory", None)
     if strict is None:
@@ -50,14 +44,6 @@ def raw_bytes(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     return str(value).encode("utf-8", "surrogateescape")
-
-
-def text_of(value: bytes) -> str | None:
-    """Return the text that stands for the same bytes in SQLite; ``None`` where there is none."""
-    try:
-        return None if b"\0" in value else value.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def as_text(value: object) -> str:

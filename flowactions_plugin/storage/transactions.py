@@ -58,10 +58,6 @@ COMMIT_SECONDS: Final = 0.02
 class Joined:
     """A host's transaction within the plugin's SAVEPOINT. It executes statements as an `AsyncConnection` does.
 
-    Args:
-        connection: the host's.
-        sql: the dialect of its database.
-
     Attributes:
         connection: the host's.
         calls: called after the host's commit, unless the SAVEPOINT is rolled back.
@@ -112,12 +108,7 @@ class Transactions:
 
     @asynccontextmanager
     async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
-        """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit.
-
-        Args:
-            deadline: until when SQLite waits for its lock.
-            as_host: see `Engines.connect`.
-        """
+        """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit."""
         calls: list[Call] = []
         async with AsyncExitStack() as stack:
             if self._sql.one_writer:
@@ -162,9 +153,8 @@ class Transactions:
         if self._is_own(self._origin(transaction)):
             yield
             return
-        self._check(transaction)
-        reserved = cast("SyncConnection", transaction.sync_connection)
-        if reserved in self._in_use | self._reserved:
+        reserved = self._check(transaction)
+        if reserved in self._reserved:
             raise TransactionInvalid(IN_USE)
         self._reserved.add(reserved)
         try:
@@ -187,10 +177,7 @@ class Transactions:
         if self._is_own(transaction):
             yield transaction
             return
-        self._check(transaction)
-        in_use = transaction.sync_connection
-        if in_use is None or in_use in self._in_use:
-            raise TransactionInvalid(IN_USE)
+        in_use = self._check(transaction)
         self._listen(transaction.engine)
         self._in_use.add(in_use)
         joined = Joined(transaction, self._sql)
@@ -259,8 +246,8 @@ class Transactions:
         given = id(transaction)
         return isinstance(transaction, Joined) or (given in self._own and given not in self._lent_to_host)
 
-    def _check(self, connection: object) -> None:
-        """Check that the plugin can write in a host's transaction.
+    def _check(self, connection: object) -> SyncConnection:
+        """Return the connection of a host's transaction, in which the plugin can write now.
 
         Raises:
             TransactionInvalid: it cannot; the message says what is required.
@@ -274,7 +261,8 @@ class Transactions:
             hint = "; of an AsyncSession, give 'await session.connection()'" if _is_session(connection) else ""
             kind = type(connection).__name__
             raise TransactionInvalid(f"a transaction has to be an SQLAlchemy AsyncConnection, not {kind}{hint}")
-        if connection.sync_connection is None or connection.closed or connection.invalidated:
+        opened = connection.sync_connection
+        if opened is None or connection.closed or connection.invalidated:
             raise TransactionInvalid(
                 "a transaction has to be an open connection; this one is closed or was lost"
             )
@@ -283,6 +271,9 @@ class Transactions:
             raise TransactionInvalid(
                 "a transaction has to be of Host.database's database; this one is of another"
             )
+        if opened in self._in_use:
+            raise TransactionInvalid(IN_USE)
+        return opened
 
     def _listen(self, engine: AsyncEngine) -> None:
         if not event.contains(engine.sync_engine, "handle_error", self._keep):

@@ -78,7 +78,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.queue.rules:_is_name": "caches a pure function of header names",
     "flowactions_plugin.storage.waiting:_limited": "a context variable: each task has its own value",
     "flowactions_plugin.storage.migrations:revisions": "caches the names of this release's files",
-    "flowactions_plugin.storage.tables:_ALEMBIC": "a lock",
+    "flowactions_plugin.storage.migrations:_ALEMBIC": "a lock",
     "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",
     "flowactions_plugin.telemetry.spans:_NO_ENQUEUE": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_NO_NODE": "a context manager and a span that keep nothing",

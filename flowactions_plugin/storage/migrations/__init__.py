@@ -1,4 +1,6 @@
-"""The tables' revisions (Alembic), in a separate version table, so that they do not affect a host's migrations (§9).
+"""The tables and their revisions (Alembic), which have a version table of their own beside a host's migrations (§9).
+
+Tables are created, checked and upgraded when a database is opened, or by ``flowactions migrate``.
 
 Revisions only go forward. Processes of the previous release work on the newer tables, unless the release notes say that
 all of them must stop (docs/how-to/upgrade.md).
@@ -9,14 +11,19 @@ told without it: every process looks when it opens the database, and few find so
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, MetaData, column, inspect, select, table
+from sqlalchemy import Connection, MetaData, column, func, inspect, select, table
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.errors import SchemaNewer, SchemaOutdated
+from flowactions_plugin.storage.outages import code_of
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -25,10 +32,17 @@ log = logging.getLogger("flowactions.storage")
 
 VERSION_TABLE: Final = "flowactions_version"
 
-Outdated: TypeAlias = Literal["upgrade", "refuse"]
-"""What is done with tables of an earlier release."""
+SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
+"""Key of PostgreSQL's advisory lock for creating and changing tables."""
+
+INSUFFICIENT_PRIVILEGE: Final = "42501"
+"""SQLSTATE."""
 
 _CONNECTION: Final = "connection"
+
+_ALEMBIC: Final = threading.Lock()
+"""Alembic keeps the database that it works on in globals: hosts whose tables change at once, in threads too, take turns."""
+_TURN_SECONDS: Final = 0.02
 
 
 @cache
@@ -51,19 +65,52 @@ def current(connection: Connection) -> str | None:
     return stored
 
 
-def known(connection: Connection) -> str | None:
-    """Return the revision of a database's tables, as `current` does, before a change of the tables.
+async def lock_schema(transaction: AsyncConnection) -> None:
+    """Wait until no other process creates or changes tables, until the transaction ends."""
+    if transaction.dialect.name == "postgresql":
+        await transaction.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+
+
+async def prepare_tables(transaction: AsyncConnection) -> None:
+    """Create missing tables; upgrade outdated ones on SQLite, where no other process is expected to use them.
 
     Raises:
-        SchemaNewer: this release does not know it.
+        SchemaOutdated: PostgreSQL's tables are of an earlier release, or this role may not create or read them.
     """
-    revision = current(connection)
-    if revision is not None and revision not in revisions():
+    try:
+        await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
+    except DBAPIError as exc:
+        if code_of(exc) != INSUFFICIENT_PRIVILEGE:
+            raise
+        raise SchemaOutdated(
+            "the tables cannot be made or read by this database role: run 'flowactions migrate' as one that "
+            "may make them, and give this one the rights on them",
+            code=INSUFFICIENT_PRIVILEGE,
+        ) from exc
+
+
+async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[str | None, str]:
+    """Bring the tables to this release's revision.
+
+    Args:
+        transaction: committed by the caller.
+        dry: change nothing.
+
+    Returns:
+        The revision before, ``None`` for a database without tables, and this release's.
+
+    Raises:
+        SchemaNewer: the tables are of a later release.
+    """
+    before = await transaction.run_sync(current)
+    if before is not None and before not in revisions():
         raise SchemaNewer(
-            f"the tables are at revision {revision}, which is newer than this release's {head()}: "
+            f"the tables are at revision {before}, which is newer than this release's {head()}: "
             "run 'flowactions migrate' of the release that the tables are of, or of a later one"
         )
-    return revision
+    if not dry:
+        await _upgrade(transaction)
+    return before, head()
 
 
 def upgrade(connection: Connection) -> None:
@@ -81,15 +128,35 @@ def upgrade(connection: Connection) -> None:
     )
 
 
-def must_upgrade(connection: Connection, outdated: Outdated) -> bool:
-    """Return whether tables are missing, or of an earlier release.
+def run(metadata: MetaData) -> None:
+    """Run the revisions that Alembic has chosen; called by ``env.py``, which Alembic executes."""
+    from alembic import context  # noqa: PLC0415  a proxy that works only while Alembic runs
 
-    Args:
-        connection: in a transaction that prevents other processes from upgrading them.
-        outdated: what is done with tables of an earlier release.
+    context.configure(
+        connection=context.config.attributes[_CONNECTION], target_metadata=metadata, version_table=VERSION_TABLE
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def _upgrade(transaction: AsyncConnection, *, refuse_outdated: bool = False) -> None:
+    """Create or upgrade tables that need it; a host whose tables are there waits for no other one."""
+    if not await transaction.run_sync(_must_upgrade, refuse_outdated):
+        return
+    # Not a lock of asyncio's, which belongs to one event loop.
+    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110  an Event would belong to one event loop, too
+        await asyncio.sleep(_TURN_SECONDS)
+    try:
+        await transaction.run_sync(upgrade)
+    finally:
+        _ALEMBIC.release()
+
+
+def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
+    """Return whether tables are missing, or of an earlier release; no other process may change them meanwhile.
 
     Raises:
-        SchemaOutdated: they are of an earlier release, and `outdated` is ``refuse``.
+        SchemaOutdated: they are of an earlier release, and that is to be refused.
     """
     revision, wanted = current(connection), head()
     if revision == wanted:
@@ -102,24 +169,11 @@ def must_upgrade(connection: Connection, outdated: Outdated) -> bool:
             extra={"event": "tables.newer"},
         )
         return False
-    if revision is not None and outdated == "refuse":
+    if revision is not None and refuse_outdated:
         raise SchemaOutdated(
             f"the tables are at revision {revision} and this release needs {wanted}: run 'flowactions migrate'"
         )
     return True
-
-
-def run(metadata: MetaData) -> None:
-    """Run the revisions that Alembic has chosen; called by ``env.py``, which Alembic executes."""
-    from alembic import context  # noqa: PLC0415  a proxy that works only while Alembic runs
-
-    context.configure(
-        connection=context.config.attributes[_CONNECTION],
-        target_metadata=metadata,
-        version_table=VERSION_TABLE,
-    )
-    with context.begin_transaction():
-        context.run_migrations()
 
 
 def _config() -> Config:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import FlowActions, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated
 from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage import migrations, tables
+from flowactions_plugin.storage import migrations
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import metadata
 from tests.support import SmallHost, a_walk, development
@@ -250,7 +250,7 @@ async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
         # Alembic waits for this transaction in the middle of its work.
         await blocking.execute(text("CREATE TABLE flowactions_version (version_num VARCHAR(32))"))
         upgrading = asyncio.create_task(Database(url_of(postgres_url)).migrate())
-        await until(tables._ALEMBIC.locked)
+        await until(migrations._ALEMBIC.locked)
         async with asyncio.timeout(20), Database(there):
             assert not upgrading.done()
         await blocking.rollback()

@@ -23,9 +23,8 @@ from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageU
 from flowactions_plugin.nodes.pacing import recovery_loop
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import Outages
+from flowactions_plugin.storage.outages import OutageLog, Outages
 from flowactions_plugin.storage.retention import pruning_loop
-from flowactions_plugin.storage.rounds import OutageLog
 from tests.host_transactions import webhook
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until, within
@@ -262,7 +261,7 @@ async def test_a_task_logs_an_outage_once(
     spoilt: tuple[str, str], task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Revoked rights or dropped tables are logged once, however often the task retries."""
-    monkeypatch.setattr("flowactions_plugin.storage.rounds.FAILURE_SECONDS", 0.02)
+    monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     how, url = spoilt
     await a_database(url).migrate()

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
+from flowactions_plugin.storage.outages import OutageLog
 from flowactions_plugin.storage.retention import (
     BATCH,
     DAY_MS,
@@ -21,7 +22,6 @@ from flowactions_plugin.storage.retention import (
     prune_all,
     pruning_loop,
 )
-from flowactions_plugin.storage.rounds import OutageLog
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -165,7 +165,7 @@ async def test_pruning_continues_after_an_outage(
 ) -> None:
     """While the database does not answer, the task keeps running, and it prunes afterwards."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("flowactions_plugin.storage.rounds.FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.01)
     answers: list[int | Exception] = [StorageUnavailable(), 3]
 
     async def prune(limit: int) -> int:

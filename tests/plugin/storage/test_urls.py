@@ -25,14 +25,8 @@ from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.urls import (
-    asyncpg_arguments,
-    parse_database_url,
-    same_database,
-    secrets_of,
-    sqlite_path,
-)
-from flowactions_plugin.storage.urls.postgresql import CHOICES
+from flowactions_plugin.storage.postgresql_urls import CHOICES, asyncpg_arguments
+from flowactions_plugin.storage.urls import parse_database_url, same_database, secrets_of, sqlite_path
 
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 

@@ -1,15 +1,15 @@
-"""URLs of PostgreSQL databases, as operators and providers write them."""
+"""URLs of PostgreSQL databases: parsed as operators and providers write them, and translated into arguments of asyncpg."""
 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from sqlalchemy.engine import URL
-
-from flowactions_plugin.storage.urls.options import unsupported
 
 DEFAULT_PORT: Final = 5432
 
@@ -45,6 +45,11 @@ ENCODE: Final = (
     "must have special characters in its user name, password and options percent-encoded (@ as %40, / as %2F, "
     ": as %3A, ? as %3F, # as %23)"
 )
+
+CONNECT_SECONDS: Final = 10
+"""How long a connection to PostgreSQL may take to open, unless the URL says otherwise."""
+
+NOT_PASSED_ON: Final = ("channel_binding", "gssencmode", "client_encoding")
 
 
 class Server(NamedTuple):
@@ -176,3 +181,67 @@ def addresses_of(url: URL) -> set[tuple[str, int]]:
         ("localhost" if server.host in loopback else server.host.lower(), server.port or DEFAULT_PORT)
         for server in servers
     }
+
+
+def unsupported(name: str) -> str:
+    """Return the message about an option that is not supported."""
+    # Another name may be a part of a password that was not percent-encoded.
+    shown = f"the option {name}" if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) else "one of its options"
+    return f"must not have {shown}, which is not supported"
+
+
+def asyncpg_arguments(url: URL) -> dict[str, Any]:
+    """Return the arguments with which asyncpg connects to the servers of a parsed URL.
+
+    asyncpg reads libpq's options from a DSN only, so they are passed in one. Options that asyncpg takes as arguments
+    are passed as arguments.
+
+    Raises:
+        OSError: a file that an option names cannot be read; the message names the option.
+    """
+    options = {name: value for name, value in url.query.items() if isinstance(value, str)}
+    given: dict[str, Any] = {"timeout": float(options.pop("connect_timeout", 0)) or CONNECT_SECONDS}
+    places = servers_of(url)
+    if places:
+        given["host"] = [place.host for place in places]
+        given["port"] = [place.port or DEFAULT_PORT for place in places]
+    named = {"user": url.username, "password": url.password, "database": url.database}
+    given.update({name: value for name, value in named.items() if value})
+    for name in ("prepared_statement_cache_size", "statement_cache_size"):
+        if name in options:
+            given[name] = int(options.pop(name))
+    if options.pop("sslnegotiation", None) == "direct":
+        given["direct_tls"] = True
+    for name in ("host", *NOT_PASSED_ON):
+        options.pop(name, None)
+    _check_files(options)
+    if options.get("sslrootcert") == SYSTEM_AUTHORITIES:
+        given["ssl"] = _system_context(options)
+    if options:
+        given["dsn"] = f"postgresql:///?{urlencode(options)}"
+    return given
+
+
+def _check_files(options: Mapping[str, str]) -> None:
+    for name in FILES:
+        if name not in options or (name == "sslrootcert" and options[name] == SYSTEM_AUTHORITIES):
+            continue
+        try:
+            Path(options[name]).read_bytes()
+        except OSError as exc:
+            reason = exc.strerror
+        else:
+            continue
+        # The file's name is part of the query, which no message holds.
+        raise OSError(f"the file that the URL names as {name} cannot be read: {reason}")
+
+
+def _system_context(options: dict[str, str]) -> ssl.SSLContext:
+    """Make a context with the system's authorities, and remove the options that it contains."""
+    context = ssl.create_default_context()
+    for name in ("sslrootcert", "sslmode"):
+        options.pop(name, None)
+    certificate, key = options.pop("sslcert", None), options.pop("sslkey", None)
+    if certificate is not None:
+        context.load_cert_chain(certificate, key, options.pop("sslpassword", ""))
+    return context
