@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import (
     filter_options,
     host_option,

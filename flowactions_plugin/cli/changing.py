@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.results import Action, Preview
 from flowactions_plugin.cli.context import CommandContext, actor, opened
-from flowactions_plugin.cli.exits import DONE, FAILED
 from flowactions_plugin.cli.following import follow
+from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of, is_given
 from flowactions_plugin.cli.output import confirmed, duration, line, moment, status, table, write_json
 from flowactions_plugin.cli.results import ActionList, Changed, Outcome

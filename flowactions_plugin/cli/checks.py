@@ -15,7 +15,7 @@ from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.documents import Check
-from flowactions_plugin.cli.failures import summary
+from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination

@@ -5,21 +5,24 @@ from __future__ import annotations
 import getpass
 import importlib
 import inspect
+import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from flowactions_hookspecs import Host
+from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_hookspecs.host_check import check_host
-from flowactions_plugin.cli.failures import errors_in
+from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.errors import CannotRun, SchemaOutdated
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
+
+log = logging.getLogger("flowactions.cli")
 
 
 class CommandContext(NamedTuple):
@@ -88,7 +91,7 @@ async def opened_host(location: str) -> AsyncIterator[Host]:
         CannotRun: there is no host, or its code fails; the message says where.
         HostInvalid: it is not what the contract asks for.
     """
-    with errors_in(f"the host {location} could not be made"):
+    with _errors_in(f"the host {location} could not be made"):
         made = _imported(location)
         if callable(made) and not isinstance(made, Host):
             made = made()
@@ -97,7 +100,7 @@ async def opened_host(location: str) -> AsyncIterator[Host]:
     async with AsyncExitStack() as stack:
         if not isinstance(made, Host) and hasattr(made, "__aenter__"):
             context = made
-            with errors_in(f"the host {location} could not be opened"):
+            with _errors_in(f"the host {location} could not be opened"):
                 made = await context.__aenter__()
             stack.push_async_exit(partial(_close, location, context))
         if not isinstance(made, Host):
@@ -111,8 +114,20 @@ async def _close(location: str, context: Any, kind: Any, exc: BaseException | No
     except Exception as raised:
         if raised is exc:
             raise
-        with errors_in(f"the host {location} could not be closed"):
+        with _errors_in(f"the host {location} could not be closed"):
             raise
+
+
+@contextmanager
+def _errors_in(what: str) -> Iterator[None]:
+    """Translate exceptions of the host's own code into one line."""
+    try:
+        yield
+    except FlowActionsError:
+        raise
+    except (Exception, SystemExit) as exc:
+        log.debug(what, exc_info=True, extra={"event": "command.host_failed"})
+        raise CannotRun(f"{what}: {summary(exc)}") from exc
 
 
 def _imported(location: str) -> Any:

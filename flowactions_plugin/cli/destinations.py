@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.exits import DONE
-from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 

@@ -12,7 +12,7 @@ from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys, check_proxy
 from flowactions_plugin.cli.context import CommandContext, opened_host
 from flowactions_plugin.cli.documents import Diagnosis
-from flowactions_plugin.cli.exits import DONE, FAILED, FAILING, STALLED
+from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import moment
 from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable

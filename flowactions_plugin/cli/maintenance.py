@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowactions_plugin.cli.exits import DONE, FAILED, FAILING, NEWER_TABLES, STALLED
-from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, NEWER_TABLES, STALLED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 from flowactions_plugin.cli.output import confirmed, line, status, write_json
 

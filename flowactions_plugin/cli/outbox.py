@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, host_option, organization_option
 from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
 

@@ -6,8 +6,7 @@ from typing import Final
 
 import click
 
-from flowactions_plugin.cli.exits import DONE
-from flowactions_plugin.cli.frame import PROGRAM, command
+from flowactions_plugin.cli.frame import DONE, PROGRAM, command
 from flowactions_plugin.cli.options import WORDS, host_option
 from flowactions_plugin.cli.output import line, status, write_json
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import command
+from flowactions_plugin.cli.frame import DONE, FAILED, command
 from flowactions_plugin.cli.options import host_option, read_secret, secret_option
 from flowactions_plugin.cli.output import block, line, status, write_json
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import host_option
 from flowactions_plugin.cli.output import moment, status, table, write_json
 

@@ -95,7 +95,6 @@ DECLARATIONS = {
             "bulk",
             "commands",
             "destinations",
-            "exits",
             "frame",
             "maintenance",
             "options",
