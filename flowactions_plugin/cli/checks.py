@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.failures import ChatRefused, advice
@@ -14,7 +16,6 @@ from flowactions_plugin.chat.service import build_chat, keys_of
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.cli.context import CommandContext
-from flowactions_plugin.cli.documents import Check
 from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
@@ -36,6 +37,23 @@ PROXY_SECONDS: Final = 10.0
 
 NOWHERE: Final = "https://flowactions-doctor.invalid/"
 """A name that is never registered (RFC 6761 §6.4), so that a proxy connects to nothing."""
+
+
+class Check(msgspec.Struct, kw_only=True, rename="camel"):
+    """A check of `doctor`.
+
+    Attributes:
+        name: what was checked.
+        result: `ok`; `warning`: it works, and somebody should look; `failed`; `skipped`: it could not be checked, or there is
+            nothing to check.
+        message: what was found.
+        advice: what to do; empty when there is nothing to do.
+    """
+
+    name: str
+    result: Literal["ok", "warning", "failed", "skipped"]
+    message: str
+    advice: str
 
 
 class Checks:

@@ -14,7 +14,7 @@ def destinations() -> None:
     """List destinations, pause and resume them."""
 
 
-@command("list", document="results:Destinations", exits=TABLES_EXITS)
+@command("list", document="cli.documents:Destinations", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 @click.option(
@@ -24,7 +24,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     """List destinations with what came of the last hour's attempts, and what is paused."""
     from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.results import Destinations
+    from flowactions_plugin.cli.documents import Destinations
     from flowactions_plugin.health.status import QueueStatus
     from flowactions_plugin.operators.scope import Scope
 
@@ -92,7 +92,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     return DONE
 
 
-@command("pause", document="results:Paused", exits=TABLES_EXITS)
+@command("pause", document="cli.documents:Paused", exits=TABLES_EXITS)
 @click.argument("destination", type=WORDS)
 @host_option()
 @organization_option("For this organization only; without it, for all.")
@@ -107,7 +107,7 @@ async def pause(
     return await _change("pause", destination, host, organization, reason, as_json)
 
 
-@command("resume", document="results:Paused", exits=TABLES_EXITS)
+@command("resume", document="cli.documents:Paused", exits=TABLES_EXITS)
 @click.argument("destination", type=WORDS)
 @host_option()
 @organization_option("For this organization only; without it, for all.")
@@ -124,7 +124,7 @@ async def _change(
 ) -> int:
     from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import actor, opened
-    from flowactions_plugin.cli.results import Paused
+    from flowactions_plugin.cli.documents import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused
     from flowactions_plugin.operators.scope import Scope

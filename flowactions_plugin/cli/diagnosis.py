@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
+import msgspec
+
 from flowactions_hookspecs import FlowActionsError, Host
-from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys, check_proxy
+from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
 from flowactions_plugin.cli.context import CommandContext, opened_host
-from flowactions_plugin.cli.documents import Diagnosis
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import moment
 from flowactions_plugin.deliveries.curl import quoted
@@ -32,6 +33,20 @@ WAITING_READ: Final = 50
 HOUR_MS: Final = 3600 * 1000
 WRONG_CLOCK_SECONDS: Final = 240.0
 """Receivers reject a signature whose time is five minutes away."""
+
+
+class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
+    """What `doctor` found.
+
+    Attributes:
+        verdict: on delivery: `ok`, `idle`, `unwritable`, `stalled`, `no_worker` or `failing`; `null` when the database cannot be asked.
+        exit_status: that of the command.
+        checks: in the order in which they were made.
+    """
+
+    verdict: str | None
+    exit_status: int
+    checks: list[Check]
 
 
 async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:

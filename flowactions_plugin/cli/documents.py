@@ -1,10 +1,18 @@
-"""What commands write with ``--json``; the reference page lists these fields."""
+"""What commands on the database write with ``--json``, beside what `operate` returns; the reference page lists these fields.
+
+Times that are integers are Unix milliseconds.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+
+from flowactions_plugin.bulk.purge import Purged
+from flowactions_plugin.bulk.results import Action, Preview
+from flowactions_plugin.deliveries.results import Pause
+from flowactions_plugin.health.results import DestinationState, Worker
 
 
 class Document(msgspec.Struct, kw_only=True, rename="camel"):
@@ -53,105 +61,94 @@ class Key(Document):
     key: str
 
 
-class Received(Document):
-    """A request that `listen` received; one line for each.
+class Changed(Document):
+    """A single delivery.
 
     Attributes:
-        received_at: ISO 8601, UTC.
-        method: of the request.
-        target: path and query.
-        verified: `verified`; `unsigned` without a signature; `stale` when it is right but more than five minutes old, or
-            from the future; `wrong` for anything else.
-        event_id: `x-service-webhook-id`; `null` without one.
-        event_type: `x-service-webhook-event`; `null` without one.
-        repeated: whether this event id was received before.
-        status: with which it was answered.
-        headers: all headers as they came, in their order, as pairs of name and value.
-        body: as text; bytes that are not UTF-8 are replaced.
-        body_bytes: its length.
+        id: the delivery's.
+        changed: whether it was in a state in which this can be done.
     """
 
-    received_at: str
-    method: str
-    target: str
-    verified: Literal["verified", "unsigned", "stale", "wrong"]
-    event_id: str | None
-    event_type: str | None
-    repeated: bool
-    status: int
-    headers: list[tuple[str, str]]
-    body: str
-    body_bytes: int
+    id: str
+    changed: bool
 
 
-class Phase(Document):
-    """A phase of an attempt.
+class Outcome(Document):
+    """What a command on many deliveries came to.
 
     Attributes:
-        name: `resolve`, `connect`, `tls`, `send`, `firstByte` (until the head of the answer is there), `body`.
-        ms: how long it took, milliseconds.
+        preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
+        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
+        deliveries: single deliveries, and whether each was changed; empty for a filter.
     """
 
-    name: str
-    ms: float
+    preview: Preview | None = None
+    action: Action | None = None
+    deliveries: list[Changed] = msgspec.field(default_factory=list)
 
 
-class Sent(Document):
-    """A test delivery.
+class ActionList(Document):
+    """Bulk actions.
 
     Attributes:
-        url: where to.
-        delivered: whether the answer counts as a success (2xx).
-        signed: whether it was signed.
-        event_id: of the test event.
-        status_code: of the answer; `null` when there was none.
-        error: why there was no answer, or why nothing was sent.
-        note: that the egress proxy may have answered itself; `null` when it cannot have.
-        phase: the phase in which it failed; `null` when there was an answer.
-        response: the first 2 KiB of the answer's body, as text.
-        duration_ms: of the whole attempt.
-        phases: what was gone through, in order; a phase that was not needed is left out.
+        data: the latest first.
     """
 
-    url: str
-    delivered: bool
-    signed: bool
-    event_id: str
-    status_code: int | None
-    error: str | None
-    note: str | None
-    phase: str | None
-    response: str
-    duration_ms: int
-    phases: list[Phase]
+    data: list[Action]
 
 
-class Check(Document):
-    """A check of `doctor`.
+class Destinations(Document):
+    """Destinations with what came of the last hour, and those that are paused.
 
     Attributes:
-        name: what was checked.
-        result: `ok`; `warning`: it works, and somebody should look; `failed`; `skipped`: it could not be checked, or there is
-            nothing to check.
-        message: what was found.
-        advice: what to do; empty when there is nothing to do.
+        data: the destinations.
+        pauses: what is paused, up to the same limit.
+        more: whether there are further destinations.
+        more_pauses: whether more is paused.
     """
 
-    name: str
-    result: Literal["ok", "warning", "failed", "skipped"]
-    message: str
-    advice: str
+    data: list[DestinationState]
+    pauses: list[Pause]
+    more: bool
+    more_pauses: bool
 
 
-class Diagnosis(Document):
-    """What `doctor` found.
+class Paused(Document):
+    """A destination that was paused or resumed.
 
     Attributes:
-        verdict: on delivery: `ok`, `idle`, `unwritable`, `stalled`, `no_worker` or `failing`; `null` when the database cannot be asked.
-        exit_status: that of the command.
-        checks: in the order in which they were made.
+        destination: scheme, host and port.
+        organization: for whom; `null`: for all organizations.
+        changed: whether that changed anything.
     """
 
-    verdict: str | None
-    exit_status: int
-    checks: list[Check]
+    destination: str
+    organization: str | None
+    changed: bool
+
+
+class Workers(Document):
+    """The processes that deliver.
+
+    Attributes:
+        data: the workers; those that have been silent for a day are gone.
+    """
+
+    data: list[Worker]
+
+
+class Purge(Document):
+    """What is kept of an organization, or was.
+
+    Attributes:
+        organization: its id.
+        dry: whether it was counted only.
+        counts: how many of each kind.
+        token_revoked: whether the token of a chat connection could be revoked at the provider; `null` without a connection, or
+            when it was counted only.
+    """
+
+    organization: str
+    dry: bool
+    counts: Purged
+    token_revoked: bool | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @command(
     "doctor",
-    document="Diagnosis",
+    document="cli.diagnosis:Diagnosis",
     exits={
         DONE: "no check failed, and deliveries go on, or nothing is due",
         FAILED: "a check failed",
@@ -57,7 +57,7 @@ async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_jso
 
 @command(
     "migrate",
-    document="Tables",
+    document="cli.documents:Tables",
     exits={
         DONE: "the tables are of this release",
         FAILED: "it failed; or, with --check, there is something to do",
@@ -93,7 +93,7 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
 
 @command(
     "reseal",
-    document="Tokens",
+    document="cli.documents:Tokens",
     exits={
         DONE: "every token is sealed with the newest key",
         FAILED: "no key opens some token, and the message names its organization; or, with --check, there is something "
@@ -134,7 +134,7 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
 
 @command(
     "purge",
-    document="results:Purge",
+    document="cli.documents:Purge",
     exits={**TABLES_EXITS, FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
 )
 @click.option("--organization", type=WORDS, required=True, metavar="ID", help="Whose data are removed.")
@@ -150,7 +150,7 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
     from flowactions_plugin.cli.context import actor, opened
-    from flowactions_plugin.cli.results import Purge
+    from flowactions_plugin.cli.documents import Purge
     from flowactions_plugin.errors import CannotRun, NotConfigured
 
     if not organization.strip():

@@ -119,11 +119,6 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
     return parse({name: value for name, value in values.items() if value is not None})
 
 
-def is_given(given: Mapping[str, str | None]) -> bool:
-    """Return whether any filter is given."""
-    return any(given.get(_variable(name)) for name in BY_NAME)
-
-
 def _variable(name: str) -> str:
     # Some names are Python's own words.
     return f"by_{name.replace('-', '_')}"

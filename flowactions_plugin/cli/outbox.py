@@ -28,7 +28,7 @@ def outbox() -> None:
     """
 
 
-@command("list", document="results:Page", exits=TABLES_EXITS)
+@command("list", document="deliveries.results:Page", exits=TABLES_EXITS)
 @host_option()
 @filter_options()
 @click.option(
@@ -89,7 +89,9 @@ async def list_deliveries(
 
 
 @command(
-    "show", document="results:Found", exits={**TABLES_EXITS, FAILED: "there is no such delivery; or it failed"}
+    "show",
+    document="deliveries.results:Found",
+    exits={**TABLES_EXITS, FAILED: "there is no such delivery; or it failed"},
 )
 @click.argument("delivery_id", metavar="ID")
 @host_option()
@@ -120,7 +122,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     return DONE
 
 
-@command("stats", document="results:Overview", exits=TABLES_EXITS)
+@command("stats", document="health.results:Overview", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 async def stats(host: str | None, organization: str | None, as_json: bool) -> int:

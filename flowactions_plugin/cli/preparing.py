@@ -14,7 +14,7 @@ SIGNING_PREFIX: Final = "whsec_"
 VARIABLE: Final = "_FLOWACTIONS_COMPLETE"
 
 
-@command("keygen", document="Key")
+@command("keygen", document="cli.documents:Key")
 @click.option(
     "--signing", is_flag=True, help="Make a signing secret of a webhook instead of an encryption key."
 )
@@ -37,7 +37,7 @@ def keygen(signing: bool, as_json: bool) -> int:
     return DONE
 
 
-@command("chat-manifest", document="app_manifest:AppManifest")
+@command("chat-manifest", document="cli.app_manifest:AppManifest")
 @host_option()
 @click.option(
     "--url",

@@ -7,16 +7,16 @@ import errno
 import hmac
 import os
 import signal
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from flowactions_plugin.cli.documents import Received
+import msgspec
+
 from flowactions_plugin.cli.output import block, line, status, write_json
-from flowactions_plugin.clock import to_iso
+from flowactions_plugin.clock import system_clock, to_iso
 from flowactions_plugin.egress.header_names import (
     EVENT_ID_HEADER,
     EVENT_TYPE_HEADER,
@@ -34,6 +34,37 @@ BODY_BYTES: Final = 32 << 20
 READ_SECONDS: Final = 30.0
 CONNECTIONS: Final = 100
 REMEMBERED_IDS: Final = 10_000
+
+
+class Received(msgspec.Struct, kw_only=True, rename="camel"):
+    """A request that `listen` received; one line for each.
+
+    Attributes:
+        received_at: ISO 8601, UTC.
+        method: of the request.
+        target: path and query.
+        verified: `verified`; `unsigned` without a signature; `stale` when it is right but more than five minutes old, or
+            from the future; `wrong` for anything else.
+        event_id: `x-service-webhook-id`; `null` without one.
+        event_type: `x-service-webhook-event`; `null` without one.
+        repeated: whether this event id was received before.
+        status: with which it was answered.
+        headers: all headers as they came, in their order, as pairs of name and value.
+        body: as text; bytes that are not UTF-8 are replaced.
+        body_bytes: its length.
+    """
+
+    received_at: str
+    method: str
+    target: str
+    verified: Verdict
+    event_id: str | None
+    event_type: str | None
+    repeated: bool
+    status: int
+    headers: list[tuple[str, str]]
+    body: str
+    body_bytes: int
 
 
 class _Refused(Exception):
@@ -137,7 +168,7 @@ class Receiver:
                 await writer.wait_closed()
 
     def _print(self, arrived: Arrived) -> None:
-        now = time.time()
+        now = system_clock()
         verdict = verify(self._secret, arrived, now)
         event_id = arrived.header(EVENT_ID_HEADER)
         repeated = self._repeated(event_id)

@@ -27,7 +27,7 @@ def _read_body(path: str | None) -> bytes | None:
 
 @command(
     "send-test",
-    document="Sent",
+    document="cli.trial:Sent",
     exits={
         DONE: "the receiver answered with 2xx",
         FAILED: "it did not, or nothing could be sent; the line says why",
@@ -87,7 +87,7 @@ async def send_test(
 
 @command(
     "listen",
-    document="Received",
+    document="cli.receiver:Received",
     exits={
         DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, that many came and all of them were verified",
         FAILED: "with --count: not all of them were verified",

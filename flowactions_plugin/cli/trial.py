@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from flowactions_plugin.cli.documents import Phase, Sent
+import msgspec
+
 from flowactions_plugin.clock import lease_clock, system_clock, to_iso
 from flowactions_plugin.egress import attempt
 from flowactions_plugin.egress.attempt import Aborted, Outcome, Progress
@@ -34,6 +35,48 @@ PHASES: Final = {
     "reading the body": "body",
 }
 """What a transport calls a phase → its name here, where the answer has two."""
+
+
+class Phase(msgspec.Struct, kw_only=True, rename="camel"):
+    """A phase of an attempt.
+
+    Attributes:
+        name: `resolve`, `connect`, `tls`, `send`, `firstByte` (until the head of the answer is there), `body`.
+        ms: how long it took, milliseconds.
+    """
+
+    name: str
+    ms: float
+
+
+class Sent(msgspec.Struct, kw_only=True, rename="camel"):
+    """A test delivery.
+
+    Attributes:
+        url: where to.
+        delivered: whether the answer counts as a success (2xx).
+        signed: whether it was signed.
+        event_id: of the test event.
+        status_code: of the answer; `null` when there was none.
+        error: why there was no answer, or why nothing was sent.
+        note: that the egress proxy may have answered itself; `null` when it cannot have.
+        phase: the phase in which it failed; `null` when there was an answer.
+        response: the first 2 KiB of the answer's body, as text.
+        duration_ms: of the whole attempt.
+        phases: what was gone through, in order; a phase that was not needed is left out.
+    """
+
+    url: str
+    delivered: bool
+    signed: bool
+    event_id: str
+    status_code: int | None
+    error: str | None
+    note: str | None
+    phase: str | None
+    response: str
+    duration_ms: int
+    phases: list[Phase]
 
 
 class TestMessage(NamedTuple):

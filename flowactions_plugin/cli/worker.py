@@ -98,13 +98,15 @@ def _relieve_collector() -> None:
 
 
 @command(
-    "workers", document="results:Workers", exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"}
+    "workers",
+    document="cli.documents:Workers",
+    exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"},
 )
 @host_option()
 async def workers(host: str | None, as_json: bool) -> int:
     """List the processes that deliver: workers, and hosts that deliver themselves."""
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.results import Workers
+    from flowactions_plugin.cli.documents import Workers
     from flowactions_plugin.health.status import QueueStatus
 
     async with opened(host) as context:
