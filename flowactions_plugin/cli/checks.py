@@ -32,7 +32,6 @@ CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
 
 RESOLVE_SECONDS: Final = 10.0
-
 PROXY_SECONDS: Final = 10.0
 
 NOWHERE: Final = "https://flowactions-doctor.invalid/"
@@ -138,17 +137,8 @@ async def check_egress(checks: Checks, context: CommandContext, url: str) -> Non
 
 
 async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
-    """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials.
-
-    Args:
-        checks: where the result goes.
-        settings: those of the host.
-        seconds: how long it may take.
-    """
-    name, advice = (
-        "proxy",
-        "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached",
-    )
+    """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials."""
+    advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"
     transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None, 1)
     progress = Progress()
     try:
@@ -158,17 +148,20 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
         if exc.status == PROXY_AUTHENTICATION_REQUIRED:
             advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
         if exc.status in {None, PROXY_AUTHENTICATION_REQUIRED}:
-            checks.fail(name, f"{exc} ({printable(exc.detail, message=True)}): deliveries wait for it", advice)
+            detail = printable(exc.detail, message=True)
+            checks.fail("proxy", f"{exc} ({detail}): deliveries wait for it", advice)
             return
     except TimeoutError:
         if progress.proxy is not None:
-            checks.fail(name, f"the egress proxy {progress.proxy} did not answer within {seconds:g} s", advice)
+            checks.fail(
+                "proxy", f"the egress proxy {progress.proxy} did not answer within {seconds:g} s", advice
+            )
             return
     except SendFailed:
         pass  # it opened a tunnel
     finally:
         await transport.aclose()
-    checks.ok(name, "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
+    checks.ok("proxy", "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
 
 
 async def check_keys(checks: Checks, context: CommandContext) -> None:
@@ -203,13 +196,11 @@ def _last_error(checks: Checks, stored: StoredConnection, now: float) -> None:
     """Name the last message that an organization could not send, if that was less than a day ago."""
     if stored.last_error is None or stored.last_error_at is None or stored.last_error_at < now * 1000 - DAY_MS:
         return
-    origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
-    origin = origin if stored.last_error_node else "a test message"
-    at = to_iso(stored.last_error_at)
-    message = (
-        f"organization {printable(stored.organization_id)}: last error {stored.last_error} at {at}, {origin}"
-    )
-    checks.warn("chat", message, advice(stored.last_error))
+    origin = "a test message"
+    if stored.last_error_node:
+        origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
+    error = f"last error {stored.last_error} at {to_iso(stored.last_error_at)}, {origin}"
+    checks.warn("chat", f"organization {printable(stored.organization_id)}: {error}", advice(stored.last_error))
 
 
 async def check_chat(checks: Checks, context: CommandContext) -> None:

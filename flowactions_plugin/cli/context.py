@@ -26,13 +26,7 @@ log = logging.getLogger("flowactions.cli")
 
 
 class CommandContext(NamedTuple):
-    """What a command works on.
-
-    Attributes:
-        host: of ``--host``.
-        settings: the host's, or the environment's.
-        database: the host's, or that of the settings; not open yet.
-    """
+    """The host of ``--host``, if one is named; its settings and database, or those of the environment."""
 
     host: Host | None
     settings: Settings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
@@ -97,14 +99,12 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
 @host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-async def pause(
-    destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
-) -> int:
+async def pause(**options: Any) -> int:
     """Pause a destination: its deliveries wait, use up no attempt and delay nobody.
 
     DESTINATION is scheme, host and port, or a URL. What is being sent is finished.
     """
-    return await _change("pause", destination, host, organization, reason, as_json)
+    return await _change("pause", **options)
 
 
 @command("resume", document="cli.documents:Paused", exits=TABLES_EXITS)
@@ -112,11 +112,9 @@ async def pause(
 @host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-async def resume(
-    destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
-) -> int:
+async def resume(**options: Any) -> int:
     """Resume a destination: what has waited is due at once, in its order."""
-    return await _change("resume", destination, host, organization, reason, as_json)
+    return await _change("resume", **options)
 
 
 async def _change(
@@ -141,9 +139,8 @@ async def _change(
         write_json(Paused(destination=key, organization=organization, changed=changed))
     else:
         who = organization or "all organizations"
-        state = "paused" if what == "pause" else "resumed"
-        before = {"pause": "it was paused before", "resume": "it was not paused"}[what]
-        line(f"{key} {state} for {who}" if changed else f"{key} for {who}: {before}")
+        before = "it was paused before" if what == "pause" else "it was not paused"
+        line(f"{key} {what}d for {who}" if changed else f"{key} for {who}: {before}")
     return DONE
 
 

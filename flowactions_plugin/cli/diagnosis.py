@@ -49,13 +49,16 @@ class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
     checks: list[Check]
 
 
-async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:
-    """Make all checks.
+ADVICE: Final = {
+    "stalled": "see that a worker runs and reaches the database: flowactions workers",
+    "unwritable": "give the database room, or the right to write: the check 'writing' says which",
+    "failing": "see which destinations fail: flowactions destinations list",
+}
+"""What to do about a verdict."""
 
-    Args:
-        host: ``MODULE:NAME``; ``None``: the settings of the environment.
-        urls: what would happen to webhooks to them is said.
-        with_chat: whether the chat provider is asked about tokens.
+
+async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:
+    """Make all checks, of a host or of the environment's settings; for each URL, say what would happen to a webhook to it.
 
     Raises:
         CannotRun: the host cannot be made.
@@ -98,11 +101,8 @@ def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
     who = "nobody: run 'flowactions worker'" if not settings.host_worker else "the host's processes"
     checks.ok("settings", f"{settings.environment}, {settings.delivery} delivery by {who}")
     if settings.environment == "development":
-        checks.warn(
-            "settings",
-            "in development, webhooks may go to private addresses",
-            "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used",
-        )
+        advice = "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used"
+        checks.warn("settings", "in development, webhooks may go to private addresses", advice)
     return CommandContext(host, settings, database)
 
 
@@ -110,11 +110,10 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
     """Check the database and the revision of its tables; return whether it can be opened."""
     missing = context.database.missing_file
     if missing is not None:
-        checks.fail(
-            "database",
-            f"there is no file {missing}",
-            "set FLOWACTIONS_DATABASE_URL, name the host with --host, or run 'flowactions migrate' to make it",
+        advice = (
+            "set FLOWACTIONS_DATABASE_URL, name the host with --host, or run 'flowactions migrate' to make it"
         )
+        checks.fail("database", f"there is no file {missing}", advice)
         return False
     began = time.perf_counter()
     try:
@@ -124,9 +123,8 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
         checks.fail("migrations", str(exc), "run this command of the release that the tables are of")
         return False
     except FlowActionsError as exc:
-        checks.fail(
-            "database", str(exc), "see that it runs and that the URL's host, user and password are right"
-        )
+        advice = "see that it runs and that the URL's host, user and password are right"
+        checks.fail("database", str(exc), advice)
         return False
     took = (time.perf_counter() - began) * 1000
     answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"
@@ -135,11 +133,8 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
     else:
         checks.ok("database", answers)
     if before != wanted:
-        checks.fail(
-            "migrations",
-            f"the tables are at revision {before or 'none'}, and this release needs {wanted}",
-            "run 'flowactions migrate'",
-        )
+        found = f"the tables are at revision {before or 'none'}, and this release needs {wanted}"
+        checks.fail("migrations", found, "run 'flowactions migrate'")
         return False
     checks.ok("migrations", f"the tables are at revision {wanted}, as this release needs")
     return True
@@ -151,11 +146,8 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
     try:
         await try_writing(context.database)
     except StorageUnavailable as exc:
-        checks.fail(
-            "writing",
-            str(exc),
-            "nothing can be enqueued, claimed or completed until the database can be written; then all goes on by itself",
-        )
+        advice = "nothing can be enqueued, claimed or completed until the database can be written; then all goes on by itself"
+        checks.fail("writing", str(exc), advice)
     else:
         checks.ok("writing", "a row was written, and removed")
 
@@ -194,7 +186,6 @@ async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
     except FlowActionsError as exc:
         checks.fail("deliveries", str(exc))
         return None
-    verdict = overview.verdict
     now = int(await context.database.time() * 1000)
     _workers(checks, overview.workers, now)
     for reason in dict.fromkeys(each.last_error for each in waiting if each.status not in FINISHED):
@@ -213,20 +204,14 @@ async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
                 "see what it answers: flowactions outbox list --destination "
                 f"{quoted(each.destination)}, then outbox show of one",
             )
-    more = "" if overview.due_exact else "+"
+    verdict, more = overview.verdict, "" if overview.due_exact else "+"
     said = f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
     if verdict.state in {"ok", "idle"}:
         checks.ok("deliveries", said)
     elif verdict.state == "no_worker":
         checks.warn("deliveries", said, "see that a worker runs: flowactions workers")
-    elif verdict.state == "stalled":
-        checks.fail("deliveries", said, "see that a worker runs and reaches the database: flowactions workers")
-    elif verdict.state == "unwritable":
-        checks.fail(
-            "deliveries", said, "give the database room, or the right to write: the check 'writing' says which"
-        )
     else:
-        checks.fail("deliveries", said, "see which destinations fail: flowactions destinations list")
+        checks.fail("deliveries", said, ADVICE[verdict.state])
     return verdict.state
 
 
@@ -234,21 +219,14 @@ def _workers(checks: Checks, workers: Sequence[Worker], now: int) -> None:
     """Check whether workers are alive, and whether they end without being stopped."""
     alive = [each for each in workers if each.state == "alive"]
     lost = [each for each in workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
-    said = (
-        f"{len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight"
-        if alive
-        else "none is alive"
-    )
+    in_flight = sum(worker.in_flight for worker in alive)
+    said = f"{len(alive)} alive, {in_flight} in flight" if alive else "none is alive"
     if lost:
         said += f"; {len(lost)} of the last hour ended without being stopped: killed, crashed, or without the database"
     if not alive:
-        advice = "start the host, or 'flowactions worker' where it leaves delivering to it"
-        checks.warn("workers", said, advice)
+        checks.warn("workers", said, "start the host, or 'flowactions worker' where it leaves delivering to it")
     elif lost:
-        checks.warn(
-            "workers",
-            said,
-            "see which: flowactions workers; then the last lines of their logs, and what their memory was",
-        )
+        advice = "see which: flowactions workers; then the last lines of their logs, and what their memory was"
+        checks.warn("workers", said, advice)
     else:
         checks.ok("workers", said)

@@ -62,13 +62,13 @@ def command(
     read: Mapping[str, Callable[[str | None], Any]] | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Declare a command; with a document it has the option ``--json``.
+    """Declare a `Command`; with a document it has the option ``--json``.
 
     Args:
         name: of the command.
         exits: see `Command`.
         document: see `Command`.
-        read: an option that names a file → what reads it, for a coroutine function; see `_in_loop`.
+        read: an option that names a file → what reads it.
         loop_factory: makes the event loop that a coroutine function runs in; ``None``: asyncio's.
     """
 

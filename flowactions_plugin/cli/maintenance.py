@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 import click
 
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, NEWER_TABLES, STALLED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 from flowactions_plugin.cli.output import confirmed, line, status, write_json
-
-if TYPE_CHECKING:
-    from flowactions_plugin.bulk.purge import Purged
 
 
 @command(
@@ -147,6 +144,8 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     Deliveries that wait are removed too, and are not sent. It is counted first. One line of the audit stays, with who did it
     and the numbers. It can be repeated after it was interrupted.
     """
+    from msgspec.structs import asdict
+
     from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
     from flowactions_plugin.cli.context import actor, opened
@@ -166,9 +165,9 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
         if counts.chat_connection and disconnect is None:
             status(f"the chat token cannot be revoked at the provider: {chat}")
         revoked: bool | None = None
-        total = _total_rows(counts)
+        total = sum(asdict(counts).values())
         if not as_json:
-            _show_counts(counts)
+            _show_counts(asdict(counts))
         if not dry_run and total:
             if not confirmed(f"Remove all of this of organization {organization}?", yes=yes):
                 status("nothing was done")
@@ -180,16 +179,11 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     elif not total:
         status("nothing is kept of this organization")
     elif not dry_run:
-        line(f"removed: {_total_rows(counts):,} rows of organization {organization}")
+        line(f"removed: {sum(asdict(counts).values()):,} rows of organization {organization}")
     return DONE
 
 
-def _total_rows(counts: Purged) -> int:
-    return sum(getattr(counts, name) for name in counts.__struct_fields__)
-
-
-def _show_counts(counts: Purged) -> None:
-    for name in counts.__struct_fields__:
-        number = getattr(counts, name)
+def _show_counts(counts: Mapping[str, int]) -> None:
+    for name, number in counts.items():
         if number:
             line(f"{name.replace('_', ' '):18} {number:,}")

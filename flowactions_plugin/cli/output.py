@@ -39,14 +39,7 @@ def block(text: str, indent: str = "    ") -> None:
 
 
 def write_json(document: object, *, indent: int | None = 2) -> None:
-    """Write a struct, or what JSON has, to standard output, in ASCII.
-
-    Integers beyond 2^53 are written as text.
-
-    Args:
-        document: the result.
-        indent: ``None`` writes one line, for documents that follow each other.
-    """
+    """Write a struct, or what JSON has, in ASCII; ``indent=None`` writes one line, for documents that follow each other."""
     import msgspec  # not for --help
 
     click.echo(json.dumps(json_ready(msgspec.to_builtins(document)), indent=indent), color=False)
@@ -87,11 +80,7 @@ def console(file: IO[str]) -> Any:
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask on the terminal; returns whether the answer is yes.
-
-    Args:
-        question: ends with a question mark.
-        yes: ``--yes``: do not ask.
+    """Ask on the terminal, unless ``--yes`` is given; returns whether the answer is yes.
 
     Raises:
         click.UsageError: nobody can answer.

@@ -97,11 +97,11 @@ def a_message(url: str, method: str, event_type: str, body: bytes | None, most: 
         method: the HTTP method; `GET` and `HEAD` have no body (§2.4).
         event_type: its type.
         body: ``None``: a small JSON document.
-        most: bytes that a body may have.
+        most: how many bytes the body may have.
 
     Raises:
+        BodyTooLarge: it has more.
         CannotRun: the method or the type is none.
-        BodyTooLarge: the body is larger than allowed.
     """
     named = method_name(method)
     if named is None:
@@ -128,19 +128,12 @@ async def send(
     message: TestMessage,
     secret: str | None,
     settings: Settings,
-    host_transport: httpx.AsyncBaseTransport | None = None,
+    host_transport: httpx.AsyncBaseTransport | None,
 ) -> Sent:
-    """Make one attempt, as a worker with these settings would.
-
-    Args:
-        message: what is sent.
-        secret: signs it; ``None``: not signed.
-        settings: the egress rules, proxy and certificates, and whether the headers of Standard Webhooks are sent.
-        host_transport: the host's own transport, if it has one.
-    """
+    """Make one attempt, as a worker with these settings would; without a secret, it is not signed."""
     guard = guard_of(settings, Resolver(threads=4))
     transport, validate = outbound(settings, guard, host_transport, 1)
-    timeline = Timeline(time.perf_counter)
+    timeline = Timeline()
     with StallMonitor(lease_clock) as monitor:
         sender = Sender(
             transport,
@@ -176,14 +169,10 @@ async def send(
 
 
 class Timeline(Progress):
-    """The progress of one attempt, which tells the phases of the answer apart: it asks for the exact phase all the time.
+    """The progress of one attempt, which tells the phases of the answer apart: it asks for the exact phase all the time."""
 
-    Args:
-        timer: monotonic seconds.
-    """
-
-    def __init__(self, timer: Callable[[], float]) -> None:
-        super().__init__(timer)
+    def __init__(self) -> None:
+        super().__init__(time.perf_counter)
         self._poll: asyncio.Handle | None = None
         self._ended = 0.0
 

@@ -100,7 +100,6 @@ DECLARATIONS = {
             "options",
             "outbox",
             "output",
-            "preparing",
             "send_and_listen",
             "worker",
         )
