@@ -160,21 +160,18 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
         status("there is none")
     else:
         table(
-            ("id", "kind", "state", "done>", "of>", "organization", "began", "by", "reason"),
-            (
-                (
-                    each.id,
-                    each.kind,
-                    each.state,
-                    f"{each.done:,}",
-                    f"{each.counted:,}",
-                    each.organization_id or "all",
-                    moment(each.created_at),
-                    each.actor_name,
-                    each.state_reason or each.reason,
-                )
-                for each in found
-            ),
+            found,
+            {
+                "id": lambda each: each.id,
+                "kind": lambda each: each.kind,
+                "state": lambda each: each.state,
+                "done>": lambda each: f"{each.done:,}",
+                "of>": lambda each: f"{each.counted:,}",
+                "organization": lambda each: each.organization_id or "all",
+                "began": lambda each: moment(each.created_at),
+                "by": lambda each: each.actor_name,
+                "reason": lambda each: each.state_reason or each.reason,
+            },
         )
     return DONE
 

@@ -18,16 +18,7 @@ from flowactions_plugin.cli.context import CommandContext, actor, opened
 from flowactions_plugin.cli.documents import Changed, Outcome
 from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of
-from flowactions_plugin.cli.output import (
-    confirmed,
-    console,
-    duration,
-    line,
-    moment,
-    status,
-    table,
-    write_json,
-)
+from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
@@ -192,15 +183,11 @@ def _show(preview: Preview) -> None:
 
 
 def _show_shares(of: str, shares: Sequence[Share]) -> None:
-    table((of, "deliveries>"), ((each.name, f"{each.number:,}") for each in shares))
+    table(shares, {of: lambda each: each.name, "deliveries>": lambda each: f"{each.number:,}"})
 
 
 async def change_action(
-    host: str | None,
-    action_id: str,
-    work: Callable[[Actions], Awaitable[Action | None]],
-    *,
-    as_json: bool,
+    host: str | None, action_id: str, work: Callable[[Actions], Awaitable[Action | None]], *, as_json: bool
 ) -> Action | None:
     """Do something with one action, and write it as JSON; without such an action, say so and return ``None``."""
     async with opened(host) as context:

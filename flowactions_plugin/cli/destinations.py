@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
+
+if TYPE_CHECKING:
+    from flowactions_plugin.health.results import DestinationState
+
+
+def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
+    """Return the columns of a table of destinations."""
+    return {
+        title: lambda each: each.destination,
+        "organization": lambda each: each.organization_id,
+        "delivered>": lambda each: f"{each.delivered:,}",
+        "failed>": lambda each: f"{each.failed:,}",
+        "dead>": lambda each: f"{each.dead:,}",
+        "workers' time>": lambda each: duration(each.worker_ms / 1000),
+    }
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)
@@ -42,33 +58,14 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
         write_json(Destinations(data=rows, pauses=pauses, more=more, more_pauses=more_pauses))
         return DONE
     if rows:
-        columns = (
-            "destination",
-            "organization",
-            "delivered>",
-            "failed>",
-            "dead>",
-            "workers' time>",
-            "failing since",
-            "last error",
-            "paused",
-        )
         table(
-            columns,
-            (
-                (
-                    row.destination,
-                    row.organization_id,
-                    f"{row.delivered:,}",
-                    f"{row.failed:,}",
-                    f"{row.dead:,}",
-                    duration(row.worker_ms / 1000),
-                    moment(row.failing_since),
-                    row.last_error,
-                    "paused" if row.paused else "",
-                )
-                for row in rows
-            ),
+            rows,
+            {
+                **columns("destination"),
+                "failing since": lambda each: moment(each.failing_since),
+                "last error": lambda each: each.last_error,
+                "paused": lambda each: "paused" if each.paused else "",
+            },
         )
     else:
         status("nothing was sent to any destination yet")
@@ -77,17 +74,14 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     if pauses:
         line()
         table(
-            ("paused", "for", "since", "by", "reason"),
-            (
-                (
-                    each.destination,
-                    each.organization_id or "all",
-                    moment(each.paused_at),
-                    each.paused_by,
-                    each.reason,
-                )
-                for each in pauses
-            ),
+            pauses,
+            {
+                "paused": lambda each: each.destination,
+                "for": lambda each: each.organization_id or "all",
+                "since": lambda each: moment(each.paused_at),
+                "by": lambda each: each.paused_by,
+                "reason": lambda each: each.reason,
+            },
         )
     if more_pauses:
         status(f"more than {limit} are paused: --limit shows further ones")

@@ -109,8 +109,7 @@ def _in_loop(
 
 
 def _run(
-    work: Callable[[], Coroutine[Any, Any, int]],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    work: Callable[[], Coroutine[Any, Any, int]], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> int:
     """Run a command's work in an event loop; return the exit status.
 

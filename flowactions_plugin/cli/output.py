@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, Final, TypeVar
 
 import click
 
 from flowactions_plugin.log_text import escaped
+
+Row = TypeVar("Row")
 
 SAFE_INTEGER: Final = 2**53
 """Programs read larger integers differently (RFC 7493 §2.2), so from here on they are written as text."""
@@ -56,8 +58,13 @@ def json_ready(value: Any) -> Any:
     return value
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table: fitted to a terminal, and in full where there is none. Columns that end in ``>`` are aligned right."""
+def table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:
+    """Write a table: fitted to a terminal, and in full where there is none.
+
+    Args:
+        rows: what each row is about.
+        columns: heading → text of a row's cell, ``None`` for none; with ``>`` at its end, the column is aligned right.
+    """
     from rich.table import Table  # only where a table is printed
     from rich.text import Text
 
@@ -67,7 +74,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
             name.removesuffix(">"), justify="right" if name.endswith(">") else "left", no_wrap=True
         )
     for row in rows:
-        drawn.add_row(*(Text("" if cell is None else escaped(str(cell))) for cell in row))
+        cells = (cell(row) for cell in columns.values())
+        drawn.add_row(*(Text("" if cell is None else escaped(str(cell))) for cell in cells))
     console(sys.stdout).print(drawn)
 
 

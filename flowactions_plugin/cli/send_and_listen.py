@@ -117,13 +117,7 @@ async def send_test(
 @click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
 @click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
 async def listen(
-    bind: str,
-    port: int,
-    secret: str | None,
-    answer: int,
-    count: int | None,
-    show_headers: bool,
-    as_json: bool,
+    bind: str, port: int, secret: str | None, answer: int, count: int | None, show_headers: bool, as_json: bool
 ) -> int:
     """Receive webhooks here, verify their signatures and print them.
 

@@ -115,37 +115,21 @@ async def workers(host: str | None, as_json: bool) -> int:
     if as_json:
         write_json(Workers(data=found))
     elif found:
-        columns = (
-            "name",
-            "state",
-            "version",
-            "machine",
-            "pid>",
-            "mode",
-            "in flight>",
-            "slots>",
-            "started",
-            "seen",
-            "claimed",
-        )
         table(
-            columns,
-            (
-                (
-                    each.name,
-                    each.state,
-                    each.version,
-                    each.host_name,
-                    each.pid,
-                    each.mode,
-                    each.in_flight,
-                    each.slots,
-                    moment(each.started_at),
-                    moment(each.last_seen_at),
-                    moment(each.last_claim_at),
-                )
-                for each in found
-            ),
+            found,
+            {
+                "name": lambda each: each.name,
+                "state": lambda each: each.state,
+                "version": lambda each: each.version,
+                "machine": lambda each: each.host_name,
+                "pid>": lambda each: each.pid,
+                "mode": lambda each: each.mode,
+                "in flight>": lambda each: each.in_flight,
+                "slots>": lambda each: each.slots,
+                "started": lambda each: moment(each.started_at),
+                "seen": lambda each: moment(each.last_seen_at),
+                "claimed": lambda each: moment(each.last_claim_at),
+            },
         )
     if not alive:
         status("no worker is alive: start the host, or 'flowactions worker' where it leaves delivering to it")
