@@ -164,10 +164,7 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
 def _agreed(request: ChangeRequest, number: int) -> bool:
     """Ask whether so many deliveries are to be changed."""
     what = "one delivery" if number == 1 else f"{number:,} deliveries"
-    agreed = confirmed(f"{VERBS[request.kind].format(what)}?", yes=request.yes)
-    if not agreed:
-        status("nothing was done")
-    return agreed
+    return confirmed(f"{VERBS[request.kind].format(what)}?", yes=request.yes)
 
 
 def _show(preview: Preview) -> None:

@@ -17,6 +17,13 @@ from flowactions_plugin.cli.worker import worker, workers
 
 VARIABLE: Final = "_FLOWACTIONS_COMPLETE"
 
+NEXT_STEPS: Final = (
+    "Create the app: https://api.slack.com/apps, Create New App, From a manifest; paste what is above.",
+    "Set CHAT_CLIENT_ID, CHAT_CLIENT_SECRET and CHAT_SIGNING_SECRET from its Basic Information; restart the host.",
+    "Then verify the request URL under Event Subscriptions: the host answers there once it knows the signing secret.",
+)
+"""What is to be done with an app manifest."""
+
 
 @command("keygen", document="cli.documents:Key")
 @click.option(
@@ -95,15 +102,8 @@ async def chat_manifest(host: str | None, url: str | None, prefix: str, name: st
     if loopback:
         status("flowactions: warning: the URL leads to this machine only: a real provider cannot reach it.")
     if not as_json:
-        status(
-            "Create the app: https://api.slack.com/apps, Create New App, From a manifest; paste what is above."
-        )
-        status(
-            "Set CHAT_CLIENT_ID, CHAT_CLIENT_SECRET and CHAT_SIGNING_SECRET from its Basic Information; restart the host."
-        )
-        status(
-            "Then verify the request URL under Event Subscriptions: the host answers there once it knows the signing secret."
-        )
+        for step in NEXT_STEPS:
+            status(step)
     return DONE
 
 

@@ -37,12 +37,16 @@ class CommandContext(NamedTuple):
 async def context_of(host: str | None) -> AsyncIterator[CommandContext]:
     """Make the host, if one is named, and read the settings."""
     if host is None:
-        settings = read_settings(os.environ)
-        yield CommandContext(None, settings, Database(settings.database_url))
+        yield context_with(None, read_settings(os.environ))
         return
     async with opened_host(host) as made:
-        settings = read_settings(made.settings)
-        yield CommandContext(made, settings, Database(settings.database_url, lambda: made.database))
+        yield context_with(made, read_settings(made.settings))
+
+
+def context_with(host: Host | None, settings: Settings) -> CommandContext:
+    """Return what a command works on; the database is not open yet."""
+    database = Database(settings.database_url, None if host is None else lambda: host.database)
+    return CommandContext(host, settings, database)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import msgspec
 
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
-from flowactions_plugin.cli.context import CommandContext, opened_host
+from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import moment
 from flowactions_plugin.deliveries.curl import quoted
@@ -21,7 +21,6 @@ from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.settings.of_host import settings_of
-from flowactions_plugin.storage.database import Database
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -93,17 +92,17 @@ def _status(checks: Checks, verdict: str | None) -> int:
 
 def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
     try:
-        settings = read_settings(os.environ) if host is None else settings_of(host)
-        database = Database(settings.database_url, None if host is None else lambda: host.database)
+        context = context_with(host, read_settings(os.environ) if host is None else settings_of(host))
     except FlowActionsError as exc:
         checks.fail("settings", str(exc), "correct them; docs/reference/settings.md describes each")
         return None
+    settings = context.settings
     who = "nobody: run 'flowactions worker'" if not settings.host_worker else "the host's processes"
     checks.ok("settings", f"{settings.environment}, {settings.delivery} delivery by {who}")
     if settings.environment == "development":
         advice = "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used"
         checks.warn("settings", "in development, webhooks may go to private addresses", advice)
-    return CommandContext(host, settings, database)
+    return context
 
 
 async def _tables(checks: Checks, context: CommandContext) -> bool:

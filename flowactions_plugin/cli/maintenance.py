@@ -170,7 +170,6 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
             _show_counts(asdict(counts))
         if not dry_run and total:
             if not confirmed(f"Remove all of this of organization {organization}?", yes=yes):
-                status("nothing was done")
                 return FAILED
             revoked = disconnect is not None if counts.chat_connection else None
             counts = await purging.purge(context.database, organization, who, dry=False, disconnect=disconnect)

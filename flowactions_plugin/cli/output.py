@@ -88,7 +88,7 @@ def console(file: IO[str]) -> Any:
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask on the terminal, unless ``--yes`` is given; returns whether the answer is yes.
+    """Ask on the terminal, unless ``--yes`` is given; returns whether the answer is yes, and says so if it is not.
 
     Raises:
         click.UsageError: nobody can answer.
@@ -97,7 +97,10 @@ def confirmed(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError("Nobody can be asked here: add --yes to do it, or --dry-run to look.")
-    return click.confirm(escaped(question), err=True)
+    answer = click.confirm(escaped(question), err=True)
+    if not answer:
+        status("nothing was done")
+    return answer
 
 
 def moment(milliseconds: int | None) -> str:
