@@ -70,7 +70,7 @@ _reset = click.option(
 )
 
 
-@command("retry", document="cli.documents:Outcome", exits=EXITS)
+@command("retry", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_reset
 @_options
@@ -82,7 +82,7 @@ async def retry(host: str | None, **options: Any) -> int:
     return await _change(host, "retry", options)
 
 
-@command("replay", document="cli.documents:Outcome", exits=EXITS)
+@command("replay", document="cli.changing:Outcome", exits=EXITS)
 @_reset
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at the most."
@@ -117,7 +117,7 @@ async def replay(host: str | None, follow: str | None, as_json: bool, **options:
     return FAILED if action is None or action.state in changing.ENDED_EARLY else DONE
 
 
-@command("cancel", document="cli.documents:Outcome", exits=EXITS)
+@command("cancel", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_options
 async def cancel(host: str | None, **options: Any) -> int:
@@ -128,7 +128,7 @@ async def cancel(host: str | None, **options: Any) -> int:
     return await _change(host, "cancel", options)
 
 
-@command("delete", document="cli.documents:Outcome", exits=EXITS)
+@command("delete", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_options
 async def delete(host: str | None, **options: Any) -> int:
@@ -139,7 +139,7 @@ async def delete(host: str | None, **options: Any) -> int:
     return await _change(host, "delete", options)
 
 
-@command("actions", document="cli.documents:ActionList", exits=TABLES_EXITS)
+@command("actions", document="cli.changing:ActionList", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 @click.option(
@@ -148,8 +148,8 @@ async def delete(host: str | None, **options: Any) -> int:
 async def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List bulk actions, the latest first."""
     from flowactions_plugin.bulk.actions import Actions
+    from flowactions_plugin.cli.changing import ActionList
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.documents import ActionList
     from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as context:
@@ -178,7 +178,7 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
 
 @command(
     "undo",
-    document="cli.documents:Outcome",
+    document="cli.changing:Outcome",
     exits={**TABLES_EXITS, FAILED: "there is no such action, or it has started; or it failed"},
 )
 @click.argument("action_id", metavar="ACTION")
@@ -197,7 +197,7 @@ async def undo(action_id: str, host: str | None, as_json: bool) -> int:
 
 @command(
     "stop",
-    document="cli.documents:Outcome",
+    document="cli.changing:Outcome",
     exits={**TABLES_EXITS, FAILED: "there is no such action, or it has ended; or it failed"},
 )
 @click.argument("action_id", metavar="ACTION")

@@ -11,11 +11,14 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.purge import Purged
 from flowactions_plugin.bulk.results import Action, Preview, Share
 from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.cli.context import CommandContext, actor, opened
-from flowactions_plugin.cli.documents import Changed, Outcome
+from flowactions_plugin.cli.documents import Document
 from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of
 from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
@@ -43,6 +46,59 @@ WINDOW_SECONDS: Final = 30.0
 """Over how long the rate is measured."""
 
 RETRY_SECONDS: Final = 5.0
+
+
+class Changed(Document):
+    """A single delivery.
+
+    Attributes:
+        id: the delivery's.
+        changed: whether it was in a state in which this can be done.
+    """
+
+    id: str
+    changed: bool
+
+
+class Outcome(Document):
+    """What a command on many deliveries came to.
+
+    Attributes:
+        preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
+        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
+        deliveries: single deliveries, and whether each was changed; empty for a filter.
+    """
+
+    preview: Preview | None = None
+    action: Action | None = None
+    deliveries: list[Changed] = msgspec.field(default_factory=list)
+
+
+class ActionList(Document):
+    """Bulk actions.
+
+    Attributes:
+        data: the latest first.
+    """
+
+    data: list[Action]
+
+
+class Purge(Document):
+    """What is kept of an organization, or was.
+
+    Attributes:
+        organization: its id.
+        dry: whether it was counted only.
+        counts: how many of each kind.
+        token_revoked: whether the token of a chat connection could be revoked at the provider; `null` without a connection, or
+            when it was counted only.
+    """
+
+    organization: str
+    dry: bool
+    counts: Purged
+    token_revoked: bool | None = None
 
 
 class ChangeRequest(NamedTuple):

@@ -1,7 +1,4 @@
-"""What commands on the database write with ``--json``, beside what `operate` returns; the reference page lists these fields.
-
-Times that are integers are Unix milliseconds.
-"""
+"""What commands write with ``--json``, where nothing else describes it; the reference page lists these fields."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from flowactions_plugin.bulk.purge import Purged
-from flowactions_plugin.bulk.results import Action, Preview
 from flowactions_plugin.deliveries.results import Pause
 from flowactions_plugin.health.results import DestinationState, Worker
 
@@ -61,42 +56,6 @@ class Key(Document):
     key: str
 
 
-class Changed(Document):
-    """A single delivery.
-
-    Attributes:
-        id: the delivery's.
-        changed: whether it was in a state in which this can be done.
-    """
-
-    id: str
-    changed: bool
-
-
-class Outcome(Document):
-    """What a command on many deliveries came to.
-
-    Attributes:
-        preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
-        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
-        deliveries: single deliveries, and whether each was changed; empty for a filter.
-    """
-
-    preview: Preview | None = None
-    action: Action | None = None
-    deliveries: list[Changed] = msgspec.field(default_factory=list)
-
-
-class ActionList(Document):
-    """Bulk actions.
-
-    Attributes:
-        data: the latest first.
-    """
-
-    data: list[Action]
-
-
 class Destinations(Document):
     """Destinations with what came of the last hour, and those that are paused.
 
@@ -135,20 +94,3 @@ class Workers(Document):
     """
 
     data: list[Worker]
-
-
-class Purge(Document):
-    """What is kept of an organization, or was.
-
-    Attributes:
-        organization: its id.
-        dry: whether it was counted only.
-        counts: how many of each kind.
-        token_revoked: whether the token of a chat connection could be revoked at the provider; `null` without a connection, or
-            when it was counted only.
-    """
-
-    organization: str
-    dry: bool
-    counts: Purged
-    token_revoked: bool | None = None

@@ -131,7 +131,7 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
 
 @command(
     "purge",
-    document="cli.documents:Purge",
+    document="cli.changing:Purge",
     exits={**TABLES_EXITS, FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
 )
 @click.option("--organization", type=WORDS, required=True, metavar="ID", help="Whose data are removed.")
@@ -148,8 +148,8 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
 
     from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
+    from flowactions_plugin.cli.changing import Purge
     from flowactions_plugin.cli.context import actor, opened
-    from flowactions_plugin.cli.documents import Purge
     from flowactions_plugin.errors import CannotRun, NotConfigured
 
     if not organization.strip():
