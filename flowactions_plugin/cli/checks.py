@@ -86,11 +86,6 @@ class Checks:
         except Exception as exc:  # noqa: BLE001  the other checks are still made
             self.fail(name, f"the check failed unexpectedly: {summary(exc)}")
 
-    @property
-    def failed(self) -> bool:
-        """Whether any check failed."""
-        return any(check.result == "failed" for check in self.found)
-
 
 async def check_egress(checks: Checks, context: CommandContext, url: str) -> None:
     """Say what would happen to a webhook to a URL, and why. Nothing is connected to."""

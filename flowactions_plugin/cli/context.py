@@ -59,8 +59,7 @@ async def opened(host: str | None) -> AsyncIterator[CommandContext]:
         SchemaOutdated: the tables are missing, or of an earlier release.
         StorageUnavailable: the database does not answer.
     """
-    async with AsyncExitStack() as stack:
-        context = await stack.enter_async_context(context_of(host))
+    async with context_of(host) as context, AsyncExitStack() as stack:
         missing = context.database.missing_file
         if missing is not None:
             raise CannotRun(

@@ -82,12 +82,9 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
                 if with_chat:
                     await checks.guarded("chat", check_chat(checks, context))
                 verdict = await _deliveries(checks, context)
-    return Diagnosis(verdict=verdict, exit_status=_status(checks, verdict), checks=checks.found)
-
-
-def _status(checks: Checks, verdict: str | None) -> int:
-    by_verdict = {"stalled": STALLED, "failing": FAILING}
-    return by_verdict.get(verdict or "", FAILED if checks.failed else DONE)
+    failed = any(check.result == "failed" for check in checks.found)
+    code = {"stalled": STALLED, "failing": FAILING}.get(verdict or "", FAILED if failed else DONE)
+    return Diagnosis(verdict=verdict, exit_status=code, checks=checks.found)
 
 
 def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
