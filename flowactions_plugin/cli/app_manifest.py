@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -149,14 +150,8 @@ class AppManifest(Part, frozen=True):
     settings: AppSettings
 
 
-def app_manifest(name: str, public_url: str, prefix: str = "") -> AppManifest:
-    """Return the manifest of a host's app.
-
-    Args:
-        name: of the app, up to `MOST_NAME_CHARACTERS`.
-        public_url: ``BACKEND_PUBLIC_URL``, without a slash at the end.
-        prefix: of ``FlowActions.load``.
-    """
+def app_manifest(name: str, public_url: str, prefix: str) -> AppManifest:
+    """Return the manifest of a host's app; its URL has no slash at the end, its prefix is that of ``FlowActions.load``."""
     routes = routes_url(public_url, prefix)
     return AppManifest(
         display_information=DisplayInformation(name=name),
@@ -167,26 +162,17 @@ def app_manifest(name: str, public_url: str, prefix: str = "") -> AppManifest:
 
 
 def is_on_loopback(public_url: str, source: str) -> bool:
-    """Return whether a URL leads to this machine only, where the real provider cannot reach it.
-
-    Args:
-        public_url: a URL that can be parsed.
-        source: the setting or option that it comes from.
+    """Return whether a URL, of this setting or option, leads to this machine only, where no real provider can reach it.
 
     Raises:
         CannotRun: it starts with ``http://`` and leads elsewhere: the provider takes ``https://`` only.
     """
     url = parse_url(public_url)
-    loopback = url.host == "localhost" or _is_loopback_address(url.host.strip("[]"))
+    loopback = url.host == "localhost"
+    with suppress(ValueError):  # a name
+        loopback = loopback or ipaddress.ip_address(url.host.strip("[]")).is_loopback
     if url.scheme != "https" and not loopback:
         raise CannotRun(
             f"{source} must start with https://, for the chat provider takes no other URL: name the public URL, with --url"
         )
     return loopback
-
-
-def _is_loopback_address(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import (
     filter_options,
     host_option,
@@ -16,8 +15,11 @@ from flowactions_plugin.cli.options import (
     reason_option,
     yes_option,
 )
+from flowactions_plugin.cli.output import moment, status, table, write_json
 
 if TYPE_CHECKING:
+    from flowactions_plugin.bulk.actions import Actions
+    from flowactions_plugin.bulk.results import Action
     from flowactions_plugin.bulk.sets import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,42 +32,6 @@ EXITS: Final = {
     FAILED: "it failed; the action was stopped; the set was another than the one that was shown; "
     "or a single delivery was not in a state for it",
 }
-
-
-class ChangeRequest(NamedTuple):
-    """What a command asks for.
-
-    Attributes:
-        kind: what is done.
-        given: the options of the filter.
-        everything: whether no filter may mean all.
-        reason: why, for the audit.
-        dry_run: whether it is only shown what would be done.
-        expect: how many deliveries there have to be.
-        yes: whether nobody is asked.
-        detach: whether the command ends when the action has begun.
-        as_json: whether the result is JSON.
-        undo_seconds: the time for undoing; ``None``: that of the settings.
-        ids: single deliveries; empty: those of the filter.
-        reset_attempts: whether each delivery has all of its attempts again.
-        rate: deliveries a second at the most.
-        canary: how many go first.
-    """
-
-    kind: Kind
-    given: Mapping[str, str | None]
-    everything: bool
-    reason: str
-    dry_run: bool
-    expect: int | None
-    yes: bool
-    detach: bool
-    as_json: bool
-    undo_seconds: float | None
-    ids: tuple[str, ...] = ()
-    reset_attempts: bool = False
-    rate: float | None = None
-    canary: int = 0
 
 
 def _options(function: Function) -> Function:
@@ -104,7 +70,7 @@ _reset = click.option(
 )
 
 
-@command("retry", document="results:Outcome", exits=EXITS)
+@command("retry", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_reset
 @_options
@@ -116,7 +82,7 @@ async def retry(host: str | None, **options: Any) -> int:
     return await _change(host, "retry", options)
 
 
-@command("replay", document="results:Outcome", exits=EXITS)
+@command("replay", document="cli.changing:Outcome", exits=EXITS)
 @_reset
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at the most."
@@ -138,14 +104,20 @@ async def replay(host: str | None, follow: str | None, as_json: bool, **options:
     Workers carry it out: it goes on when this command is killed, and when they are. Until it starts, 'outbox undo' takes it
     back; later, 'outbox stop' ends it.
     """
-    if follow is not None:
-        from flowactions_plugin.cli.changing import follow_again
+    if follow is None:
+        return await _change(host, "replay", {**options, "as_json": as_json})
+    from flowactions_plugin.cli import changing
+    from flowactions_plugin.operators.scope import Scope
 
-        return await follow_again(host, follow, as_json)
-    return await _change(host, "replay", {**options, "as_json": as_json})
+    async def followed(actions: Actions) -> Action | None:
+        action = await actions.get(Scope(), follow)
+        return None if action is None else await changing.follow(actions, Scope(), action)
+
+    action = await changing.change_action(host, follow, followed, as_json=as_json)
+    return FAILED if action is None or action.state in changing.ENDED_EARLY else DONE
 
 
-@command("cancel", document="results:Outcome", exits=EXITS)
+@command("cancel", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_options
 async def cancel(host: str | None, **options: Any) -> int:
@@ -156,7 +128,7 @@ async def cancel(host: str | None, **options: Any) -> int:
     return await _change(host, "cancel", options)
 
 
-@command("delete", document="results:Outcome", exits=EXITS)
+@command("delete", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_options
 async def delete(host: str | None, **options: Any) -> int:
@@ -167,7 +139,7 @@ async def delete(host: str | None, **options: Any) -> int:
     return await _change(host, "delete", options)
 
 
-@command("actions", document="results:ActionList", exits=TABLES_EXITS)
+@command("actions", document="cli.changing:ActionList", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 @click.option(
@@ -175,42 +147,86 @@ async def delete(host: str | None, **options: Any) -> int:
 )
 async def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List bulk actions, the latest first."""
-    from flowactions_plugin.cli.changing import list_actions
+    from flowactions_plugin.bulk.actions import Actions
+    from flowactions_plugin.cli.changing import ActionList
+    from flowactions_plugin.cli.context import opened
+    from flowactions_plugin.operators.scope import Scope
 
-    return await list_actions(host, organization, limit, as_json)
+    async with opened(host) as context:
+        found = await Actions(context.database).list(Scope(organization), limit=limit)
+    if as_json:
+        write_json(ActionList(data=list(found)))
+    elif not found:
+        status("there is none")
+    else:
+        table(
+            found,
+            {
+                "id": lambda each: each.id,
+                "kind": lambda each: each.kind,
+                "state": lambda each: each.state,
+                "done>": lambda each: f"{each.done:,}",
+                "of>": lambda each: f"{each.counted:,}",
+                "organization": lambda each: each.organization_id or "all",
+                "began": lambda each: moment(each.created_at),
+                "by": lambda each: each.actor_name,
+                "reason": lambda each: each.state_reason or each.reason,
+            },
+        )
+    return DONE
 
 
 @command(
     "undo",
-    document="results:Outcome",
+    document="cli.changing:Outcome",
     exits={**TABLES_EXITS, FAILED: "there is no such action, or it has started; or it failed"},
 )
 @click.argument("action_id", metavar="ACTION")
 @host_option()
 async def undo(action_id: str, host: str | None, as_json: bool) -> int:
     """Take a bulk action back that has not started: everything is as it was."""
-    from flowactions_plugin.cli.changing import take_back
-
-    return await take_back(host, action_id, as_json)
+    action = await _end("undo", host, action_id, as_json)
+    if action is None:
+        return FAILED
+    if action.state != "undone":
+        status(f"flowactions: it is {action.state} already: 'flowactions outbox stop {action.id}' ends it")
+        return FAILED
+    status("undone: everything is as it was")
+    return DONE
 
 
 @command(
     "stop",
-    document="results:Outcome",
+    document="cli.changing:Outcome",
     exits={**TABLES_EXITS, FAILED: "there is no such action, or it has ended; or it failed"},
 )
 @click.argument("action_id", metavar="ACTION")
 @host_option()
 async def stop(action_id: str, host: str | None, as_json: bool) -> int:
     """Stop a bulk action; what it has done stays."""
-    from flowactions_plugin.cli.changing import end
+    from flowactions_plugin.cli.changing import ENDED_EARLY, say_end
 
-    return await end(host, action_id, as_json)
+    action = await _end("stop", host, action_id, as_json)
+    if action is None:
+        return FAILED
+    say_end(action)
+    return DONE if action.state in ENDED_EARLY else FAILED
+
+
+async def _end(how: Literal["undo", "stop"], host: str | None, action_id: str, as_json: bool) -> Action | None:
+    from flowactions_plugin.cli.changing import change_action
+    from flowactions_plugin.cli.context import actor
+    from flowactions_plugin.operators.scope import Scope
+
+    async def end(actions: Actions) -> Action | None:
+        return await (actions.undo if how == "undo" else actions.stop)(Scope(), action_id, actor())
+
+    return await change_action(host, action_id, end, as_json=as_json)
 
 
 async def _change(host: str | None, kind: Kind, options: dict[str, Any]) -> int:
     """Carry out a command whose options are those of `ChangeRequest` and of a filter."""
-    from flowactions_plugin.cli.changing import change
+    from flowactions_plugin.cli.changing import ChangeRequest, change
 
     own = {name: options.pop(name) for name in ChangeRequest._fields if name in options}
     return await change(host, ChangeRequest(kind=kind, given=options, **own))

@@ -1,34 +1,129 @@
-"""Changes deliveries: shows what would be changed, asks, begins the action, and follows it."""
+"""Changes deliveries: shows what would be changed, asks, begins the action, and shows how it goes on until it ends."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import TYPE_CHECKING, Final
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.results import Action, Preview
+from flowactions_plugin.bulk.purge import Purged
+from flowactions_plugin.bulk.results import Action, Preview, Share
+from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.cli.context import CommandContext, actor, opened
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.following import follow
-from flowactions_plugin.cli.options import filter_of, is_given
-from flowactions_plugin.cli.output import confirmed, duration, line, moment, status, table, write_json
-from flowactions_plugin.cli.results import ActionList, Changed, Outcome
+from flowactions_plugin.cli.documents import Document
+from flowactions_plugin.cli.frame import DONE, FAILED
+from flowactions_plugin.cli.options import filter_of
+from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.errors import CannotRun
+from flowactions_plugin.errors import CannotRun, StorageUnavailable
 from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import Scope
 
-if TYPE_CHECKING:
-    from flowactions_plugin.cli.bulk import ChangeRequest
-
 VERBS: Final = {
-    "retry": "make {} due now",
-    "replay": "make {} due again",
-    "cancel": "end {} without success",
-    "delete": "remove {} for ever",
+    "retry": "Make {} due now",
+    "replay": "Make {} due again",
+    "cancel": "End {} without success",
+    "delete": "Remove {} for ever",
 }
 DONE_VERBS: Final = {"retry": "due now", "replay": "due now", "cancel": "cancelled", "delete": "removed"}
+ENDED_EARLY: Final = ("stopped", "undone")
+
+POLL_SECONDS: Final = 0.5
+LINE_SECONDS: Final = 10.0
+"""How often a line is written where there is no terminal."""
+
+WINDOW_SECONDS: Final = 30.0
+"""Over how long the rate is measured."""
+
+RETRY_SECONDS: Final = 5.0
+
+
+class Changed(Document):
+    """A single delivery.
+
+    Attributes:
+        id: the delivery's.
+        changed: whether it was in a state in which this can be done.
+    """
+
+    id: str
+    changed: bool
+
+
+class Outcome(Document):
+    """What a command on many deliveries came to.
+
+    Attributes:
+        preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
+        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
+        deliveries: single deliveries, and whether each was changed; empty for a filter.
+    """
+
+    preview: Preview | None = None
+    action: Action | None = None
+    deliveries: list[Changed] = msgspec.field(default_factory=list)
+
+
+class ActionList(Document):
+    """Bulk actions.
+
+    Attributes:
+        data: the latest first.
+    """
+
+    data: list[Action]
+
+
+class Purge(Document):
+    """What is kept of an organization, or was.
+
+    Attributes:
+        organization: its id.
+        dry: whether it was counted only.
+        counts: how many of each kind.
+        token_revoked: whether the token of a chat connection could be revoked at the provider; `null` without a connection, or
+            when it was counted only.
+    """
+
+    organization: str
+    dry: bool
+    counts: Purged
+    token_revoked: bool | None = None
+
+
+class ChangeRequest(NamedTuple):
+    """What a command asks for: its options by their names.
+
+    Attributes:
+        kind: what is done.
+        given: the options of the filter.
+        ids: single deliveries; empty: those of the filter.
+    """
+
+    kind: Kind
+    given: Mapping[str, str | None]
+    everything: bool
+    reason: str
+    dry_run: bool
+    expect: int | None
+    yes: bool
+    detach: bool
+    as_json: bool
+    undo_seconds: float | None
+    ids: tuple[str, ...] = ()
+    reset_attempts: bool = False
+    rate: float | None = None
+    canary: int = 0
 
 
 async def change(host: str | None, request: ChangeRequest) -> int:
@@ -39,18 +134,15 @@ async def change(host: str | None, request: ChangeRequest) -> int:
         FilterInvalid: a value of the filter is wrong.
         SetChanged: the set is another than the one that was shown.
     """
-    if request.ids and (is_given(request.given) or request.everything):
+    filtered = any(request.given.values())
+    if request.ids and (filtered or request.everything):
         raise CannotRun("give ids, or a filter, and not both")
-    if not request.ids and is_given(request.given) == request.everything:
+    if not request.ids and filtered == request.everything:
         raise CannotRun(
-            "--all is for no filter at all"
-            if request.everything
-            else "which ones? Give ids, a filter, or --all"
+            "--all is for no filter at all" if filtered else "which ones? Give ids, a filter, or --all"
         )
     async with opened(host) as context:
-        if request.ids:
-            return await _single(context, request)
-        return await _many(context, request)
+        return await (_single if request.ids else _many)(context, request)
 
 
 async def _single(context: CommandContext, request: ChangeRequest) -> int:
@@ -63,55 +155,47 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     if request.dry_run:
         queries = OperatorQueries.of(context.database, context.settings)
         found = [each for each in ids if await queries.delivery(Scope(), each) is not None]
-        return _report(
-            request, [Changed(id=each, changed=False) for each in ids], f"{len(found)} of {len(ids)} exist"
-        )
-    if request.kind == "delete" and not confirmed(f"{_question(request.kind, len(ids))}?", yes=request.yes):
-        status("nothing was done")
+        if request.as_json:
+            write_json(Outcome(deliveries=[Changed(id=each, changed=False) for each in ids]))
+        else:
+            line(f"{len(found)} of {len(ids)} exist")
+        return DONE
+    if request.kind == "delete" and not _agreed(request, len(ids)):
         return FAILED
-    made = Actions(context.database)
+    one = partial(Actions(context.database).one, reset_attempts=request.reset_attempts)
     changed = [
-        Changed(
-            id=each,
-            changed=await made.one(
-                Scope(), request.kind, each, actor(), request.reason, reset_attempts=request.reset_attempts
-            ),
-        )
+        Changed(id=each, changed=await one(Scope(), request.kind, each, actor(), request.reason))
         for each in ids
     ]
     done = sum(each.changed for each in changed)
-    _report(request, changed, f"{done} of {len(ids)} {DONE_VERBS[request.kind]}")
-    return DONE if done == len(ids) else FAILED
-
-
-def _report(request: ChangeRequest, changed: list[Changed], said: str) -> int:
     if request.as_json:
         write_json(Outcome(deliveries=changed))
     else:
         for each in changed:
-            if not request.dry_run and not each.changed:
+            if not each.changed:
                 status(f"{each.id}: there is none, or it is not in a state for it")
-        line(said)
-    return DONE
+        line(f"{done} of {len(ids)} {DONE_VERBS[request.kind]}")
+    return DONE if done == len(ids) else FAILED
 
 
 async def _many(context: CommandContext, request: ChangeRequest) -> int:
     """Begin a bulk action on what a filter selects."""
     wanted = filter_of(request.given)
     scope = Scope(wanted.organization_id)
-    made = Actions(context.database)
-    preview = await made.preview(scope, request.kind, wanted, rate=request.rate)
+    actions = Actions(context.database)
+    preview = await actions.preview(scope, request.kind, wanted, rate=request.rate)
     if not request.as_json:
         _show(preview)
     if request.expect not in {None, preview.count}:
         status(f"flowactions: there are {preview.count}, and not {request.expect}: nothing was done")
         return FAILED
     if request.dry_run or not preview.count:
-        return _ended(request.as_json, Outcome(preview=preview))
-    if not confirmed(f"{_question(request.kind, preview.count)}?", yes=request.yes):
-        status("nothing was done")
+        if request.as_json:
+            write_json(Outcome(preview=preview))
+        return DONE
+    if not _agreed(request, preview.count):
         return FAILED
-    action = await made.begin(
+    action = await actions.begin(
         scope,
         request.kind,
         preview.token,
@@ -124,17 +208,19 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
     )
     status(f"action {action.id}; until {moment(action.starts_at)}: flowactions outbox undo {action.id}")
     if not request.detach:
-        await _warn_without_workers(context)
-        action = await follow(made, scope, action)
-        _say_end(action)
-    _ended(request.as_json, Outcome(preview=preview, action=action))
-    return FAILED if action.state in {"stopped", "undone"} else DONE
+        workers = await QueueStatus.of(context.database, context.settings).workers()
+        if not any(worker.state == "alive" for worker in workers):
+            status("no worker is alive: the action waits until one runs")
+        action = await follow(actions, scope, action)
+    if request.as_json:
+        write_json(Outcome(preview=preview, action=action))
+    return FAILED if action.state in ENDED_EARLY else DONE
 
 
-def _question(kind: str, number: int) -> str:
+def _agreed(request: ChangeRequest, number: int) -> bool:
+    """Ask whether so many deliveries are to be changed."""
     what = "one delivery" if number == 1 else f"{number:,} deliveries"
-    text = VERBS[kind].format(what)
-    return text[0].upper() + text[1:]
+    return confirmed(f"{VERBS[request.kind].format(what)}?", yes=request.yes)
 
 
 def _show(preview: Preview) -> None:
@@ -143,103 +229,137 @@ def _show(preview: Preview) -> None:
     if preview.seconds_to_drain is not None and preview.count:
         line(f"about {duration(preview.seconds_to_drain)} to send them")
     if preview.destinations:
-        table(
-            ("destination", "deliveries>"), ((each.name, f"{each.number:,}") for each in preview.destinations)
-        )
+        _show_shares("destination", preview.destinations)
     if len(preview.organizations) > 1:
-        table(
-            ("organization", "deliveries>"), ((each.name, f"{each.number:,}") for each in preview.organizations)
-        )
+        _show_shares("organization", preview.organizations)
     sys.stdout.flush()
 
 
-async def _warn_without_workers(context: CommandContext) -> None:
-    workers = await QueueStatus.of(context.database, context.settings).workers()
-    if not any(worker.state == "alive" for worker in workers):
-        status("no worker is alive: the action waits until one runs")
+def _show_shares(of: str, shares: Sequence[Share]) -> None:
+    table(shares, {of: lambda each: each.name, "deliveries>": lambda each: f"{each.number:,}"})
 
 
-def _say_end(action: Action) -> None:
+async def change_action(
+    host: str | None, action_id: str, work: Callable[[Actions], Awaitable[Action | None]], *, as_json: bool
+) -> Action | None:
+    """Do something with one action, and write it as JSON; without such an action, say so and return ``None``."""
+    async with opened(host) as context:
+        action = await work(Actions(context.database)) if is_id(action_id) else None
+    if action is None:
+        status("flowactions: there is no such action; 'flowactions outbox actions' lists them")
+    elif as_json:
+        write_json(Outcome(action=action))
+    return action
+
+
+def say_end(action: Action) -> None:
+    """Say how an action has ended."""
     reason = f": {action.state_reason}" if action.state_reason else ""
     status(f"{action.state}{reason}; {action.done:,} of {action.counted:,} {DONE_VERBS[action.kind]}")
 
 
-def _ended(as_json: bool, outcome: Outcome) -> int:
-    if as_json:
-        write_json(outcome)
-    return DONE
+class Pace:
+    """The rate of what is done, over the last half minute.
+
+    Args:
+        total: how much there is to do.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, now: float, done: int) -> None:
+        """Note how much was done at a time, monotonic seconds."""
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+
+    def __str__(self) -> str:
+        (began, before), (now, done) = self._seen[0], self._seen[-1]
+        rate = max(0.0, (done - before) / (now - began)) if now > began else 0.0
+        left = f", {duration((self._total - done) / rate)} left" if rate else ""
+        return f"{rate:,.1f}/s{left}"
 
 
-async def follow_again(host: str | None, action_id: str, as_json: bool) -> int:
-    """Show how an action goes on."""
-    async with opened(host) as context:
-        made = Actions(context.database)
-        action = await made.get(Scope(), action_id) if is_id(action_id) else None
-        if action is None:
-            return _none()
-        action = await follow(made, Scope(), action)
-    _say_end(action)
-    _ended(as_json, Outcome(action=action))
-    return FAILED if action.state in {"stopped", "undone"} else DONE
+Show: TypeAlias = Callable[[Action, Pace], None]
+"""Shows how far an action is."""
 
 
-async def take_back(host: str | None, action_id: str, as_json: bool) -> int:
-    """Undo an action."""
-    async with opened(host) as context:
-        made = Actions(context.database)
-        action = await made.undo(Scope(), action_id, actor()) if is_id(action_id) else None
-    if action is None:
-        return _none()
-    _ended(as_json, Outcome(action=action))
-    if action.state == "undone":
-        status("undone: everything is as it was")
-        return DONE
-    status(f"flowactions: it is {action.state} already: 'flowactions outbox stop {action.id}' ends it")
-    return FAILED
+async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
+    """Show how an action goes on until it has ended; a database that is away meanwhile is waited for.
+
+    When the command is interrupted, the action goes on: workers carry it out. It is said how to follow, undo or stop it.
+    """
+    pace = Pace(action.counted)
+    try:
+        with _view(action) as show:
+            while True:
+                pace.note(time.monotonic(), action.done)
+                show(action, pace)
+                if action.finished_at is not None:
+                    break
+                await asyncio.sleep(POLL_SECONDS)
+                action = await _read(actions, scope, action)
+    except asyncio.CancelledError:
+        what = "undo" if action.state == "waiting" else "stop"
+        status(
+            f"the action goes on; to follow it: flowactions outbox replay --follow {action.id}; "
+            f"to {what} it: flowactions outbox {what} {action.id}"
+        )
+        raise
+    say_end(action)
+    return action
 
 
-async def end(host: str | None, action_id: str, as_json: bool) -> int:
-    """Stop an action."""
-    async with opened(host) as context:
-        made = Actions(context.database)
-        action = await made.stop(Scope(), action_id, actor()) if is_id(action_id) else None
-    if action is None:
-        return _none()
-    _ended(as_json, Outcome(action=action))
-    _say_end(action)
-    return DONE if action.state in {"stopped", "undone"} else FAILED
+async def _read(actions: Actions, scope: Scope, action: Action) -> Action:
+    while True:
+        try:
+            return await actions.get(scope, action.id) or action
+        except StorageUnavailable as exc:
+            status(f"waiting for the database: {exc}")
+            await asyncio.sleep(RETRY_SECONDS)
 
 
-def _none() -> int:
-    status("flowactions: there is no such action; 'flowactions outbox actions' lists them")
-    return FAILED
+def _view(action: Action) -> AbstractContextManager[Show]:
+    return _bar(action) if sys.stderr.isatty() else _lines()
 
 
-async def list_actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
-    """List actions."""
-    async with opened(host) as context:
-        found = await Actions(context.database).list(Scope(organization), limit=limit)
-    if as_json:
-        write_json(ActionList(data=list(found)))
-        return DONE
-    if not found:
-        status("there is none")
-        return DONE
-    table(
-        ("id", "kind", "state", "done>", "of>", "organization", "began", "by", "reason"),
-        (
-            (
-                each.id,
-                each.kind,
-                each.state,
-                f"{each.done:,}",
-                f"{each.counted:,}",
-                each.organization_id or "all",
-                moment(each.created_at),
-                each.actor_name,
-                each.state_reason or each.reason,
-            )
-            for each in found
-        ),
-    )
-    return DONE
+@contextmanager
+def _lines() -> Iterator[Show]:
+    """Write a line from time to time."""
+    following, state = 0.0, ""
+
+    def show(action: Action, pace: Pace) -> None:
+        nonlocal following, state
+        now = time.monotonic()
+        if now < following and action.state == state:
+            return
+        following, state = now + LINE_SECONDS, action.state
+        why = f" ({action.state_reason})" if action.state_reason else ""
+        status(f"{action.state}{why}: {action.done:,} of {action.counted:,}, {pace}")
+
+    yield show
+
+
+@contextmanager
+def _bar(action: Action) -> Iterator[Show]:
+    """Draw a bar on a terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}", markup=False),
+        TextColumn("{task.fields[pace]}", markup=False),
+        console=console(sys.stderr),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(action.state, total=max(1, action.counted), pace="")
+
+        def show(action: Action, pace: Pace) -> None:
+            state = f"{action.state}: {action.state_reason}" if action.state_reason else action.state
+            progress.update(task, completed=action.done, description=printable(state), pace=str(pace))
+
+        yield show

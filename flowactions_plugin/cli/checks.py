@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.failures import ChatRefused, advice
@@ -14,8 +16,7 @@ from flowactions_plugin.chat.service import build_chat, keys_of
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.cli.context import CommandContext
-from flowactions_plugin.cli.documents import Check
-from flowactions_plugin.cli.failures import summary
+from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
@@ -31,11 +32,27 @@ CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
 
 RESOLVE_SECONDS: Final = 10.0
-
 PROXY_SECONDS: Final = 10.0
 
 NOWHERE: Final = "https://flowactions-doctor.invalid/"
 """A name that is never registered (RFC 6761 §6.4), so that a proxy connects to nothing."""
+
+
+class Check(msgspec.Struct, kw_only=True, rename="camel"):
+    """A check of `doctor`.
+
+    Attributes:
+        name: what was checked.
+        result: `ok`; `warning`: it works, and somebody should look; `failed`; `skipped`: it could not be checked, or there is
+            nothing to check.
+        message: what was found.
+        advice: what to do; empty when there is nothing to do.
+    """
+
+    name: str
+    result: Literal["ok", "warning", "failed", "skipped"]
+    message: str
+    advice: str
 
 
 class Checks:
@@ -68,11 +85,6 @@ class Checks:
             self.fail(name, str(exc))
         except Exception as exc:  # noqa: BLE001  the other checks are still made
             self.fail(name, f"the check failed unexpectedly: {summary(exc)}")
-
-    @property
-    def failed(self) -> bool:
-        """Whether any check failed."""
-        return any(check.result == "failed" for check in self.found)
 
 
 async def check_egress(checks: Checks, context: CommandContext, url: str) -> None:
@@ -120,17 +132,8 @@ async def check_egress(checks: Checks, context: CommandContext, url: str) -> Non
 
 
 async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
-    """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials.
-
-    Args:
-        checks: where the result goes.
-        settings: those of the host.
-        seconds: how long it may take.
-    """
-    name, advice = (
-        "proxy",
-        "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached",
-    )
+    """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials."""
+    advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"
     transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None, 1)
     progress = Progress()
     try:
@@ -140,17 +143,20 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
         if exc.status == PROXY_AUTHENTICATION_REQUIRED:
             advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
         if exc.status in {None, PROXY_AUTHENTICATION_REQUIRED}:
-            checks.fail(name, f"{exc} ({printable(exc.detail, message=True)}): deliveries wait for it", advice)
+            detail = printable(exc.detail, message=True)
+            checks.fail("proxy", f"{exc} ({detail}): deliveries wait for it", advice)
             return
     except TimeoutError:
         if progress.proxy is not None:
-            checks.fail(name, f"the egress proxy {progress.proxy} did not answer within {seconds:g} s", advice)
+            checks.fail(
+                "proxy", f"the egress proxy {progress.proxy} did not answer within {seconds:g} s", advice
+            )
             return
     except SendFailed:
         pass  # it opened a tunnel
     finally:
         await transport.aclose()
-    checks.ok(name, "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
+    checks.ok("proxy", "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
 
 
 async def check_keys(checks: Checks, context: CommandContext) -> None:
@@ -185,13 +191,11 @@ def _last_error(checks: Checks, stored: StoredConnection, now: float) -> None:
     """Name the last message that an organization could not send, if that was less than a day ago."""
     if stored.last_error is None or stored.last_error_at is None or stored.last_error_at < now * 1000 - DAY_MS:
         return
-    origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
-    origin = origin if stored.last_error_node else "a test message"
-    at = to_iso(stored.last_error_at)
-    message = (
-        f"organization {printable(stored.organization_id)}: last error {stored.last_error} at {at}, {origin}"
-    )
-    checks.warn("chat", message, advice(stored.last_error))
+    origin = "a test message"
+    if stored.last_error_node:
+        origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
+    error = f"last error {stored.last_error} at {to_iso(stored.last_error_at)}, {origin}"
+    checks.warn("chat", f"organization {printable(stored.organization_id)}: {error}", advice(stored.last_error))
 
 
 async def check_chat(checks: Checks, context: CommandContext) -> None:

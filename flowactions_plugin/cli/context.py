@@ -5,31 +5,28 @@ from __future__ import annotations
 import getpass
 import importlib
 import inspect
+import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from flowactions_hookspecs import Host
+from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_hookspecs.host_check import check_host
-from flowactions_plugin.cli.failures import errors_in
+from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.errors import CannotRun, SchemaOutdated
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
 
+log = logging.getLogger("flowactions.cli")
+
 
 class CommandContext(NamedTuple):
-    """What a command works on.
-
-    Attributes:
-        host: of ``--host``.
-        settings: the host's, or the environment's.
-        database: the host's, or that of the settings; not open yet.
-    """
+    """The host of ``--host``, if one is named; its settings and database, or those of the environment."""
 
     host: Host | None
     settings: Settings
@@ -40,12 +37,16 @@ class CommandContext(NamedTuple):
 async def context_of(host: str | None) -> AsyncIterator[CommandContext]:
     """Make the host, if one is named, and read the settings."""
     if host is None:
-        settings = read_settings(os.environ)
-        yield CommandContext(None, settings, Database(settings.database_url))
+        yield context_with(None, read_settings(os.environ))
         return
     async with opened_host(host) as made:
-        settings = read_settings(made.settings)
-        yield CommandContext(made, settings, Database(settings.database_url, lambda: made.database))
+        yield context_with(made, read_settings(made.settings))
+
+
+def context_with(host: Host | None, settings: Settings) -> CommandContext:
+    """Return what a command works on; the database is not open yet."""
+    database = Database(settings.database_url, None if host is None else lambda: host.database)
+    return CommandContext(host, settings, database)
 
 
 @asynccontextmanager
@@ -58,8 +59,7 @@ async def opened(host: str | None) -> AsyncIterator[CommandContext]:
         SchemaOutdated: the tables are missing, or of an earlier release.
         StorageUnavailable: the database does not answer.
     """
-    async with AsyncExitStack() as stack:
-        context = await stack.enter_async_context(context_of(host))
+    async with context_of(host) as context, AsyncExitStack() as stack:
         missing = context.database.missing_file
         if missing is not None:
             raise CannotRun(
@@ -88,7 +88,7 @@ async def opened_host(location: str) -> AsyncIterator[Host]:
         CannotRun: there is no host, or its code fails; the message says where.
         HostInvalid: it is not what the contract asks for.
     """
-    with errors_in(f"the host {location} could not be made"):
+    with _errors_in(f"the host {location} could not be made"):
         made = _imported(location)
         if callable(made) and not isinstance(made, Host):
             made = made()
@@ -97,7 +97,7 @@ async def opened_host(location: str) -> AsyncIterator[Host]:
     async with AsyncExitStack() as stack:
         if not isinstance(made, Host) and hasattr(made, "__aenter__"):
             context = made
-            with errors_in(f"the host {location} could not be opened"):
+            with _errors_in(f"the host {location} could not be opened"):
                 made = await context.__aenter__()
             stack.push_async_exit(partial(_close, location, context))
         if not isinstance(made, Host):
@@ -111,8 +111,20 @@ async def _close(location: str, context: Any, kind: Any, exc: BaseException | No
     except Exception as raised:
         if raised is exc:
             raise
-        with errors_in(f"the host {location} could not be closed"):
+        with _errors_in(f"the host {location} could not be closed"):
             raise
+
+
+@contextmanager
+def _errors_in(what: str) -> Iterator[None]:
+    """Translate exceptions of the host's own code into one line."""
+    try:
+        yield
+    except FlowActionsError:
+        raise
+    except (Exception, SystemExit) as exc:
+        log.debug(what, exc_info=True, extra={"event": "command.host_failed"})
+        raise CannotRun(f"{what}: {summary(exc)}") from exc
 
 
 def _imported(location: str) -> Any:

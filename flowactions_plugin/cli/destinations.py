@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from flowactions_plugin.cli.exits import DONE
-from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
+
+if TYPE_CHECKING:
+    from flowactions_plugin.health.results import DestinationState
+
+
+def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
+    """Return the columns of a table of destinations."""
+    return {
+        title: lambda each: each.destination,
+        "organization": lambda each: each.organization_id,
+        "delivered>": lambda each: f"{each.delivered:,}",
+        "failed>": lambda each: f"{each.failed:,}",
+        "dead>": lambda each: f"{each.dead:,}",
+        "workers' time>": lambda each: duration(each.worker_ms / 1000),
+    }
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)
@@ -15,7 +32,7 @@ def destinations() -> None:
     """List destinations, pause and resume them."""
 
 
-@command("list", document="results:Destinations", exits=TABLES_EXITS)
+@command("list", document="cli.documents:Destinations", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 @click.option(
@@ -25,7 +42,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     """List destinations with what came of the last hour's attempts, and what is paused."""
     from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.results import Destinations
+    from flowactions_plugin.cli.documents import Destinations
     from flowactions_plugin.health.status import QueueStatus
     from flowactions_plugin.operators.scope import Scope
 
@@ -41,33 +58,14 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
         write_json(Destinations(data=rows, pauses=pauses, more=more, more_pauses=more_pauses))
         return DONE
     if rows:
-        columns = (
-            "destination",
-            "organization",
-            "delivered>",
-            "failed>",
-            "dead>",
-            "workers' time>",
-            "failing since",
-            "last error",
-            "paused",
-        )
         table(
-            columns,
-            (
-                (
-                    row.destination,
-                    row.organization_id,
-                    f"{row.delivered:,}",
-                    f"{row.failed:,}",
-                    f"{row.dead:,}",
-                    duration(row.worker_ms / 1000),
-                    moment(row.failing_since),
-                    row.last_error,
-                    "paused" if row.paused else "",
-                )
-                for row in rows
-            ),
+            rows,
+            {
+                **columns("destination"),
+                "failing since": lambda each: moment(each.failing_since),
+                "last error": lambda each: each.last_error,
+                "paused": lambda each: "paused" if each.paused else "",
+            },
         )
     else:
         status("nothing was sent to any destination yet")
@@ -76,48 +74,41 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     if pauses:
         line()
         table(
-            ("paused", "for", "since", "by", "reason"),
-            (
-                (
-                    each.destination,
-                    each.organization_id or "all",
-                    moment(each.paused_at),
-                    each.paused_by,
-                    each.reason,
-                )
-                for each in pauses
-            ),
+            pauses,
+            {
+                "paused": lambda each: each.destination,
+                "for": lambda each: each.organization_id or "all",
+                "since": lambda each: moment(each.paused_at),
+                "by": lambda each: each.paused_by,
+                "reason": lambda each: each.reason,
+            },
         )
     if more_pauses:
         status(f"more than {limit} are paused: --limit shows further ones")
     return DONE
 
 
-@command("pause", document="results:Paused", exits=TABLES_EXITS)
+@command("pause", document="cli.documents:Paused", exits=TABLES_EXITS)
 @click.argument("destination", type=WORDS)
 @host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-async def pause(
-    destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
-) -> int:
+async def pause(**options: Any) -> int:
     """Pause a destination: its deliveries wait, use up no attempt and delay nobody.
 
     DESTINATION is scheme, host and port, or a URL. What is being sent is finished.
     """
-    return await _change("pause", destination, host, organization, reason, as_json)
+    return await _change("pause", **options)
 
 
-@command("resume", document="results:Paused", exits=TABLES_EXITS)
+@command("resume", document="cli.documents:Paused", exits=TABLES_EXITS)
 @click.argument("destination", type=WORDS)
 @host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-async def resume(
-    destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
-) -> int:
+async def resume(**options: Any) -> int:
     """Resume a destination: what has waited is due at once, in its order."""
-    return await _change("resume", destination, host, organization, reason, as_json)
+    return await _change("resume", **options)
 
 
 async def _change(
@@ -125,7 +116,7 @@ async def _change(
 ) -> int:
     from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import actor, opened
-    from flowactions_plugin.cli.results import Paused
+    from flowactions_plugin.cli.documents import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused
     from flowactions_plugin.operators.scope import Scope
@@ -142,9 +133,8 @@ async def _change(
         write_json(Paused(destination=key, organization=organization, changed=changed))
     else:
         who = organization or "all organizations"
-        state = "paused" if what == "pause" else "resumed"
-        before = {"pause": "it was paused before", "resume": "it was not paused"}[what]
-        line(f"{key} {state} for {who}" if changed else f"{key} for {who}: {before}")
+        before = "it was paused before" if what == "pause" else "it was not paused"
+        line(f"{key} {what}d for {who}" if changed else f"{key} for {who}: {before}")
     return DONE
 
 

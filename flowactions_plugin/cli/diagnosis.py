@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
+import msgspec
+
 from flowactions_hookspecs import FlowActionsError, Host
-from flowactions_plugin.cli.checks import Checks, check_chat, check_egress, check_keys, check_proxy
-from flowactions_plugin.cli.context import CommandContext, opened_host
-from flowactions_plugin.cli.documents import Diagnosis
-from flowactions_plugin.cli.exits import DONE, FAILED, FAILING, STALLED
+from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
+from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
+from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import moment
 from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
@@ -20,7 +21,6 @@ from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.settings.of_host import settings_of
-from flowactions_plugin.storage.database import Database
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -34,13 +34,30 @@ WRONG_CLOCK_SECONDS: Final = 240.0
 """Receivers reject a signature whose time is five minutes away."""
 
 
-async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:
-    """Make all checks.
+class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
+    """What `doctor` found.
 
-    Args:
-        host: ``MODULE:NAME``; ``None``: the settings of the environment.
-        urls: what would happen to webhooks to them is said.
-        with_chat: whether the chat provider is asked about tokens.
+    Attributes:
+        verdict: on delivery: `ok`, `idle`, `unwritable`, `stalled`, `no_worker` or `failing`; `null` when the database cannot be asked.
+        exit_status: that of the command.
+        checks: in the order in which they were made.
+    """
+
+    verdict: str | None
+    exit_status: int
+    checks: list[Check]
+
+
+ADVICE: Final = {
+    "stalled": "see that a worker runs and reaches the database: flowactions workers",
+    "unwritable": "give the database room, or the right to write: the check 'writing' says which",
+    "failing": "see which destinations fail: flowactions destinations list",
+}
+"""What to do about a verdict."""
+
+
+async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:
+    """Make all checks, of a host or of the environment's settings; for each URL, say what would happen to a webhook to it.
 
     Raises:
         CannotRun: the host cannot be made.
@@ -65,41 +82,34 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
                 if with_chat:
                     await checks.guarded("chat", check_chat(checks, context))
                 verdict = await _deliveries(checks, context)
-    return Diagnosis(verdict=verdict, exit_status=_status(checks, verdict), checks=checks.found)
-
-
-def _status(checks: Checks, verdict: str | None) -> int:
-    by_verdict = {"stalled": STALLED, "failing": FAILING}
-    return by_verdict.get(verdict or "", FAILED if checks.failed else DONE)
+    failed = any(check.result == "failed" for check in checks.found)
+    code = {"stalled": STALLED, "failing": FAILING}.get(verdict or "", FAILED if failed else DONE)
+    return Diagnosis(verdict=verdict, exit_status=code, checks=checks.found)
 
 
 def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
     try:
-        settings = read_settings(os.environ) if host is None else settings_of(host)
-        database = Database(settings.database_url, None if host is None else lambda: host.database)
+        context = context_with(host, read_settings(os.environ) if host is None else settings_of(host))
     except FlowActionsError as exc:
         checks.fail("settings", str(exc), "correct them; docs/reference/settings.md describes each")
         return None
+    settings = context.settings
     who = "nobody: run 'flowactions worker'" if not settings.host_worker else "the host's processes"
     checks.ok("settings", f"{settings.environment}, {settings.delivery} delivery by {who}")
     if settings.environment == "development":
-        checks.warn(
-            "settings",
-            "in development, webhooks may go to private addresses",
-            "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used",
-        )
-    return CommandContext(host, settings, database)
+        advice = "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used"
+        checks.warn("settings", "in development, webhooks may go to private addresses", advice)
+    return context
 
 
 async def _tables(checks: Checks, context: CommandContext) -> bool:
     """Check the database and the revision of its tables; return whether it can be opened."""
     missing = context.database.missing_file
     if missing is not None:
-        checks.fail(
-            "database",
-            f"there is no file {missing}",
-            "set FLOWACTIONS_DATABASE_URL, name the host with --host, or run 'flowactions migrate' to make it",
+        advice = (
+            "set FLOWACTIONS_DATABASE_URL, name the host with --host, or run 'flowactions migrate' to make it"
         )
+        checks.fail("database", f"there is no file {missing}", advice)
         return False
     began = time.perf_counter()
     try:
@@ -109,9 +119,8 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
         checks.fail("migrations", str(exc), "run this command of the release that the tables are of")
         return False
     except FlowActionsError as exc:
-        checks.fail(
-            "database", str(exc), "see that it runs and that the URL's host, user and password are right"
-        )
+        advice = "see that it runs and that the URL's host, user and password are right"
+        checks.fail("database", str(exc), advice)
         return False
     took = (time.perf_counter() - began) * 1000
     answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"
@@ -120,11 +129,8 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
     else:
         checks.ok("database", answers)
     if before != wanted:
-        checks.fail(
-            "migrations",
-            f"the tables are at revision {before or 'none'}, and this release needs {wanted}",
-            "run 'flowactions migrate'",
-        )
+        found = f"the tables are at revision {before or 'none'}, and this release needs {wanted}"
+        checks.fail("migrations", found, "run 'flowactions migrate'")
         return False
     checks.ok("migrations", f"the tables are at revision {wanted}, as this release needs")
     return True
@@ -136,11 +142,8 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
     try:
         await try_writing(context.database)
     except StorageUnavailable as exc:
-        checks.fail(
-            "writing",
-            str(exc),
-            "nothing can be enqueued, claimed or completed until the database can be written; then all goes on by itself",
-        )
+        advice = "nothing can be enqueued, claimed or completed until the database can be written; then all goes on by itself"
+        checks.fail("writing", str(exc), advice)
     else:
         checks.ok("writing", "a row was written, and removed")
 
@@ -179,7 +182,6 @@ async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
     except FlowActionsError as exc:
         checks.fail("deliveries", str(exc))
         return None
-    verdict = overview.verdict
     now = int(await context.database.time() * 1000)
     _workers(checks, overview.workers, now)
     for reason in dict.fromkeys(each.last_error for each in waiting if each.status not in FINISHED):
@@ -198,20 +200,14 @@ async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
                 "see what it answers: flowactions outbox list --destination "
                 f"{quoted(each.destination)}, then outbox show of one",
             )
-    more = "" if overview.due_exact else "+"
+    verdict, more = overview.verdict, "" if overview.due_exact else "+"
     said = f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
     if verdict.state in {"ok", "idle"}:
         checks.ok("deliveries", said)
     elif verdict.state == "no_worker":
         checks.warn("deliveries", said, "see that a worker runs: flowactions workers")
-    elif verdict.state == "stalled":
-        checks.fail("deliveries", said, "see that a worker runs and reaches the database: flowactions workers")
-    elif verdict.state == "unwritable":
-        checks.fail(
-            "deliveries", said, "give the database room, or the right to write: the check 'writing' says which"
-        )
     else:
-        checks.fail("deliveries", said, "see which destinations fail: flowactions destinations list")
+        checks.fail("deliveries", said, ADVICE[verdict.state])
     return verdict.state
 
 
@@ -219,21 +215,14 @@ def _workers(checks: Checks, workers: Sequence[Worker], now: int) -> None:
     """Check whether workers are alive, and whether they end without being stopped."""
     alive = [each for each in workers if each.state == "alive"]
     lost = [each for each in workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
-    said = (
-        f"{len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight"
-        if alive
-        else "none is alive"
-    )
+    in_flight = sum(worker.in_flight for worker in alive)
+    said = f"{len(alive)} alive, {in_flight} in flight" if alive else "none is alive"
     if lost:
         said += f"; {len(lost)} of the last hour ended without being stopped: killed, crashed, or without the database"
     if not alive:
-        advice = "start the host, or 'flowactions worker' where it leaves delivering to it"
-        checks.warn("workers", said, advice)
+        checks.warn("workers", said, "start the host, or 'flowactions worker' where it leaves delivering to it")
     elif lost:
-        checks.warn(
-            "workers",
-            said,
-            "see which: flowactions workers; then the last lines of their logs, and what their memory was",
-        )
+        advice = "see which: flowactions workers; then the last lines of their logs, and what their memory was"
+        checks.warn("workers", said, advice)
     else:
         checks.ok("workers", said)

@@ -1,7 +1,8 @@
-"""What all commands share: how they are declared, run, and how their errors become one line and an exit status."""
+"""What all commands share: how they are declared and run, their exit statuses, and how their errors become one line."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial, wraps
 from inspect import iscoroutinefunction
@@ -9,14 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from flowactions_plugin.cli.exits import CANNOT_RUN, DONE, FAILED, INTERRUPTED, NEWER_TABLES
 from flowactions_plugin.cli.output import status
 
 if TYPE_CHECKING:
     import asyncio
 
+    from flowactions_hookspecs import FlowActionsError
+
 PROGRAM: Final = "flowactions"
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+DONE: Final = 0
+FAILED: Final = 1
+CANNOT_RUN: Final = 2
+NEWER_TABLES: Final = 3
+STALLED: Final = 4
+FAILING: Final = 5
+INTERRUPTED: Final = 128 + signal.SIGINT
 
 COMMON_EXITS: Final = {
     DONE: "done, or nothing to do",
@@ -35,18 +45,12 @@ class Command(click.Command):
 
     Args:
         exits: exit statuses beside `COMMON_EXITS`, or with a meaning of their own, and what they mean.
-        document: the struct of `flowactions_plugin.cli.documents` that ``--json`` writes; ``None``: it has no ``--json``.
+        document: the struct that ``--json`` writes, as ``module:Name`` within the plugin; ``None``: it has no ``--json``.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        exits: Mapping[int, str] | None = None,
-        document: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
-        self.exits = {} if exits is None else dict(exits)
+    def __init__(self, *args: Any, exits: Mapping[int, str], document: str | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.exits = exits
         self.document = document
 
 
@@ -58,13 +62,13 @@ def command(
     read: Mapping[str, Callable[[str | None], Any]] | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Declare a command; with a document it has the option ``--json``.
+    """Declare a `Command`; with a document it has the option ``--json``.
 
     Args:
         name: of the command.
         exits: see `Command`.
         document: see `Command`.
-        read: an option that names a file → what reads it, for a coroutine function; see `_in_loop`.
+        read: an option that names a file → what reads it.
         loop_factory: makes the event loop that a coroutine function runs in; ``None``: asyncio's.
     """
 
@@ -78,7 +82,9 @@ def command(
             # Click lists the option that was added last first; the reader wants it last.
             declared = getattr(function, "__click_params__")  # noqa: B009  click's own
             declared.insert(0, declared.pop())
-        return click.command(name, cls=Command, exits=exits, document=document)(function)
+        return click.command(
+            name, cls=Command, context_settings=SETTINGS, exits=exits or {}, document=document
+        )(function)
 
     return declare
 
@@ -97,34 +103,15 @@ def _in_loop(
     @wraps(function)
     def in_loop(**options: Any) -> int:
         contents = {name: reader(options[name]) for name, reader in read.items()}
-        return run(partial(function, **{**options, **contents}), loop_factory)
+        return _run(partial(function, **{**options, **contents}), loop_factory)
 
     return in_loop
 
 
-def call(root: click.Command, arguments: Sequence[str] | None) -> int:
-    """Run the command line; returns the exit status. Mistakes are one line on standard error."""
-    try:
-        code = root.main(
-            None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
-        )
-    except click.UsageError as exc:
-        where = PROGRAM if exc.ctx is None else exc.ctx.command_path
-        status(f"{PROGRAM}: {_line(exc.format_message())} See '{where} --help'.")
-        return CANNOT_RUN
-    except click.ClickException as exc:
-        status(f"{PROGRAM}: {_line(exc.format_message())}")
-        return CANNOT_RUN
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
-    return int(code or DONE)
-
-
-def run(
-    work: Callable[[], Coroutine[Any, Any, int]],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+def _run(
+    work: Callable[[], Coroutine[Any, Any, int]], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> int:
-    """Run a command's work in an event loop; returns the exit status.
+    """Run a command's work in an event loop; return the exit status.
 
     Every error that an operator can cause becomes one line that says what to do. No message of an unexpected error is
     shown, for it may hold a secret; ``--log-level debug`` logs it.
@@ -133,7 +120,6 @@ def run(
     import logging
 
     from flowactions_hookspecs import FlowActionsError
-    from flowactions_plugin.cli.failures import advice, exit_status, summary
 
     level = click.get_current_context().find_root().params.get("log_level", "info")
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -144,14 +130,62 @@ def run(
     except (BrokenPipeError, click.ClickException, click.Abort):
         raise  # click ends with 1, and without a word, when whoever reads the output has enough
     except FlowActionsError as exc:
-        message, code = advice(exc), exit_status(exc)
+        message, code = _advice(exc)
     except Exception as exc:  # printed in the same form as all others
         message, code = f"failed unexpectedly: {summary(exc)}", FAILED
         log = logging.getLogger("flowactions.cli")
         log.debug("failed unexpectedly", exc_info=True, extra={"event": "command.failed"})
-    status(f"{PROGRAM}: {_line(message)}")
+    _say(message)
     return code
 
 
-def _line(message: str) -> str:
-    return " ".join(message.split())
+def call(root: click.Command, arguments: Sequence[str] | None) -> int:
+    """Run the command line; returns the exit status. Mistakes are one line on standard error."""
+    try:
+        code = root.main(
+            None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
+        )
+    except click.UsageError as exc:
+        where = PROGRAM if exc.ctx is None else exc.ctx.command_path
+        _say(f"{exc.format_message()} See '{where} --help'.")
+        return CANNOT_RUN
+    except click.ClickException as exc:
+        _say(exc.format_message())
+        return CANNOT_RUN
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return int(code or DONE)
+
+
+def _say(message: str) -> None:
+    status(f"{PROGRAM}: {' '.join(message.split())}")
+
+
+def _advice(exc: FlowActionsError) -> tuple[str, int]:
+    """Return what an error says, and its exit status; the plugin's own errors say what to do."""
+    from flowactions_hookspecs import HostInvalid, SettingsInvalid
+    from flowactions_plugin import errors
+
+    said = str(exc) or type(exc).__name__
+    if isinstance(exc, errors.SchemaNewer):
+        return said, NEWER_TABLES
+    if isinstance(exc, errors.FilterInvalid):
+        return f"--{said}" if exc.field else said, CANNOT_RUN
+    unrunnable = (errors.ActionInvalid, errors.CannotRun, errors.StorageMisplaced, HostInvalid, SettingsInvalid)
+    return said, CANNOT_RUN if isinstance(exc, unrunnable) and not isinstance(
+        exc, errors.SetChanged
+    ) else FAILED
+
+
+def summary(exc: BaseException) -> str:
+    """Return an error's type and location, without its message, which may hold a secret."""
+    import traceback
+
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
+    position = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
+    if position is None and frames:
+        position = (frames[-1].filename, frames[-1].lineno)
+    what = type(exc).__name__
+    if isinstance(exc, ModuleNotFoundError):
+        what += f" of {exc.name!r}"
+    return f"{what} in {position[0]}, line {position[1]}; --log-level debug shows more" if position else what

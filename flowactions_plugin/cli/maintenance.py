@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 import click
 
-from flowactions_plugin.cli.exits import DONE, FAILED, FAILING, NEWER_TABLES, STALLED
-from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, NEWER_TABLES, STALLED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 from flowactions_plugin.cli.output import confirmed, line, status, write_json
-
-if TYPE_CHECKING:
-    from flowactions_plugin.bulk.purge import Purged
 
 
 @command(
     "doctor",
-    document="Diagnosis",
+    document="cli.diagnosis:Diagnosis",
     exits={
         DONE: "no check failed, and deliveries go on, or nothing is due",
         FAILED: "a check failed",
@@ -58,7 +54,7 @@ async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_jso
 
 @command(
     "migrate",
-    document="Tables",
+    document="cli.documents:Tables",
     exits={
         DONE: "the tables are of this release",
         FAILED: "it failed; or, with --check, there is something to do",
@@ -94,7 +90,7 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
 
 @command(
     "reseal",
-    document="Tokens",
+    document="cli.documents:Tokens",
     exits={
         DONE: "every token is sealed with the newest key",
         FAILED: "no key opens some token, and the message names its organization; or, with --check, there is something "
@@ -135,7 +131,7 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
 
 @command(
     "purge",
-    document="results:Purge",
+    document="cli.changing:Purge",
     exits={**TABLES_EXITS, FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
 )
 @click.option("--organization", type=WORDS, required=True, metavar="ID", help="Whose data are removed.")
@@ -148,10 +144,12 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     Deliveries that wait are removed too, and are not sent. It is counted first. One line of the audit stays, with who did it
     and the numbers. It can be repeated after it was interrupted.
     """
+    from msgspec.structs import asdict
+
     from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
+    from flowactions_plugin.cli.changing import Purge
     from flowactions_plugin.cli.context import actor, opened
-    from flowactions_plugin.cli.results import Purge
     from flowactions_plugin.errors import CannotRun, NotConfigured
 
     if not organization.strip():
@@ -167,12 +165,11 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
         if counts.chat_connection and disconnect is None:
             status(f"the chat token cannot be revoked at the provider: {chat}")
         revoked: bool | None = None
-        total = _total_rows(counts)
+        total = sum(asdict(counts).values())
         if not as_json:
-            _show_counts(counts)
+            _show_counts(asdict(counts))
         if not dry_run and total:
             if not confirmed(f"Remove all of this of organization {organization}?", yes=yes):
-                status("nothing was done")
                 return FAILED
             revoked = disconnect is not None if counts.chat_connection else None
             counts = await purging.purge(context.database, organization, who, dry=False, disconnect=disconnect)
@@ -181,16 +178,11 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     elif not total:
         status("nothing is kept of this organization")
     elif not dry_run:
-        line(f"removed: {_total_rows(counts):,} rows of organization {organization}")
+        line(f"removed: {sum(asdict(counts).values()):,} rows of organization {organization}")
     return DONE
 
 
-def _total_rows(counts: Purged) -> int:
-    return sum(getattr(counts, name) for name in counts.__struct_fields__)
-
-
-def _show_counts(counts: Purged) -> None:
-    for name in counts.__struct_fields__:
-        number = getattr(counts, name)
+def _show_counts(counts: Mapping[str, int]) -> None:
+    for name, number in counts.items():
         if number:
             line(f"{name.replace('_', ' '):18} {number:,}")

@@ -16,13 +16,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_CHARACTERS: Final = 2048
 
-HOST_HELP: Final = "Where the host is made: 'package.module:name' of a Host, or of a function that returns one."
-
 
 def host_option(*, required: bool = False) -> Callable[[Function], Function]:
     """Return the option ``--host``."""
-    more = "" if required else " Without it, the settings of the environment are used."
-    return click.option("--host", "host", required=required, metavar="MODULE:NAME", help=f"{HOST_HELP}{more}")
+    text = "Where the host is made: 'package.module:name' of a Host, or of a function that returns one."
+    if not required:
+        text += " Without it, the settings of the environment are used."
+    return click.option("--host", required=required, metavar="MODULE:NAME", help=text)
 
 
 class Words(click.ParamType):  # type: ignore[type-arg]  # generic for a checker only
@@ -117,11 +117,6 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
 
     values = {name: given.get(_variable(name)) for name in BY_NAME}
     return parse({name: value for name, value in values.items() if value is not None})
-
-
-def is_given(given: Mapping[str, str | None]) -> bool:
-    """Return whether any filter is given."""
-    return any(given.get(_variable(name)) for name in BY_NAME)
 
 
 def _variable(name: str) -> str:

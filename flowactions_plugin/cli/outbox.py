@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.destinations import columns
+from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, host_option, organization_option
 from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flowactions_plugin.deliveries.results import DeliveryFacts, DeliveryRow, Found
-    from flowactions_plugin.health.results import Bucket, DestinationState
+    from flowactions_plugin.health.results import Bucket
 
 MOST_ROWS = 1000
 
@@ -29,7 +29,7 @@ def outbox() -> None:
     """
 
 
-@command("list", document="results:Page", exits=TABLES_EXITS)
+@command("list", document="deliveries.results:Page", exits=TABLES_EXITS)
 @host_option()
 @filter_options()
 @click.option(
@@ -63,22 +63,18 @@ async def list_deliveries(
         write_json(page)
         return DONE
     if page.rows:
-        columns = ("id", "status", "tries>", "organization", "destination", "type", "enqueued", "last error")
         table(
-            columns,
-            (
-                (
-                    row.id,
-                    row.status,
-                    f"{row.attempts}/{row.max_attempts}",
-                    row.organization_id,
-                    row.destination,
-                    row.event_type,
-                    short(row.created_at),
-                    row.last_error,
-                )
-                for row in page.rows
-            ),
+            page.rows,
+            {
+                "id": lambda row: row.id,
+                "status": lambda row: row.status,
+                "tries>": lambda row: f"{row.attempts}/{row.max_attempts}",
+                "organization": lambda row: row.organization_id,
+                "destination": lambda row: row.destination,
+                "type": lambda row: row.event_type,
+                "enqueued": lambda row: short(row.created_at),
+                "last error": lambda row: row.last_error,
+            },
         )
     else:
         status("no delivery meets the filter")
@@ -90,7 +86,9 @@ async def list_deliveries(
 
 
 @command(
-    "show", document="results:Found", exits={**TABLES_EXITS, FAILED: "there is no such delivery; or it failed"}
+    "show",
+    document="deliveries.results:Found",
+    exits={**TABLES_EXITS, FAILED: "there is no such delivery; or it failed"},
 )
 @click.argument("delivery_id", metavar="ID")
 @host_option()
@@ -121,7 +119,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     return DONE
 
 
-@command("stats", document="results:Overview", exits=TABLES_EXITS)
+@command("stats", document="health.results:Overview", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
@@ -144,30 +142,11 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
-    _destinations("most failures", overview.worst)
-    _destinations("most time", overview.slowest)
+    for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
+        if found:
+            line()
+            table(found, columns(f"{title}, last hour"))
     return DONE
-
-
-def _destinations(title: str, found: Sequence[DestinationState]) -> None:
-    if not found:
-        return
-    line()
-    columns = (f"{title}, last hour", "organization", "delivered>", "failed>", "dead>", "workers' time>")
-    table(
-        columns,
-        (
-            (
-                each.destination,
-                each.organization_id,
-                f"{each.delivered:,}",
-                f"{each.failed:,}",
-                f"{each.dead:,}",
-                duration(each.worker_ms / 1000),
-            )
-            for each in found
-        ),
-    )
 
 
 def _totals(buckets: Sequence[Bucket]) -> str:
@@ -229,17 +208,14 @@ def _show_attempts(found: Found) -> None:
         return
     line()
     table(
-        ("attempt>", "began", "took>", "the receiver", "answer"),
-        (
-            (
-                attempt.number,
-                short(attempt.started_at),
-                f"{attempt.duration_ms} ms",
-                attempt.certainty,
-                attempt.error or attempt.status_code,
-            )
-            for attempt in found.attempts
-        ),
+        found.attempts,
+        {
+            "attempt>": lambda each: each.number,
+            "began": lambda each: short(each.started_at),
+            "took>": lambda each: f"{each.duration_ms} ms",
+            "the receiver": lambda each: each.certainty,
+            "answer": lambda each: each.error or each.status_code,
+        },
     )
     for attempt in found.attempts:
         if attempt.note:
@@ -269,8 +245,13 @@ def _show_changes(found: Found) -> None:
     if found.audit:
         line()
         table(
-            ("when", "who", "did", "why"),
-            ((moment(each.at), each.actor_name, each.action, each.reason) for each in found.audit),
+            found.audit,
+            {
+                "when": lambda each: moment(each.at),
+                "who": lambda each: each.actor_name,
+                "did": lambda each: each.action,
+                "why": lambda each: each.reason,
+            },
         )
 
 

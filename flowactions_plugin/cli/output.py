@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, Final, TypeVar
 
 import click
 
 from flowactions_plugin.log_text import escaped
+
+Row = TypeVar("Row")
 
 SAFE_INTEGER: Final = 2**53
 """Programs read larger integers differently (RFC 7493 §2.2), so from here on they are written as text."""
@@ -39,14 +41,7 @@ def block(text: str, indent: str = "    ") -> None:
 
 
 def write_json(document: object, *, indent: int | None = 2) -> None:
-    """Write a struct, or what JSON has, to standard output, in ASCII.
-
-    Integers beyond 2^53 are written as text.
-
-    Args:
-        document: the result.
-        indent: ``None`` writes one line, for documents that follow each other.
-    """
+    """Write a struct, or what JSON has, in ASCII; ``indent=None`` writes one line, for documents that follow each other."""
     import msgspec  # not for --help
 
     click.echo(json.dumps(json_ready(msgspec.to_builtins(document)), indent=indent), color=False)
@@ -63,8 +58,13 @@ def json_ready(value: Any) -> Any:
     return value
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table: fitted to a terminal, and in full where there is none. Columns that end in ``>`` are aligned right."""
+def table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:
+    """Write a table: fitted to a terminal, and in full where there is none.
+
+    Args:
+        rows: what each row is about.
+        columns: heading → text of a row's cell, ``None`` for none; with ``>`` at its end, the column is aligned right.
+    """
     from rich.table import Table  # only where a table is printed
     from rich.text import Text
 
@@ -74,7 +74,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
             name.removesuffix(">"), justify="right" if name.endswith(">") else "left", no_wrap=True
         )
     for row in rows:
-        drawn.add_row(*(Text("" if cell is None else escaped(str(cell))) for cell in row))
+        cells = (cell(row) for cell in columns.values())
+        drawn.add_row(*(Text("" if cell is None else escaped(str(cell))) for cell in cells))
     console(sys.stdout).print(drawn)
 
 
@@ -87,11 +88,7 @@ def console(file: IO[str]) -> Any:
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask on the terminal; returns whether the answer is yes.
-
-    Args:
-        question: ends with a question mark.
-        yes: ``--yes``: do not ask.
+    """Ask on the terminal, unless ``--yes`` is given; returns whether the answer is yes, and says so if it is not.
 
     Raises:
         click.UsageError: nobody can answer.
@@ -100,7 +97,10 @@ def confirmed(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError("Nobody can be asked here: add --yes to do it, or --dry-run to look.")
-    return click.confirm(escaped(question), err=True)
+    answer = click.confirm(escaped(question), err=True)
+    if not answer:
+        status("nothing was done")
+    return answer
 
 
 def moment(milliseconds: int | None) -> str:

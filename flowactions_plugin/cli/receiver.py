@@ -7,16 +7,16 @@ import errno
 import hmac
 import os
 import signal
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from flowactions_plugin.cli.documents import Received
+import msgspec
+
 from flowactions_plugin.cli.output import block, line, status, write_json
-from flowactions_plugin.clock import to_iso
+from flowactions_plugin.clock import system_clock, to_iso
 from flowactions_plugin.egress.header_names import (
     EVENT_ID_HEADER,
     EVENT_TYPE_HEADER,
@@ -34,6 +34,37 @@ BODY_BYTES: Final = 32 << 20
 READ_SECONDS: Final = 30.0
 CONNECTIONS: Final = 100
 REMEMBERED_IDS: Final = 10_000
+
+
+class Received(msgspec.Struct, kw_only=True, rename="camel"):
+    """A request that `listen` received; one line for each.
+
+    Attributes:
+        received_at: ISO 8601, UTC.
+        method: of the request.
+        target: path and query.
+        verified: `verified`; `unsigned` without a signature; `stale` when it is right but more than five minutes old, or
+            from the future; `wrong` for anything else.
+        event_id: `x-service-webhook-id`; `null` without one.
+        event_type: `x-service-webhook-event`; `null` without one.
+        repeated: whether this event id was received before.
+        status: with which it was answered.
+        headers: all headers as they came, in their order, as pairs of name and value.
+        body: as text; bytes that are not UTF-8 are replaced.
+        body_bytes: its length.
+    """
+
+    received_at: str
+    method: str
+    target: str
+    verified: Verdict
+    event_id: str | None
+    event_type: str | None
+    repeated: bool
+    status: int
+    headers: list[tuple[str, str]]
+    body: str
+    body_bytes: int
 
 
 class _Refused(Exception):
@@ -58,13 +89,7 @@ class Arrived(NamedTuple):
 
 
 def verify(secret: str, arrived: Arrived, now: float) -> Verdict:
-    """Check the signature of a request.
-
-    Args:
-        secret: the signing secret of the webhook.
-        arrived: the request.
-        now: Unix seconds.
-    """
+    """Check the signature of a request; `now` is in Unix seconds."""
     signature = arrived.header(SIGNATURE_HEADER)
     if signature is None:
         return "unsigned"
@@ -87,8 +112,8 @@ class Receiver:
         secret: the signing secret.
         answer: the status of every answer.
         count: after how many requests it is done; ``None``: never.
-        show_headers: whether headers and bodies are printed.
-        as_json: whether each request is printed as one line of JSON.
+        show_headers: whether headers and bodies are printed, too.
+        as_json: whether each request is one line of JSON.
 
     Attributes:
         done: set after `count` requests.
@@ -137,10 +162,9 @@ class Receiver:
                 await writer.wait_closed()
 
     def _print(self, arrived: Arrived) -> None:
-        now = time.time()
+        now = system_clock()
         verdict = verify(self._secret, arrived, now)
         event_id = arrived.header(EVENT_ID_HEADER)
-        repeated = self._repeated(event_id)
         received = Received(
             received_at=to_iso(int(now * 1000)),
             method=arrived.method,
@@ -148,7 +172,7 @@ class Receiver:
             verified=verdict,
             event_id=event_id,
             event_type=arrived.header(EVENT_TYPE_HEADER),
-            repeated=repeated,
+            repeated=self._repeated(event_id),
             status=self._answer,
             headers=list(arrived.headers),
             body=arrived.body.decode("utf-8", "replace"),
@@ -179,12 +203,11 @@ class Receiver:
     def _repeated(self, event_id: str | None) -> bool:
         if event_id is None:
             return False
-        if event_id in self._seen:
-            return True
+        repeated = event_id in self._seen
         self._seen[event_id] = None
         if len(self._seen) > REMEMBERED_IDS:
             self._seen.popitem(last=False)
-        return False
+        return repeated
 
 
 async def serve(receiver: Receiver, bind: str, port: int) -> None:
@@ -230,13 +253,12 @@ async def read_request(reader: asyncio.StreamReader) -> Arrived | None:
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise _Refused(400, "it is not HTTP/1.1")
-    headers = [(name, value.strip(" \t")) for name, _, value in (each.partition(":") for each in lines)]
+    headers = [
+        (name, value.strip(" \t").encode("latin-1").decode("utf-8", "replace"))
+        for name, _, value in (each.partition(":") for each in lines)
+    ]
     by_name = {name.lower(): value for name, value in headers}
-    return Arrived(words[0], words[1], _as_utf8(headers), await _read_body(reader, by_name))
-
-
-def _as_utf8(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(name, value.encode("latin-1").decode("utf-8", "replace")) for name, value in headers]
+    return Arrived(words[0], words[1], headers, await _read_body(reader, by_name))
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
@@ -271,10 +293,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 def _answer(code: int, *, close: bool) -> bytes:
-    try:
-        phrase = HTTPStatus(code).phrase
-    except ValueError:
-        phrase = "Status"
+    phrase = {each.value: each.phrase for each in HTTPStatus}.get(code, "Status")
     ending = "connection: close\r\n" if close else ""
     # 204 and 304 have no body, and no length of one.
     length = "" if code in {204, 304} else "content-length: 0\r\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import command
+from flowactions_plugin.cli.frame import DONE, FAILED, command
 from flowactions_plugin.cli.options import host_option, read_secret, secret_option
 from flowactions_plugin.cli.output import block, line, status, write_json
 
@@ -28,7 +27,7 @@ def _read_body(path: str | None) -> bytes | None:
 
 @command(
     "send-test",
-    document="Sent",
+    document="cli.trial:Sent",
     exits={
         DONE: "the receiver answered with 2xx",
         FAILED: "it did not, or nothing could be sent; the line says why",
@@ -88,7 +87,7 @@ async def send_test(
 
 @command(
     "listen",
-    document="Received",
+    document="cli.receiver:Received",
     exits={
         DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, that many came and all of them were verified",
         FAILED: "with --count: not all of them were verified",
@@ -118,13 +117,7 @@ async def send_test(
 @click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
 @click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
 async def listen(
-    bind: str,
-    port: int,
-    secret: str | None,
-    answer: int,
-    count: int | None,
-    show_headers: bool,
-    as_json: bool,
+    bind: str, port: int, secret: str | None, answer: int, count: int | None, show_headers: bool, as_json: bool
 ) -> int:
     """Receive webhooks here, verify their signatures and print them.
 

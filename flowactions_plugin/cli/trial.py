@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from flowactions_plugin.cli.documents import Phase, Sent
+import msgspec
+
 from flowactions_plugin.clock import lease_clock, system_clock, to_iso
 from flowactions_plugin.egress import attempt
 from flowactions_plugin.egress.attempt import Aborted, Outcome, Progress
@@ -36,6 +37,48 @@ PHASES: Final = {
 """What a transport calls a phase → its name here, where the answer has two."""
 
 
+class Phase(msgspec.Struct, kw_only=True, rename="camel"):
+    """A phase of an attempt.
+
+    Attributes:
+        name: `resolve`, `connect`, `tls`, `send`, `firstByte` (until the head of the answer is there), `body`.
+        ms: how long it took, milliseconds.
+    """
+
+    name: str
+    ms: float
+
+
+class Sent(msgspec.Struct, kw_only=True, rename="camel"):
+    """A test delivery.
+
+    Attributes:
+        url: where to.
+        delivered: whether the answer counts as a success (2xx).
+        signed: whether it was signed.
+        event_id: of the test event.
+        status_code: of the answer; `null` when there was none.
+        error: why there was no answer, or why nothing was sent.
+        note: that the egress proxy may have answered itself; `null` when it cannot have.
+        phase: the phase in which it failed; `null` when there was an answer.
+        response: the first 2 KiB of the answer's body, as text.
+        duration_ms: of the whole attempt.
+        phases: what was gone through, in order; a phase that was not needed is left out.
+    """
+
+    url: str
+    delivered: bool
+    signed: bool
+    event_id: str
+    status_code: int | None
+    error: str | None
+    note: str | None
+    phase: str | None
+    response: str
+    duration_ms: int
+    phases: list[Phase]
+
+
 class TestMessage(NamedTuple):
     """What is sent, before it is signed."""
 
@@ -54,11 +97,11 @@ def a_message(url: str, method: str, event_type: str, body: bytes | None, most: 
         method: the HTTP method; `GET` and `HEAD` have no body (§2.4).
         event_type: its type.
         body: ``None``: a small JSON document.
-        most: bytes that a body may have.
+        most: how many bytes the body may have.
 
     Raises:
+        BodyTooLarge: it has more.
         CannotRun: the method or the type is none.
-        BodyTooLarge: the body is larger than allowed.
     """
     named = method_name(method)
     if named is None:
@@ -85,19 +128,12 @@ async def send(
     message: TestMessage,
     secret: str | None,
     settings: Settings,
-    host_transport: httpx.AsyncBaseTransport | None = None,
+    host_transport: httpx.AsyncBaseTransport | None,
 ) -> Sent:
-    """Make one attempt, as a worker with these settings would.
-
-    Args:
-        message: what is sent.
-        secret: signs it; ``None``: not signed.
-        settings: the egress rules, proxy and certificates, and whether the headers of Standard Webhooks are sent.
-        host_transport: the host's own transport, if it has one.
-    """
+    """Make one attempt, as a worker with these settings would; without a secret, it is not signed."""
     guard = guard_of(settings, Resolver(threads=4))
     transport, validate = outbound(settings, guard, host_transport, 1)
-    timeline = Timeline(time.perf_counter)
+    timeline = Timeline()
     with StallMonitor(lease_clock) as monitor:
         sender = Sender(
             transport,
@@ -133,14 +169,10 @@ async def send(
 
 
 class Timeline(Progress):
-    """The progress of one attempt, which tells the phases of the answer apart: it asks for the exact phase all the time.
+    """The progress of one attempt, which tells the phases of the answer apart: it asks for the exact phase all the time."""
 
-    Args:
-        timer: monotonic seconds.
-    """
-
-    def __init__(self, timer: Callable[[], float]) -> None:
-        super().__init__(timer)
+    def __init__(self) -> None:
+        super().__init__(time.perf_counter)
         self._poll: asyncio.Handle | None = None
         self._ended = 0.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from flowactions_plugin.cli.exits import DONE, FAILED
-from flowactions_plugin.cli.frame import TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import host_option
 from flowactions_plugin.cli.output import moment, status, table, write_json
 
@@ -99,13 +98,15 @@ def _relieve_collector() -> None:
 
 
 @command(
-    "workers", document="results:Workers", exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"}
+    "workers",
+    document="cli.documents:Workers",
+    exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"},
 )
 @host_option()
 async def workers(host: str | None, as_json: bool) -> int:
     """List the processes that deliver: workers, and hosts that deliver themselves."""
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.results import Workers
+    from flowactions_plugin.cli.documents import Workers
     from flowactions_plugin.health.status import QueueStatus
 
     async with opened(host) as context:
@@ -114,37 +115,21 @@ async def workers(host: str | None, as_json: bool) -> int:
     if as_json:
         write_json(Workers(data=found))
     elif found:
-        columns = (
-            "name",
-            "state",
-            "version",
-            "machine",
-            "pid>",
-            "mode",
-            "in flight>",
-            "slots>",
-            "started",
-            "seen",
-            "claimed",
-        )
         table(
-            columns,
-            (
-                (
-                    each.name,
-                    each.state,
-                    each.version,
-                    each.host_name,
-                    each.pid,
-                    each.mode,
-                    each.in_flight,
-                    each.slots,
-                    moment(each.started_at),
-                    moment(each.last_seen_at),
-                    moment(each.last_claim_at),
-                )
-                for each in found
-            ),
+            found,
+            {
+                "name": lambda each: each.name,
+                "state": lambda each: each.state,
+                "version": lambda each: each.version,
+                "machine": lambda each: each.host_name,
+                "pid>": lambda each: each.pid,
+                "mode": lambda each: each.mode,
+                "in flight>": lambda each: each.in_flight,
+                "slots>": lambda each: each.slots,
+                "started": lambda each: moment(each.started_at),
+                "seen": lambda each: moment(each.last_seen_at),
+                "claimed": lambda each: moment(each.last_claim_at),
+            },
         )
     if not alive:
         status("no worker is alive: start the host, or 'flowactions worker' where it leaves delivering to it")

@@ -52,9 +52,7 @@ def document_of(command: Command) -> type[msgspec.Struct] | None:
     if command.document is None:
         return None
     module, _, name = command.document.rpartition(":")
-    found: type[msgspec.Struct] = getattr(
-        importlib.import_module(f"flowactions_plugin.cli.{module or 'documents'}"), name
-    )
+    found: type[msgspec.Struct] = getattr(importlib.import_module(f"flowactions_plugin.{module}"), name)
     return found
 
 

@@ -95,13 +95,11 @@ DECLARATIONS = {
             "bulk",
             "commands",
             "destinations",
-            "exits",
             "frame",
             "maintenance",
             "options",
             "outbox",
             "output",
-            "preparing",
             "send_and_listen",
             "worker",
         )

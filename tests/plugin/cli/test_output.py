@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from operator import itemgetter
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_no_text_reaches_a_terminal_raw(name: str, capsys: pytest.CaptureFixture
     text = HOSTILE[name]
     line(text)
     status(text)
-    table(("column", "other"), [(text, 1), ("a", None)])
+    table([(text, 1), ("a", None)], {"column": itemgetter(0), "other": itemgetter(1)})
     out, err = capsys.readouterr()
     assert_safe(out + err)
     assert err.count("\n") == 1
@@ -56,7 +57,7 @@ def test_no_text_reaches_a_terminal_raw(name: str, capsys: pytest.CaptureFixture
 
 def test_a_table_interprets_no_markup_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Where there is no terminal, scripts read it."""
-    table(("a", "b"), [(HOSTILE["markup"], "x" * 500)])
+    table([(HOSTILE["markup"], "x" * 500)], {"a": itemgetter(0), "b": itemgetter(1)})
     out, _ = capsys.readouterr()
     assert HOSTILE["markup"] in out
     assert "x" * 500 in out
