@@ -12,14 +12,19 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import Sender, Validate
+from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.outcome_store import OutcomeStore
+from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
 from flowactions_plugin.queue.scheduled import ScheduledClaims
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
 from tests.sending import as_transport, validate
@@ -43,6 +48,18 @@ def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
         "max_attempts": 4,
     }
     return NewDelivery(**{**values, **changes})
+
+
+class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
+    """All that is done to the queue of one database."""
+
+    def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
+        contact = Contact(lease_seconds)
+        ClaimStore.__init__(self, database, contact)
+        RecoveryStore.__init__(self, database, contact)
+        OutcomeStore.__init__(self, database, contact)
+        self._outbox = Outbox(database, EgressGuard(development=True, resolve=None))
+        self.enqueue = self._outbox.write
 
 
 class Queue:

@@ -80,10 +80,10 @@ class Dispatcher:
     async def dispatch(self, firing: Firing, transaction: Transaction | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
-            with self._outbox.using(transaction):
+            with self._outbox.database.using(transaction):
                 occasion = Occasion("firing", firing.firing_id)
                 delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
-                async with self._outbox.answering():
+                async with self._outbox.database.answering():
                     await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))

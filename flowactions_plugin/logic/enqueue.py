@@ -87,7 +87,7 @@ class Enqueuer:
 
     async def _call(self, ref: LogicActionRef, key: str) -> Enqueued | None:
         # Looked at first, so that a repeated or throttled call costs the host nothing.
-        async with self._outbox.answering():
+        async with self._outbox.database.answering():
             seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
         if seen.is_duplicate:
             return None
@@ -109,7 +109,7 @@ class Enqueuer:
             await self._outbox.write(delivery, connection)
             return Enqueued(id=delivery.id, event_id=delivery.event_id)
 
-        async with self._outbox.answering(KEY_SECONDS):
+        async with self._outbox.database.answering(KEY_SECONDS):
             return await self._outbox.together(
                 delivery, (*api_owner(delivery.organization_id, agent_id), key), write
             )

@@ -12,19 +12,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Executable, Row, Update, false, update
+from sqlalchemy import Executable, Row
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import CLAIM_BYTES, ClaimScope, Shape, claiming, eligible, size_of
-from flowactions_plugin.queue.contact import Contact, doubt_of
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.due import paused_now
 from flowactions_plugin.queue.owners import NONE_FOUND, Found, Owners
 from flowactions_plugin.queue.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.storage.text import is_text, read_all
 
 FULL_SCAN_INTERVAL: Final = 1.0
@@ -48,18 +47,12 @@ class ClaimStore:
 
     Args:
         database: where the queue is.
-        lease_seconds: how long a claim holds.
-
-    Attributes:
-        token_prefix: of the worker that claims, see `queue.tokens`.
-        contact: whose leases are in doubt.
+        contact: of the worker that claims.
     """
 
-    def __init__(self, database: Database, lease_seconds: float) -> None:
-        self.token_prefix = ""
-        self.contact = Contact(lease_seconds)
+    def __init__(self, database: Database, contact: Contact) -> None:
+        self.contact = contact
         self._database = database
-        self._lease_seconds = lease_seconds
         self._organizations = Owners.of_organizations()
         self._destinations = Owners.of_destinations()
         # Until when these take turns, or none because there is only one.
@@ -99,8 +92,8 @@ class ClaimStore:
         if search_beyond_head:
             self._beyond_head_at = 0.0
         # Before the statement: the lease runs while its answer is on the way.
-        lease_end = lease_clock() + self._lease_seconds
-        given = {"token": new_token(self.token_prefix), "room": CLAIM_BYTES}
+        lease_end = lease_clock() + self.contact.lease_seconds
+        given = {"token": new_token(self.contact.token_prefix), "room": CLAIM_BYTES}
         began = self.contact.now()
         if per_destination is None:
             rows = await self._database.in_transaction(
@@ -129,9 +122,9 @@ class ClaimStore:
             per_destination: how many to one destination at the most, counted with those that are in flight.
             in_flight: how many are in flight to each destination.
         """
-        lease_end = lease_clock() + self._lease_seconds
+        lease_end = lease_clock() + self.contact.lease_seconds
         parameters = {
-            "token": new_token(self.token_prefix),
+            "token": new_token(self.contact.token_prefix),
             "room": CLAIM_BYTES,
             "limit": limit,
             "in_flight": self._in_flight(in_flight),
@@ -291,20 +284,10 @@ class ClaimStore:
 
         It is asked for when nothing is waited for any more before the statement: neither a connection nor SQLite's lock.
         """
-        return doubt_of(self.contact, self.token_prefix)
-
-    async def probe(self) -> None:
-        """Write to the queue without changing anything, to see whether it can be written.
-
-        Raises:
-            StorageUnavailable: it cannot.
-        """
-        began, probing = self.contact.now(), self._database.built(_probing)
-        await self._database.in_transaction(lambda connection: connection.execute(probing))
-        self.contact.succeeded(began)
+        return self.contact.doubt()
 
     def _claiming(self, sql: Dialect, shape: Shape) -> Executable:
-        return claiming(sql, eligible(sql, shape), self._lease_seconds)
+        return claiming(sql, eligible(sql, shape), self.contact.lease_seconds)
 
     async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
@@ -315,8 +298,3 @@ class ClaimStore:
             lambda connection: connection.execute(query, given).all()
         )
         return {(row.organization_id, row.destination) for row in rows}
-
-
-def _probing(_sql: Dialect) -> Update:
-    """Write the statement that fails where rows of the queue cannot be written, and changes none."""
-    return update(outbox).where(false()).values(updated_at=outbox.c.updated_at)

@@ -15,8 +15,8 @@ from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
 from flowactions_plugin.queue.log_lines import log_dead, log_lost
+from flowactions_plugin.queue.outcome_store import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.suspects import Suspects
 
 log = logging.getLogger("flowactions.outbox")
@@ -50,7 +50,7 @@ class Completer:
 
     def __init__(
         self,
-        store: OutboxStore,
+        store: OutcomeStore,
         delivery_finished: DeliveryFinished | None,
         observers: Sequence[Observe] = (),
     ) -> None:

@@ -29,14 +29,17 @@ class Contact:
         clock: seconds, which also pass while the process is stopped.
 
     Attributes:
+        lease_seconds: the same.
+        token_prefix: what the worker's tokens begin with, see `queue.tokens`; empty: no worker claims, so there are no others.
         probe_seconds: seconds between two statements that write to the queue, at the most.
     """
 
     def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
+        self.lease_seconds = lease_seconds
+        self.token_prefix = ""
         self.probe_seconds = lease_seconds / 15
         # No lease can end in a shorter outage with its row sent and its outcome not written.
         self._patience = lease_seconds / 6
-        self._doubt_seconds = lease_seconds
         self._clock = clock
         self._last: float | None = None
         self._since = math.inf
@@ -61,8 +64,15 @@ class Contact:
         """
         since, now = self._in_doubt_since(), self._clock()
         if since is not None and (self._until == math.inf or self._is_late(now)):
-            self._since, self._until = since, now + self._doubt_seconds
+            self._since, self._until = since, now + self.lease_seconds
         self._last = began if self._last is None else max(began, self._last)
+
+    def doubt(self) -> dict[str, Any]:
+        """Return the parameters of `due.undoubted`; empty when no lease is in doubt."""
+        seconds = self.doubt_seconds() if self.token_prefix else None
+        if seconds is None:
+            return {}
+        return {"doubt_ms": int(min(seconds * 1000 + LATE_MS, LONGEST_DOUBT_MS)), "own": self.token_prefix}
 
     def doubt_seconds(self) -> float | None:
         """Return the age from which on leases are not in doubt: those that ended earlier; ``None``: none is in doubt."""
@@ -83,16 +93,3 @@ class Contact:
 
     def _is_late(self, now: float) -> bool:
         return self._last is not None and now - self._last > self._patience
-
-
-def doubt_of(contact: Contact, token_prefix: str) -> dict[str, Any]:
-    """Return the parameters of `due.undoubted`; empty when no lease is in doubt.
-
-    Args:
-        contact: of the worker that claims.
-        token_prefix: what its tokens begin with; empty: no worker claims, so there are no others.
-    """
-    seconds = contact.doubt_seconds() if token_prefix else None
-    if seconds is None:
-        return {}
-    return {"doubt_ms": int(min(seconds * 1000 + LATE_MS, LONGEST_DOUBT_MS)), "own": token_prefix}

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.executor import Executor, Secrets
 from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.slots import LEAST_DEMAND, Slots
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
@@ -39,7 +39,7 @@ IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 
 
 def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:
-    """Return whether a delivery is among what `OutboxStore.paused` returned."""
+    """Return whether a delivery is among what `ClaimStore.paused` returned."""
     destination = delivery.destination
     return (EVERY_ORGANIZATION, destination) in paused or (delivery.organization_id, destination) in paused
 
@@ -61,7 +61,7 @@ class ContinuousClaims:
 
     def __init__(
         self,
-        store: OutboxStore,
+        store: ClaimStore,
         executor: Executor,
         *,
         slots: int,

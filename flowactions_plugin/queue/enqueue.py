@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from flowactions_hookspecs import Header, Origin, PluginOrigin, UnsignedTestOrigin
-from flowactions_plugin.clock import Clock, new_id
+from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
+from flowactions_plugin.queue.group_commit import Group, GroupCommit
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -24,18 +25,31 @@ from flowactions_plugin.queue.rules import (
     event_id,
     method_name,
 )
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
-from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.conflicts import repeated
+from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import reason_of
+from flowactions_plugin.storage.schema import NO_AGENT, outbox
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Executable
+    from sqlalchemy.engine import Connection
 
 log = logging.getLogger("flowactions.outbox")
 
 T = TypeVar("T")
 
 DROPPED_LOGGED: Final = 10
+
+GROUP_WORKS: Final = 32
+"""Callers with keys that share a transaction at the most. Each has statements of its own, during which it holds locks."""
+
+GROUP_LOCK_MS: Final = 100
+"""How long a transaction of several callers waits for a lock on PostgreSQL. It is less than the server takes to find a
+deadlock, so that it is this transaction that gives way."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,35 +123,65 @@ def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
         _test.reset(token)
 
 
+class _Work(Generic[T]):
+    """What a caller writes with its row.
+
+    Attributes:
+        order: what is locked first.
+        size: the bytes of the row.
+        run: executes the statements.
+        result: what ``run`` returned last.
+    """
+
+    __slots__ = ("order", "result", "run", "size")
+
+    result: T
+
+    def __init__(self, order: tuple[str, ...], size: int, run: Callable[[Transaction], Awaitable[T]]) -> None:
+        self.order = order
+        self.size = size
+        self.run = run
+
+
 class Outbox:
     """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve.
 
     Args:
-        store: the queue.
+        database: where the queue is.
         guard: decides where requests may go.
-        clock: the time in new rows' ids.
         max_body_bytes: of a body.
         telemetry: counts what is enqueued and refused, and traces it; ``None``: nothing does.
         standard_webhooks: whether the names of that scheme's headers are reserved, too.
+
+    Attributes:
+        database: the same.
+        on_commit: called with the organization of whatever was written and committed; ``None``: nobody waits for it.
     """
 
     def __init__(
         self,
-        store: OutboxStore,
+        database: Database,
         guard: EgressGuard,
-        clock: Clock,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         telemetry: Telemetry | None = None,
         *,
         standard_webhooks: bool = False,
     ) -> None:
-        self._store = store
+        self.database = database
         self._guard = guard
-        self._clock = clock
         self.max_body_bytes = max_body_bytes
         self._telemetry = telemetry or Telemetry()
         self.standard_webhooks = standard_webhooks
-        self._on_commit: Callable[[str], None] | None = None
+        self.on_commit: Callable[[str], None] | None = None
+        self._rows = GroupCommit(
+            self._write_rows, _row_bytes, is_interruptible=lambda: database.sql.is_interruptible
+        )
+        self._works = GroupCommit(
+            self._run_group,
+            lambda work: work.size,
+            is_interruptible=lambda: database.sql.is_interruptible,
+            rows=GROUP_WORKS,
+        )
 
     async def new_delivery(self, webhook: Webhook) -> NewDelivery:
         """Check the destination and serialize the request; nothing is written yet.
@@ -206,7 +250,7 @@ class Outbox:
             standard_webhooks=self.standard_webhooks,
         )
         return NewDelivery(
-            id=new_id(self._clock()),
+            id=new_id(self.database.clock()),
             organization_id=webhook.organization_id,
             agent_id=webhook.agent_id,
             origin=webhook.origin,
@@ -244,9 +288,17 @@ class Outbox:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
-        await self._store.enqueue(delivery, connection)
-        on_commit = self._on_commit
-        call = None if on_commit is None else partial(on_commit, delivery.organization_id)
+        row = msgspec.structs.asdict(delivery)
+        row["agent_id"] = delivery.agent_id or NO_AGENT
+        row["flow_id"], row["node_id"] = delivery.flow_and_node
+        row["origin"] = msgspec.json.encode(delivery.origin).decode()
+        row["headers"] = msgspec.json.encode(delivery.headers).decode()
+        if connection is None:
+            await self._rows.write(row)
+        else:
+            async with self.database.write(connection) as joined:
+                await joined.execute(self.database.built(_enqueuing), row)
+        call = None if self.on_commit is None else partial(self.on_commit, delivery.organization_id)
         if self._telemetry.meters.is_open:
             call = partial(self._count, origin_kind(delivery.origin), call)
         if call is None:
@@ -254,7 +306,7 @@ class Outbox:
         if connection is None:
             call()
         else:
-            self._store.after_commit(connection, call)
+            self.database.after_commit(connection, call)
 
     def _count(self, origin: str, then: Callable[[], None] | None) -> None:
         self._telemetry.meters.count(names.ENQUEUED, origin=origin)
@@ -283,32 +335,57 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written.
         """
         if connection is None:
-            return await self._store.together(order, len(delivery.body or b""), run)
-        async with self._store.transaction(connection) as joined:
+            work = _Work(order, len(delivery.body or b""), run)
+            await self._works.write(work)
+            return work.result
+        async with self.database.write(connection) as joined:
             return await run(joined)
+
+    @repeated
+    async def _run_group(self, group: Group[_Work[Any]]) -> None:
+        async with self.database.write(deadline=group.deadline) as connection:
+            works = sorted(group.begin(), key=lambda work: work.order)
+            if len(works) > 1:
+                # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
+                await self.database.limit_lock_waits(connection, GROUP_LOCK_MS)
+            for work in works:
+                work.result = await work.run(connection)
+
+    async def _write_rows(self, group: Group[dict[str, Any]]) -> None:
+        """Write the rows of several callers in one transaction: PostgreSQL gets them as one."""
+        statement = self.database.built(_enqueuing)
+
+        def write(connection: Connection) -> None:
+            rows = group.begin()
+            if rows:
+                connection.execute(statement, rows if len(rows) > 1 else rows[0])
+
+        await self.database.in_transaction(write, group.deadline)
 
     def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
         """Count a webhook that was not queued because of the database, or of its size."""
         reason = "too_large" if isinstance(exc, TooLarge) else reason_of(exc)
         self._telemetry.meters.count(names.REFUSED, reason=reason)
 
-    def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
-        """Limit what a caller waits for within the block; see `Database.answering`."""
-        return self._store.answering(more)
-
-    def reading(self, connection: Transaction | None) -> AbstractAsyncContextManager[Transaction]:
-        """Open a connection for reading, or read in the caller's transaction."""
-        return self._store.reading(connection)
-
-    def using(self, transaction: Transaction | None) -> AbstractContextManager[None]:
-        """Keep a host's transaction for one call; `TransactionInvalid` is raised when `write` cannot join it."""
-        return self._store.using(transaction)
-
-    def call_on_commit(self, callback: Callable[[str], None] | None) -> None:
-        """Have a function called with the organization of whatever was written and committed; ``None``: no longer."""
-        self._on_commit = callback
-
 
 def origin_kind(origin: Origin) -> str:
     """Return the kind of an origin, as it is stored and as metrics have it."""
     return str(origin.__struct_config__.tag)
+
+
+def _row_bytes(row: Mapping[str, Any]) -> int:
+    return len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
+
+
+def _enqueuing(sql: Dialect) -> Executable:
+    now = sql.now()
+    # A row that is written again is the same row.
+    return sql.insert_unless_there(outbox).values(
+        status="pending",
+        attempts=0,
+        earlier_attempts=0,
+        takeovers=0,
+        next_attempt_at=now,
+        created_at=now,
+        updated_at=now,
+    )

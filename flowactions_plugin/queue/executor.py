@@ -20,8 +20,8 @@ from flowactions_plugin.queue.delivery_telemetry import with_traceparent
 from flowactions_plugin.queue.episodes import Episodes
 from flowactions_plugin.queue.host_calls import NO_SECRET, Secret, SecretSource
 from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import DEAD, RETURN_SECONDS, Timing, transition
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
 
 log = logging.getLogger("flowactions.outbox")
@@ -53,7 +53,7 @@ class Executor:
 
     def __init__(
         self,
-        store: OutboxStore,
+        store: RecoveryStore,
         sender: Sender,
         completer: Completer,
         source: SecretSource,

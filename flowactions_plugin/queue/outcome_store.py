@@ -14,6 +14,7 @@ from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.operators.audit import PURGE, SKEW_MS
 from flowactions_plugin.queue import outcomes
 from flowactions_plugin.queue.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.due import WORKER_PREFIX
 from flowactions_plugin.queue.tokens import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.storage.database import Database
@@ -44,15 +45,12 @@ class OutcomeStore:
 
     Args:
         database: where the queue is.
-
-    Attributes:
-        token_prefix: of the worker that claims, see `queue.tokens`.
+        contact: of the worker that claims.
     """
 
-    token_prefix: str = ""
-
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, contact: Contact) -> None:
         self._database = database
+        self.contact = contact
 
     async def complete(self, completions: Sequence[Completion]) -> set[str]:
         """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
@@ -130,7 +128,7 @@ class OutcomeStore:
     async def ends(self, deliveries: Sequence[ClaimedDelivery]) -> dict[str, ClaimEnd]:
         """Return what has ended the claims of deliveries, by id."""
         async with self._database.read() as connection:
-            return await connection.run_sync(_ends, deliveries, self.token_prefix)
+            return await connection.run_sync(_ends, deliveries, self.contact.token_prefix)
 
     async def release(self, deliveries: Sequence[ClaimedDelivery], delay_seconds: float = 0.0) -> int:
         """Give claims back without an attempt; the rows are due again after ``delay_seconds``.

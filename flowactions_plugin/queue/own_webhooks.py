@@ -67,7 +67,7 @@ class OwnWebhooks:
             NotQueued: the database failed.
             TransactionInvalid: the transaction cannot be joined.
         """
-        with self._outbox.using(transaction):
+        with self._outbox.database.using(transaction):
             prepared = await self.prepare(webhook, caller)
             try:
                 return await prepared.enqueue(transaction)

@@ -78,7 +78,7 @@ class PreparedDelivery:
         """
         delivery = self._delivery
         first = None
-        async with self._outbox.answering(0.0 if self._use is None else KEY_SECONDS):
+        async with self._outbox.database.answering(0.0 if self._use is None else KEY_SECONDS):
             if delivery is None or self._refused is not None:
                 return await self._skip(transaction)
             if self._use is None:
@@ -106,7 +106,7 @@ class PreparedDelivery:
         """Return why it is skipped, or the first delivery of its key, which passed the rules as they were then."""
         if self._use is not None:
             keys, owner, key = self._use
-            async with self._outbox.reading(transaction) as connection:
+            async with self._outbox.database.read(transaction) as connection:
                 first = await keys.find(owner, key, connection)
             if first is not None:
                 return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)

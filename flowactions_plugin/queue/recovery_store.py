@@ -15,6 +15,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     column,
+    false,
     null,
     select,
     text,
@@ -25,7 +26,7 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
-from flowactions_plugin.queue.contact import Contact, doubt_of
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.due import free, undoubted, unpaused
 from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, PAUSED_OFFSET_MS
 from flowactions_plugin.queue.tokens import new_token
@@ -43,40 +44,43 @@ class RecoveryStore:
 
     Args:
         database: where the queue is.
-        lease_seconds: how long a claim holds.
-
-    Attributes:
-        token_prefix: of the worker that claims, see `queue.tokens`.
-        contact: whose leases are in doubt.
+        contact: of the worker that claims.
     """
 
-    token_prefix: str = ""
+    def __init__(self, database: Database, contact: Contact) -> None:
+        self.contact = contact
+        self.database = database
 
-    def __init__(self, database: Database, lease_seconds: float) -> None:
-        self.contact = Contact(lease_seconds)
-        self._database = database
-        self._lease_seconds = lease_seconds
+    async def probe(self) -> None:
+        """Write to the queue without changing anything, to see whether it can be written.
+
+        Raises:
+            StorageUnavailable: it cannot.
+        """
+        began, probing = self.contact.now(), self.database.built(_probing)
+        await self.database.in_transaction(lambda connection: connection.execute(probing))
+        self.contact.succeeded(began)
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
-        async with self._database.read() as connection:
-            doubt = doubt_of(self.contact, self.token_prefix)
-            quarantined = self._database.built(_quarantined, bool(doubt))
+        async with self.database.read() as connection:
+            doubt = self.contact.doubt()
+            quarantined = self.database.built(_quarantined, bool(doubt))
             return bool(await connection.run_sync(read_all, quarantined, doubt))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
-        lease_end = lease_clock() + self._lease_seconds
-        token = new_token(self.token_prefix)
+        lease_end = lease_clock() + self.contact.lease_seconds
+        token = new_token(self.contact.token_prefix)
 
         def claim(connection: Connection) -> list[Row[Any]]:
-            doubt = doubt_of(self.contact, self.token_prefix)
-            chosen = self._database.built(_quarantined, bool(doubt)).with_for_update(skip_locked=True)
+            doubt = self.contact.doubt()
+            chosen = self.database.built(_quarantined, bool(doubt)).with_for_update(skip_locked=True)
             # Of such a row, the rounds that were begun are counted, and not the reclaims.
-            statement = claiming(self._database.sql, chosen, self._lease_seconds, count_reclaims=False)
+            statement = claiming(self.database.sql, chosen, self.contact.lease_seconds, count_reclaims=False)
             return read_all(connection, statement, {"token": token, **doubt})
 
-        rows = await self._database.in_transaction(claim)
+        rows = await self.database.in_transaction(claim)
         return read_row(rows[0], lease_end) if rows else None
 
     async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
@@ -89,10 +93,10 @@ class RecoveryStore:
             update(outbox)
             .where(outbox.c.id == delivery.id, outbox.c.claimed_by == delivery.token)
             # From the value that was claimed: a repeated write counts once.
-            .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self._database.now())
+            .values(quarantine_rounds=delivery.quarantine_rounds + 1, updated_at=self.database.now())
             .returning(outbox.c.id)
         )
-        return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).all()))
+        return bool(await self.database.in_transaction(lambda connection: connection.execute(begun).all()))
 
     async def rescue(self) -> int:
         """Make rows due that wait longer, or are held longer, than any rule lets them.
@@ -103,12 +107,12 @@ class RecoveryStore:
             How many there were; they are due when a claim that may still hold has expired.
         """
         rescued = 0
-        for lost, rescuing in self._database.built(_rescuing):
-            async with self._database.read() as connection:
+        for lost, rescuing in self.database.built(_rescuing):
+            async with self.database.read() as connection:
                 if (await connection.execute(lost)).first() is None:
                     continue
-            parameters = {"lease_ms": int(self._lease_seconds * 1000)}
-            rescued += await self._database.in_transaction(partial(_changed, rescuing, parameters))
+            parameters = {"lease_ms": int(self.contact.lease_seconds * 1000)}
+            rescued += await self.database.in_transaction(partial(_changed, rescuing, parameters))
         return rescued
 
 
@@ -175,3 +179,8 @@ def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[An
             .values(claimed_until=again, updated_at=now),
         ),
     )
+
+
+def _probing(_sql: Dialect) -> Update:
+    """Write the statement that fails where rows of the queue cannot be written, and changes none."""
+    return update(outbox).where(false()).values(updated_at=outbox.c.updated_at)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import Timing
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
 
 
@@ -27,7 +27,7 @@ class ScheduledClaims:
 
     def __init__(
         self,
-        store: OutboxStore,
+        store: ClaimStore,
         executor: Executor,
         *,
         tick_seconds: float,

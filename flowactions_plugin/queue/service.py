@@ -15,7 +15,9 @@ from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.queue.enqueue import Outbox
@@ -23,9 +25,10 @@ from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, organizations_in
 from flowactions_plugin.queue.observer import Observer
+from flowactions_plugin.queue.outcome_store import OutcomeStore
+from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.tokens import token_prefix
 from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
@@ -54,7 +57,9 @@ class OutboxService:
         telemetry: measures and traces deliveries.
 
     Attributes:
-        store: the queue.
+        contact: of this process's worker with the queue.
+        claims: of the worker.
+        outcomes: of the worker.
         outbox: enqueues.
         guard: decides at enqueue where requests may go.
         recorded: records metrics and spans of this process's deliveries.
@@ -78,28 +83,34 @@ class OutboxService:
         self._observer = observer
         self._telemetry = telemetry
         self.recorded = DeliveryTelemetry(telemetry)
-        self.store = OutboxStore(database, timing.lease_seconds)
+        self.contact = Contact(timing.lease_seconds)
+        self.claims = ClaimStore(database, self.contact)
+        self.outcomes = OutcomeStore(database, self.contact)
         self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
         self.outbox = Outbox(
-            self.store,
+            database,
             self.guard,
-            database.clock,
             settings.max_body_bytes,
             telemetry,
             standard_webhooks=settings.standard_webhooks,
         )
+        if settings.delivery == "continuous":
+            self.outbox.on_commit = self._committed
         self._notifier: Notifier | None = None
+        self._claiming: ContinuousClaims | None = None
 
-    @property
-    def _notify_others(self) -> Callable[[str], None] | None:
-        return None if self._notifier is None else self._notifier.notify
+    def _committed(self, organization_id: str) -> None:
+        """Wake whoever delivers: this process's worker, or those of others."""
+        if self._claiming is not None:
+            self._claiming.wake([organization_id])
+        elif self._notifier is not None:
+            self._notifier.notify(organization_id)
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.
         if self._settings.delivery == "continuous" and self._database.sql.notifies:
             self._notifier = Notifier(partial(self._database.notify, CHANNEL))
             await self._notifier.__aenter__()
-        self.outbox.call_on_commit(self._notify_others)
 
     async def __aexit__(self, *exc: object) -> None:
         if self._notifier is not None:
@@ -112,9 +123,10 @@ class OutboxService:
         sender = self._sender(monitor)
         listens = provides(self._host, "delivery_finished")
         finished = self._host.delivery_finished if listens else None
-        completer = Completer(self.store, finished, [self._observer.record, self.recorded])
+        completer = Completer(self.outcomes, finished, [self._observer.record, self.recorded])
+        recovery = RecoveryStore(self._database, self.contact)
         executor = Executor(
-            self.store,
+            recovery,
             sender,
             completer,
             self._secret_source(),
@@ -123,9 +135,9 @@ class OutboxService:
         )
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
-                self.store.token_prefix = token_prefix(worker_id)
+                self.contact.token_prefix = token_prefix(worker_id)
                 with monitor, self.recorded.watching(executor.load):
-                    await Worker(self.store, executor, strategy, self._timing).run()
+                    await Worker(recovery, executor, strategy, self._timing).run()
         finally:
             await sender.aclose()
 
@@ -155,7 +167,7 @@ class OutboxService:
         settings = self._settings
         if settings.delivery != "continuous":
             yield ScheduledClaims(
-                self.store,
+                self.claims,
                 executor,
                 tick_seconds=settings.tick_seconds,
                 claim_limit=settings.claim_limit,
@@ -164,13 +176,13 @@ class OutboxService:
             )
             return
         claims = ContinuousClaims(
-            self.store,
+            self.claims,
             executor,
             slots=settings.slots,
             per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
         )
-        self.outbox.call_on_commit(lambda organization_id: claims.wake([organization_id]))
+        self._claiming = claims
         listening: asyncio.Task[None] | None = None
         if self._notifier is not None:
 
@@ -182,7 +194,7 @@ class OutboxService:
         try:
             yield claims
         finally:
-            self.outbox.call_on_commit(self._notify_others)
+            self._claiming = None
             if listening is not None:
                 listening.cancel()
                 await asyncio.wait({listening})

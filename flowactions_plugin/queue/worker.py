@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import Timing
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.outbox")
@@ -77,7 +77,7 @@ class Worker:
 
     def __init__(
         self,
-        store: OutboxStore,
+        store: RecoveryStore,
         executor: Executor,
         strategy: ClaimStrategy,
         timing: Timing = Timing(),  # noqa: B008  immutable
@@ -110,7 +110,7 @@ class Worker:
             await keep_on(
                 lambda: self._shielded(self.run_once()),
                 "deliveries",
-                self._store.outage_log,
+                self._store.database.outage_log,
                 wait=self._strategy.wait,
                 pause_after=self._pause_after,
             )

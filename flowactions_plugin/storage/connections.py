@@ -125,7 +125,7 @@ class Engines:
         Raises:
             StorageUnavailable: the database is not open.
         """
-        if self._autocommit is not None:
+        if self._autocommit is not None and self.current is not None:
             async with self._autocommit.connect() as connection:
                 yield connection
             return

@@ -21,9 +21,9 @@ import time
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import Transition
-from flowactions_plugin.queue.store import OutboxStore
 from tests.benchmarks.field import a_database, opened
 from tests.bulk import fill
+from tests.queueing import OutboxStore
 
 LIVE = 1000
 CLAIM = 50

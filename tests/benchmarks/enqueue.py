@@ -22,11 +22,9 @@ import aiosqlite
 import asyncpg
 from sqlalchemy import text
 
-from flowactions_plugin.clock import system_clock
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
 
@@ -38,9 +36,7 @@ class Bench:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.outbox = Outbox(
-            OutboxStore(database), EgressGuard(development=True, resolve=Resolver(1)), system_clock
-        )
+        self.outbox = Outbox(database, EgressGuard(development=True, resolve=Resolver(1)))
         self._number = 0
         self._values: list[Any] = []
         self._insert: Callable[[list[Any]], Awaitable[Any]]

@@ -25,11 +25,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select, text
 
 from flowactions_hookspecs import FlowNodeOrigin, Header
-from flowactions_plugin.clock import system_clock
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
@@ -226,7 +224,7 @@ def a_webhook(url: str, number: int) -> Webhook:
 async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
     """Enqueue so many webhooks, in turn to each receiver."""
     async with opened(url) as database:
-        queue = Outbox(OutboxStore(database), EgressGuard(development=True, resolve=Resolver(1)), system_clock)
+        queue = Outbox(database, EgressGuard(development=True, resolve=Resolver(1)))
         for first in range(0, rows, FILL):
             async with database.write() as connection:
                 for number in range(first, min(first + FILL, rows)):

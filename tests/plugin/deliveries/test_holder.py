@@ -25,7 +25,7 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
 
     async def why(prefix: str) -> str:
         row_id = await queue.put()
-        queue.store.token_prefix = prefix
+        queue.store.contact.token_prefix = prefix
         assert [each.id for each in await queue.store.claim(10)] == [row_id]
         found = await queries.delivery(Scope(None), row_id)
         assert found is not None

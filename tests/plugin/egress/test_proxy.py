@@ -95,7 +95,7 @@ class TestProxy:
             async def planted(url: str) -> Delivery:
                 delivery = a_delivery(id=new_id(1_700_000_000), url=url, max_attempts=1)
                 async with services._database.write() as connection:
-                    await services._delivery.store.enqueue(delivery, connection)
+                    await services._outbox.write(delivery, connection)
                 ended = lambda: [each for each in host.finished if each.id == delivery.id]  # noqa: E731
                 return (await until(ended))[0]  # type: ignore[no-any-return]
 
@@ -212,7 +212,7 @@ class TestProxy:
                 for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
                     delivery = a_delivery(url=url)
                     async with services._database.write() as connection:
-                        await services._delivery.store.enqueue(delivery, connection)
+                        await services._outbox.write(delivery, connection)
                 await until(lambda: len(host.finished) == 4)
             ended = {delivery.url: delivery.status for delivery in host.finished}
             assert ended.pop("http://8.8.8.8/") == "delivered"

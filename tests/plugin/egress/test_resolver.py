@@ -260,7 +260,7 @@ class TestEnqueue:
                     made = services_of(host)
                     delivery = a_delivery(url=f"http://answers:{port}/")
                     async with made._database.write() as connection:
-                        await made._delivery.store.enqueue(delivery, connection)
+                        await made._outbox.write(delivery, connection)
                     await until(lambda: receiver.requests)
                     assert receiver.requests[0].header("host") == f"answers:{port}"
                     assert asked.count("answers") == 1

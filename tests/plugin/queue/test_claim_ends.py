@@ -135,12 +135,12 @@ class TestLost:
         (claim,) = await queue.store.claim(1)
         if how == "reclaimed":
             fleet = Fleet(queue.database, "continuous", 1)
-            queue.store.token_prefix = token_prefix(fleet.begin())
+            queue.store.contact.token_prefix = token_prefix(fleet.begin())
             await fleet.beat(0, 0)
             await queue.run("UPDATE flowactions_workers SET name = 'other:7'")
             await queue.expire_claims()
             await queue.store.claim(1)
-            queue.store.token_prefix = "00000000"
+            queue.store.contact.token_prefix = "00000000"
         elif how == "purged":
             store = PurgeStore(queue.database, "acme")
             await store.begin(("ada", "Ada", "operator"))
@@ -185,7 +185,7 @@ class TestLost:
         self, queue: Queue, waits: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Its lease ended while it stood still, before the answer to its own claim was read: nobody else is blamed."""
-        queue.store.token_prefix = "00000001"
+        queue.store.contact.token_prefix = "00000001"
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, ok)

@@ -247,7 +247,7 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
         return httpx.Response(200)
 
     row_id = await queue.put()
-    queue.store.token_prefix = "00000001"
+    queue.store.contact.token_prefix = "00000001"
     with StallMonitor(lambda: now[0]) as monitor:
         executor = an_executor(queue, slow, monitor=monitor)
         claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)

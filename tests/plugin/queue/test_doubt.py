@@ -14,16 +14,15 @@ import pytest
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.queue.contact import Contact, doubt_of
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.queue.tokens import token_prefix
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import Queue, a_schedule, a_worker, an_executor
+from tests.queueing import OutboxStore, Queue, a_schedule, a_worker, an_executor
 from tests.waiting import until
 
 LEASE = 30.0
@@ -113,7 +112,8 @@ def test_leases_that_ended_just_before_are_in_doubt(times: Times) -> None:
     """The statement reads the time later than it is asked how old the doubt is."""
     times.succeed()
     times.now += 60
-    assert doubt_of(times.contact, "aaaaaaaa")["doubt_ms"] == 61_000
+    times.contact.token_prefix = "aaaaaaaa"
+    assert times.contact.doubt()["doubt_ms"] == 61_000
 
 
 WAYS: dict[str, Callable[[OutboxStore], Awaitable[Sequence[Any]]]] = {
@@ -135,7 +135,8 @@ async def in_doubt(queue: Queue, times: Times, takeovers: int = 0) -> dict[str, 
     }
     await stopped.beat(0, 0)
     await stopped.stop()
-    queue.store.token_prefix, queue.store.contact = owners["own"], times.contact
+    queue.store.contact = times.contact
+    queue.store.contact.token_prefix = owners["own"]
     times.succeed()
     times.now += 60
     now = int(await queue.database.time() * 1000)
@@ -263,7 +264,7 @@ async def test_after_an_outage_no_worker_sends_what_another_keeps(database_url: 
         late, early, outside = [Queue(await stack.enter_async_context(Database(url)), LEASE) for _ in range(3)]
         tasks = []
         for path, queue in (("/late", late), ("/early", early)):
-            queue.store.token_prefix = token_prefix(new_id(1000.0))
+            queue.store.contact.token_prefix = token_prefix(new_id(1000.0))
             if delivery == "scheduled":
                 claims: Any = a_schedule(queue, receive)
             else:

@@ -24,13 +24,12 @@ from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import KeyUse, PreparedDelivery
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import Deadline
 from tests.outages import Outage
-from tests.queueing import a_delivery
+from tests.queueing import OutboxStore, a_delivery
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
@@ -275,9 +274,7 @@ class Keyed:
     """Callers that enqueue with idempotency keys at the same time."""
 
     def __init__(self, database: Database) -> None:
-        self._outbox = Outbox(
-            OutboxStore(database), EgressGuard(development=True, resolve=None), database.clock
-        )
+        self._outbox = Outbox(database, EgressGuard(development=True, resolve=None))
         self._keys = IdempotencyKeys(database, 3_600_000)
 
     async def enqueue(self, key: str, **changes: Any) -> Receipt:

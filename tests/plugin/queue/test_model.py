@@ -26,12 +26,11 @@ from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.rules import NewDelivery, Transition
 from flowactions_plugin.queue.scheduled import ScheduledClaims
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
 from flowactions_plugin.storage.sqlite import SQLite
-from tests.queueing import no_secret, nobody_listens
+from tests.queueing import OutboxStore, no_secret, nobody_listens
 from tests.sending import as_transport, validate
 
 T = TypeVar("T")

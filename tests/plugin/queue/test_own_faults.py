@@ -278,7 +278,8 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         async with before.lifespan():
             for _ in range(count):
                 await before.reach(a_walk(), node)
-        method, failures = getattr(services._delivery.store, broken), 0
+        store = services._delivery.claims if broken == "claim" else services._delivery.outcomes
+        method, failures = getattr(store, broken), 0
 
         async def fail_in_flight(*arguments: Any, **others: Any) -> Any:
             nonlocal failures
@@ -287,7 +288,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
                 raise LookupError("a defect")
             return await method(*arguments, **others)
 
-        monkeypatch.setattr(services._delivery.store, broken, fail_in_flight)
+        monkeypatch.setattr(store, broken, fail_in_flight)
         async with actions.lifespan():
             await until(lambda: arrived == count, 60)
             if delivery == "continuous" and broken == "claim":

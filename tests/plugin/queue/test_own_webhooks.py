@@ -481,7 +481,7 @@ async def test_the_worker_is_woken_when_it_has_committed(
     """Alone at once, in a host's transaction after its commit, and never after a rollback or for a duplicate."""
     actions, host = shared
     woken: list[str] = []
-    actions.plugin_state(Services)._outbox.call_on_commit(woken.append)
+    actions.plugin_state(Services)._outbox.on_commit = woken.append
 
     def webhook(number: int) -> OutboundWebhook:
         return own_webhook(idempotency_key=key and f"{key}-{number}")

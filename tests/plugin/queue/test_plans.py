@@ -22,11 +22,10 @@ from flowactions_plugin.nodes.store import DeferredStore, Release
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion, Return
 from flowactions_plugin.queue.rules import Transition
-from flowactions_plugin.queue.store import OutboxStore
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import copy, fill
-from tests.queueing import Queue
+from tests.queueing import OutboxStore, Queue
 from tests.support import a_walk
 
 ROW = "00000001-0000-7000-8000-000000000001"
