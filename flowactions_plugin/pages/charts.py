@@ -137,18 +137,11 @@ def line(created_at: str | None, attempts: Sequence[KnownAttempt], due_at: str |
         for attempt in attempts
         if (start := milliseconds(attempt.started_at)) is not None
     ]
-    due = milliseconds(due_at)
-    moments = [
-        moment
-        for moment in (
-            milliseconds(created_at),
-            due,
-            *(each for start, end, _ in spans for each in (start, end)),
-        )
-        if moment is not None
-    ]
     if not spans:
         return Line((), 0, 0, "")
+    due = milliseconds(due_at)
+    known = [milliseconds(created_at), due, *(each for start, end, _ in spans for each in (start, end))]
+    moments = [moment for moment in known if moment is not None]
     first, last = min(moments), max(moments)
     scale = LINE_WIDTH / max(1, last - first)
 

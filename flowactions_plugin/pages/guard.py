@@ -143,7 +143,7 @@ class PageGuard:
         self._is_running = is_running
 
     def guard(self) -> Guard:
-        """Return the guard of the pages' router."""
+        """Return the guard of the pages' router: a function, because Litestar makes deep copies of objects."""
 
         async def check(request: ASGIRequest, handler: BaseRouteHandler) -> None:
             method = request.scope.get("method")
