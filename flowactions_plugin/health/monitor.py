@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 from flowactions_hookspecs import DeliveryAlert
-from flowactions_plugin.clock import to_utc
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import BEAT_SECONDS, Fleet
 from flowactions_plugin.health.statistics import Tally
-from flowactions_plugin.health.statistics_store import Change, StatisticsStore
+from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.host_calls import call_host
@@ -129,45 +128,37 @@ class Monitor:
         if not counted or since is None:
             return
         try:
-            changes = await self._store.add(counted, since)
+            alerts = await self._store.add(counted, since)
         except BaseException:
             self._tally.restore(counted)
             self._since = since
             raise
-        for change in changes:
-            self._tell(change)
+        for alert in alerts:
+            self._tell(alert)
 
-    def _tell(self, change: Change) -> None:
-        words = "fails" if change.kind == "failing" else "has recovered"
+    def _tell(self, alert: DeliveryAlert) -> None:
+        words = "fails" if alert.kind == "failing" else "has recovered"
         log.warning(
             "destination %s of organization %s %s: %s failures in a row",
-            printable(change.destination),
-            printable(change.organization_id),
+            printable(alert.destination),
+            printable(alert.organization_id),
             words,
-            change.failures,
+            alert.failures,
             extra={"event": "destination.changed"},
         )
         if self._delivery_alert is None:
             return
-        task = asyncio.create_task(self._call(self._delivery_alert, change))
+        task = asyncio.create_task(self._call(self._delivery_alert, alert))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
     @staticmethod
-    async def _call(method: DeliveryAlerted, change: Change) -> None:
-        alert = DeliveryAlert(
-            organization_id=change.organization_id,
-            destination=change.destination,
-            kind=change.kind,
-            failing_since=None if change.failing_since is None else to_utc(change.failing_since),
-            failures=change.failures,
-            last_error=change.last_error,
-        )
+    async def _call(method: DeliveryAlerted, alert: DeliveryAlert) -> None:
         try:
             await call_host(method, alert)
         except Exception:
             log.exception(
                 "the host failed to take note of an alert on %s",
-                printable(change.destination),
+                printable(alert.destination),
                 extra={"event": "host.method_failed"},
             )

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
-from flowactions_plugin.health.queries import look
-from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.health.writes import Writes, look
 from flowactions_plugin.storage.database import Database
 
 Word: TypeAlias = Literal["ready", "starting", "database", "tables", "unwritable"]
@@ -58,15 +57,15 @@ class Health:
         if self._looking is None:
             if self._timer() < self._until:
                 return self._word
-            self._looking = asyncio.create_task(self._look(look(self._database)))
+            self._looking = asyncio.create_task(self._look())
         # Callers of the same moment share one look, and one that goes away leaves it to the others.
         return await asyncio.shield(self._looking)
 
-    async def _look(self, looking: Awaitable[None]) -> Word:
+    async def _look(self) -> Word:
         word: Word = "ready"
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                await looking
+                await look(self._database)
             if self._writes is not None and await self._writes.refused() is not None:
                 word = "unwritable"
         except SchemaOutdated:

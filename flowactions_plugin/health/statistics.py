@@ -17,6 +17,9 @@ BUCKET_MS: Final = 5 * 60 * 1000
 EVERY_DESTINATION: Final = ""
 """Instead of a destination, in the sums over all of an organization's, and over all organizations'."""
 
+COUNTS: Final = ("delivered", "failed", "dead", "duration_ms")
+"""What statistics sum up."""
+
 ALERT_FAILURES: Final = 20
 ALERT_MS: Final = 3600 * 1000
 """A destination fails that has only failed so often in a row, or for so long."""
@@ -65,7 +68,7 @@ class Counts:
 
     def follow(self, later: Counts) -> None:
         """Add what was counted later."""
-        for name in ("delivered", "failed", "dead", "duration_ms"):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.failures_in_row = later.failures_in_row + (0 if later.succeeded else self.failures_in_row)
         self.succeeded = self.succeeded or later.succeeded

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
-from sqlalchemy import BigInteger, Integer, Text, and_, case, func, null, or_, select, update
+from sqlalchemy import BigInteger, Integer, Text, case, func, null, or_, select, update
 
-from flowactions_plugin.health.statistics import BUCKET_MS, EVERY_DESTINATION, Counts, alert_of
+from flowactions_hookspecs import DeliveryAlert
+from flowactions_plugin.clock import to_utc
+from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION, Counts, alert_of
 from flowactions_plugin.operators.audit import purged_since
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
@@ -24,28 +26,6 @@ FRESH_MS: Final = 60_000
 MOST_FAILURES: Final = 1_000_000_000
 """A count of failures in a row grows no further."""
 
-_COUNTS: Final = ("delivered", "failed", "dead", "duration_ms")
-
-
-class Change(NamedTuple):
-    """What the host is to be told about a destination.
-
-    Attributes:
-        organization_id: whose.
-        destination: scheme, host and port.
-        kind: ``failing`` or ``recovered``.
-        failing_since: Unix milliseconds; ``None`` for a recovery.
-        failures: how many in a row.
-        last_error: the kind of the last failure.
-    """
-
-    organization_id: str
-    destination: str
-    kind: Literal["failing", "recovered"]
-    failing_since: int | None
-    failures: int
-    last_error: str | None
-
 
 class StatisticsStore:
     """Statistics of one database.
@@ -58,7 +38,7 @@ class StatisticsStore:
         self._database = database
 
     @repeated
-    async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[Change]:
+    async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[DeliveryAlert]:
         """Add what was counted to the present interval, and to the health of its destinations.
 
         To avoid deadlock, rows are locked in the order of their keys. Of an organization of which a purge has begun since
@@ -83,7 +63,7 @@ class StatisticsStore:
 
     async def _add(
         self, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
-    ) -> Sequence[Change]:
+    ) -> Sequence[DeliveryAlert]:
         built = self._database.built
         health = [
             {
@@ -104,20 +84,20 @@ class StatisticsStore:
         changed = await transaction.execute(
             built(_updating_health), {"given": self._database.sql.json_rows(health)}
         )
-        changes = [change for row in changed.all() if (change := _change(row)) is not None]
-        if changes:
+        alerts = [alert for row in changed.all() if (alert := _alert(row)) is not None]
+        if alerts:
             notified = [
                 {
                     "organization": each.organization_id,
                     "destination": each.destination,
                     "fails": int(each.kind == "failing"),
                 }
-                for each in changes
+                for each in alerts
             ]
             await transaction.execute(
                 built(_marking_notified), {"notified": self._database.sql.json_rows(notified)}
             )
-        return changes
+        return alerts
 
     async def prune(self, limit: int) -> int:
         """Delete statistics that are older than eight days."""
@@ -132,16 +112,16 @@ def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]
     """Return rows of the parameter ``counted``: each destination, the sum of each organization, and that of all."""
     rows: dict[tuple[str, str], list[int]] = {}
     for (organization, destination), counts in counted.items():
-        values = [getattr(counts, name) for name in _COUNTS]
+        values = [getattr(counts, name) for name in COUNTS]
         for key in (
             (organization, destination),
             (organization, EVERY_DESTINATION),
             (EVERY_ORGANIZATION, EVERY_DESTINATION),
         ):
-            before = rows.get(key, [0] * len(_COUNTS))
+            before = rows.get(key, [0] * len(COUNTS))
             rows[key] = [one + other for one, other in zip(before, values, strict=True)]
     return [
-        {"organization": key[0], "destination": key[1], **dict(zip(_COUNTS, values, strict=True))}
+        {"organization": key[0], "destination": key[1], **dict(zip(COUNTS, values, strict=True))}
         for key, values in sorted(rows.items())
     ]
 
@@ -159,14 +139,14 @@ def _adding(sql: Dialect) -> Any:
     )
     now = sql.now()
     rows = select(
-        now - now % BUCKET_MS, given.c.organization, given.c.destination, *(given.c[name] for name in _COUNTS)
+        now - now % BUCKET_MS, given.c.organization, given.c.destination, *(given.c[name] for name in COUNTS)
     ).where(
         given.c.organization.is_not(None)
     )  # without a condition, SQLite takes ON CONFLICT for one of a join
     added = sql.insert(statistics).from_select([column.name for column in statistics.c], rows)
     return added.on_conflict_do_update(
         index_elements=list(statistics.primary_key),
-        set_={name: statistics.c[name] + added.excluded[name] for name in _COUNTS},
+        set_={name: statistics.c[name] + added.excluded[name] for name in COUNTS},
     )
 
 
@@ -231,13 +211,19 @@ def _updating_health(sql: Dialect) -> Any:
     )
 
 
-def _change(row: Any) -> Change | None:
+def _alert(row: Any) -> DeliveryAlert | None:
     kind = alert_of(row.failing_since, row.last_failure_at, row.failures_in_row, row.alerted_at)
     if kind is None:
         return None
-    since = row.failing_since if kind == "failing" else None
-    failures = row.failures_in_row if kind == "failing" else 0
-    return Change(row.organization_id, row.destination, kind, since, failures, row.last_error)
+    failing = kind == "failing"
+    return DeliveryAlert(
+        organization_id=row.organization_id,
+        destination=row.destination,
+        kind=kind,
+        failing_since=to_utc(row.failing_since) if failing else None,
+        failures=row.failures_in_row if failing else 0,
+        last_error=row.last_error,
+    )
 
 
 def _marking_notified(sql: Dialect) -> Any:
@@ -246,10 +232,8 @@ def _marking_notified(sql: Dialect) -> Any:
     return (
         update(destinations)
         .where(
-            and_(
-                destinations.c.organization_id == notified.c.organization,
-                destinations.c.destination == notified.c.destination,
-            )
+            destinations.c.organization_id == notified.c.organization,
+            destinations.c.destination == notified.c.destination,
         )
         .values(alerted_at=case((notified.c.fails == 1, sql.now()), else_=null()))
     )

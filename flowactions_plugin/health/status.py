@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
+from flowactions_plugin.health.statistics import COUNTS
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
 from flowactions_plugin.health.verdict import ABSENT_MS, FAILING_MINUTES, HealthSample, judge, patience_ms
 from flowactions_plugin.health.writes import Writes
@@ -202,8 +203,7 @@ class _Status(NamedTuple):
 def _hours(buckets: Sequence[Bucket]) -> list[Bucket]:
     """Return the sums of a day's intervals, hour by hour, counted back from now."""
     hours = [buckets[start : start + HOUR_BUCKETS] for start in range(0, len(buckets), HOUR_BUCKETS)]
-    names = ("delivered", "failed", "dead", "duration_ms")
     return [
-        Bucket(at=hour[0].at, **{name: sum(getattr(each, name) for each in hour) for name in names})
+        Bucket(at=hour[0].at, **{name: sum(getattr(each, name) for each in hour) for name in COUNTS})
         for hour in hours
     ]

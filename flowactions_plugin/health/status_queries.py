@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.fleet import STALE_MS
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Worker
-from flowactions_plugin.health.statistics import BUCKET_MS, EVERY_DESTINATION
+from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.storage.database import Database
@@ -49,8 +49,6 @@ HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
 DAY_BUCKETS: Final = 24 * HOUR_BUCKETS
 
 MOST_WORKERS: Final = 1000
-
-_COUNTS: Final = ("delivered", "failed", "dead", "duration_ms")
 
 
 class Due(NamedTuple):
@@ -120,15 +118,9 @@ class HealthQueries:
             "organization": scope.organization_id or EVERY_ORGANIZATION,
         }
         query = self._database.built(_of_intervals)
-        found = {row.bucket: row for row in connection.execute(query, given)}
-        return [
-            Bucket(at=at)
-            if (row := found.get(at)) is None
-            else Bucket(
-                at=at, delivered=row.delivered, failed=row.failed, dead=row.dead, duration_ms=row.duration_ms
-            )
-            for at in starts
-        ]
+        rows = connection.execute(query, given)
+        found = {row.bucket: {name: getattr(row, name) for name in COUNTS} for row in rows}
+        return [Bucket(at=at, **found.get(at, {})) for at in starts]
 
     def workers(self, connection: Connection, now: int) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""
@@ -205,7 +197,7 @@ class HealthQueries:
             select(
                 statistics.c.organization_id,
                 statistics.c.destination,
-                *(func.sum(statistics.c[name]).label(name) for name in _COUNTS),
+                *(func.sum(statistics.c[name]).label(name) for name in COUNTS),
             )
             .join_from(wanted, statistics, _is(statistics, wanted))
             .where(statistics.c.bucket.in_(hour))
@@ -262,7 +254,7 @@ def _worker(row: Row[Any], now: int) -> Worker:
 
 def _state(key: tuple[str, str], health: Row[Any], counts: Row[Any] | None) -> DestinationState:
     organization_id, destination = key
-    sums = [0 if counts is None else int(getattr(counts, name)) for name in _COUNTS]
+    sums = [0 if counts is None else int(getattr(counts, name)) for name in COUNTS]
     return DestinationState(
         destination=destination,
         organization_id=organization_id,

@@ -15,11 +15,9 @@ from flowactions_plugin.deliveries.fields import BY_NAME
 from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.pages.context import MOST_REASON, ROWS, PageContext, read_filter
-from flowactions_plugin.pages.forms import read_form, read_query
-from flowactions_plugin.pages.guard import FOR_CHANGERS
+from flowactions_plugin.pages.context import MOST_REASON, ROWS, PageContext, read_filter, read_form, read_query
+from flowactions_plugin.pages.guard import FOR_CHANGERS, Viewer
 from flowactions_plugin.pages.rendering import redirect
-from flowactions_plugin.pages.viewers import Viewer
 
 TITLES: Final[dict[str, str]] = {"retry": "Retry", "replay": "Replay", "cancel": "Cancel", "delete": "Delete"}
 

@@ -18,11 +18,10 @@ from flowactions_plugin.deliveries.results import Page
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.pages import timeline
-from flowactions_plugin.pages.context import ROWS, PageContext, read_filter
-from flowactions_plugin.pages.forms import read_query
+from flowactions_plugin.pages.charts import line, steps
+from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_query
+from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
-from flowactions_plugin.pages.viewers import Viewer
 
 BODY_CHARACTERS: Final = 64 << 10
 """Of a body, on a page."""
@@ -149,8 +148,8 @@ async def show_delivery(
         "delivery.html",
         found=found,
         kinds=OF_ONE.get(row.status, ()),
-        steps=timeline.steps(row.created_at, found.attempts),
-        line=timeline.line(row.created_at, found.attempts, row.next_attempt_at),
+        steps=steps(row.created_at, found.attempts),
+        line=line(row.created_at, found.attempts, row.next_attempt_at),
         certainties=CERTAINTIES,
         body=body[:BODY_CHARACTERS],
         body_more=max(0, len(body) - BODY_CHARACTERS),

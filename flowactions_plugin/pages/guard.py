@@ -1,17 +1,111 @@
-"""Checks a request of the operator pages before its handler runs, whichever handler that is."""
+"""Says who looks at the operator pages, and checks their requests before a handler runs, whichever that is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
+from litestar.utils.scope.state import CONNECTION_STATE_KEY
 
-from flowactions_hookspecs import FlowActionsError, NotStarted
+from flowactions_hookspecs import DashboardPrincipal, FlowActionsError, Host, NotStarted, Operator, ScopeRequest
+from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.cross_site import Fetch, is_own_page
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.pages.viewers import ASGIRequest, Viewers, keep_viewer
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.pages.sessions import COOKIE, Sessions
+
+ASGIRequest: TypeAlias = ASGIConnection[Any, Any, Any, Any]
+
+_VIEWER: Final = "flowactions.viewer"
+"""Key of the viewer in the request's ASGI scope."""
+
+
+class Viewer(NamedTuple):
+    """A person who looks at the pages.
+
+    Attributes:
+        scope: whose rows they see.
+        actor: who they are.
+        may_change: whether they may change anything, or only look.
+        in_session: whether they came in by the session of the pages, which they can end.
+    """
+
+    scope: Scope
+    actor: Actor
+    may_change: bool
+    in_session: bool
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether they see what belongs to every organization."""
+        return self.scope.organization_id is None
+
+
+class Viewers:
+    """Asks the host who calls: its operator first, then a person of its dashboard.
+
+    Args:
+        host: the host.
+        sessions: opens the session cookie.
+        show_operators: whether people of a dashboard are shown the names of operators.
+    """
+
+    def __init__(self, host: Host, sessions: Sessions, *, show_operators: bool) -> None:
+        self._host = host
+        self._sessions = sessions
+        self._hides_operators = not show_operators
+
+    async def find(self, request: ASGIRequest) -> Viewer | None:
+        """Return who sends a request; ``None`` for nobody.
+
+        The token of a session counts as if the browser had sent it. When the host does not know it, or there is none,
+        the request is asked about as it is.
+
+        Raises:
+            HostAnswerInvalid: a method of the host returned a wrong type.
+        """
+        scope = cast("dict[str, Any]", request.scope)
+        token = self._sessions.open(request.cookies.get(COOKIE))
+        if token is not None and "authorization" not in request.headers:
+            found = await self._ask(with_bearer(scope, token), in_session=True)
+            if found is not None:
+                return found
+        return await self._ask(scope, in_session=False)
+
+    async def _ask(self, scope: dict[str, Any], *, in_session: bool) -> Viewer | None:
+        request = ScopeRequest(scope)
+        operator: Operator | None = await ask(self._host, "operator", Operator | None, request)
+        if operator is not None:
+            actor = Actor(operator.user_id, operator.user_name, "operator")
+            return Viewer(Scope(None), actor, operator.may_change, in_session)
+        person: DashboardPrincipal | None = await ask(
+            self._host, "dashboard_principal", DashboardPrincipal | None, request
+        )
+        if person is None:
+            return None
+        actor = Actor(person.user_id, person.user_name, "dashboard")
+        within = Scope(person.organization_id, self._hides_operators)
+        return Viewer(within, actor, person.may_change, in_session)
+
+
+def with_bearer(scope: dict[str, Any], token: str) -> dict[str, Any]:
+    """Return the scope of a request as if it had this bearer token."""
+    state = {
+        key: value
+        for key, value in (scope.get("state") or {}).items()
+        if key != CONNECTION_STATE_KEY  # holds the headers as Litestar has parsed them
+    }
+    headers = [*scope["headers"], (b"authorization", b"Bearer " + token.encode("latin-1", "replace"))]
+    return {**scope, "headers": headers, "state": state}
+
+
+def viewer_of(request: ASGIRequest) -> Viewer | None:
+    """Return who sends a request, as the guard has stored it; ``None`` when it has not come that far."""
+    return cast("dict[str, Any]", request.scope).get(_VIEWER)
+
 
 FORM: Final = "application/x-www-form-urlencoded"
 
@@ -49,7 +143,7 @@ class PageGuard:
         self._is_running = is_running
 
     def guard(self) -> Guard:
-        """Return the guard of the pages' router."""
+        """Return the guard of the pages' router: a function, because Litestar makes deep copies of objects."""
 
         async def check(request: ASGIRequest, handler: BaseRouteHandler) -> None:
             method = request.scope.get("method")
@@ -60,7 +154,7 @@ class PageGuard:
             viewer = await self._viewers.find(request)
             if viewer is None:
                 raise SignInNeeded
-            keep_viewer(request, viewer)
+            cast("dict[str, Any]", request.scope)[_VIEWER] = viewer
             if not viewer.may_change and _is_for_changers(method, handler):
                 raise Problem("forbidden", "You may look at this, and not change it.")
             if method not in _READING:

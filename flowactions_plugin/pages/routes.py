@@ -1,16 +1,22 @@
-"""The router of the operator pages. The host's OpenAPI document does not list them: they are for people."""
+"""The routers of the operator pages, with their sessions, style and script.
+
+The host's OpenAPI document does not list them: they are for people.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from litestar import Router
-from litestar.di import Provide
+from litestar import Request, Response, Router, get, post
+from litestar.datastructures import Cookie
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath
 
 from flowactions_hookspecs import Host
 from flowactions_plugin.http.auth import BODY_BYTES
 from flowactions_plugin.http.openapi import of_one_host
-from flowactions_plugin.http.problems import HANDLERS
+from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
 from flowactions_plugin.pages.actions import (
     begin_action,
     list_actions,
@@ -21,23 +27,86 @@ from flowactions_plugin.pages.actions import (
 )
 from flowactions_plugin.pages.context import VIEWER, PageContext
 from flowactions_plugin.pages.deliveries import find_deliveries, list_deliveries, show_delivery
-from flowactions_plugin.pages.destinations import (
+from flowactions_plugin.pages.guard import FOR_EVERYBODY, PageGuard, Viewers, must_run
+from flowactions_plugin.pages.rendering import ROOT, Renderer, page_handlers, redirect
+from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES, Sessions
+from flowactions_plugin.pages.watching import (
     list_destinations,
     pause_destination,
     resume_destination,
-)
-from flowactions_plugin.pages.failures import page_handlers
-from flowactions_plugin.pages.guard import PageGuard, must_run
-from flowactions_plugin.pages.rendering import ROOT
-from flowactions_plugin.pages.session_routes import begin_session, end_session, static_file
-from flowactions_plugin.pages.sessions import Sessions
-from flowactions_plugin.pages.viewers import Viewers
-from flowactions_plugin.pages.watching import (
     show_audit,
     show_connections,
     show_inbound,
     show_overview,
 )
+
+FOREVER: Final = "public, max-age=31536000, immutable"
+"""The name of a file changes with its content."""
+
+
+@post("/session", status_code=204, include_in_schema=False)
+async def begin_session(
+    request: Request[Any, Any, Any],
+    sessions: NamedDependency[Sessions],
+    viewers: NamedDependency[Viewers],
+    secure: NamedDependency[bool],
+) -> Response[None]:
+    """Set the session's cookie from the bearer token of this request, for dashboards that have no cookie (§5.1).
+
+    A page of another site cannot send the token, so nothing else is asked. The cookie has no ``Path``: a browser then
+    takes the folder of this route, where the pages are, under whatever prefix it sees.
+    """
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    challenge = {"WWW-Authenticate": 'Bearer realm="dashboard"'}
+    if scheme.lower() != "bearer" or not token:
+        raise Problem("unauthorized", "Send the dashboard's bearer token.", headers=challenge)
+    if len(token) > TOKEN_BYTES:
+        raise Problem(
+            "invalid_request",
+            f"The token is longer than a cookie can hold ({TOKEN_BYTES} characters): use a shorter one, or a cookie of"
+            " the host's own.",
+        )
+    if await viewers.find(request) is None:
+        raise Problem("unauthorized", "The host does not know this token.", headers=challenge)
+    cookie = _cookie(request, sessions.seal(token), SESSION_SECONDS, secure=secure)
+    return Response(None, status_code=204, cookies=[cookie], headers=NO_STORE)
+
+
+@post("/sign-out", opt=FOR_EVERYBODY, include_in_schema=False)
+async def end_session(request: Request[Any, Any, Any], secure: NamedDependency[bool]) -> Response[Any]:
+    """End the session: its cookie expires, with the same attributes and in the same folder as `begin_session` has set it."""
+    answer = redirect(request, "")
+    answer.set_cookie(_cookie(request, "", 0, secure=secure))
+    return answer
+
+
+def _cookie(request: Request[Any, Any, Any], value: str, seconds: int, *, secure: bool) -> Cookie:
+    """Return the session's cookie, to be set or to expire: browsers match one with the other by these attributes."""
+    return Cookie(
+        key=COOKIE,
+        value=value,
+        path=None,  # type: ignore[arg-type]
+        max_age=seconds,
+        httponly=True,
+        samesite="strict",
+        secure=secure or request.scope["scheme"] == "https",
+    )
+
+
+@get("/static/{name:str}", include_in_schema=False)
+async def static_file(
+    request: Request[Any, Any, Any], renderer: NamedDependency[Renderer], name: FromPath[str]
+) -> Response[bytes]:
+    """Serve the style or the script of the pages, which hold nothing of anybody's."""
+    file = renderer.files.get(name)
+    if file is None:
+        raise Problem("not_found", "There is no such file.")
+    headers = {"Cache-Control": FOREVER, "ETag": f'"{name}"', "X-Content-Type-Options": "nosniff"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(b"", status_code=304, media_type=file.media_type, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
 
 PAGES = (
     show_overview,

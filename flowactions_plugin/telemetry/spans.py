@@ -187,9 +187,12 @@ class Spans:
             attributes["http.response.status_code"] = status
         if attempted.outcome != "delivered":
             attributes["error.type"] = attempted.outcome if status is None else str(status)
+        parent = Context()
+        if context is not None:
+            parent = trace.set_span_in_context(trace.NonRecordingSpan(context), parent)
         span = self._tracer.start_span(
             attempted.method if known else "HTTP",
-            context=Context() if context is None else trace.set_span_in_context(_remote(context), Context()),
+            context=parent,
             kind=SpanKind.CLIENT,
             attributes=attributes,
             links=() if context is None else (Link(context),),
@@ -227,7 +230,3 @@ def _read(traceparent: str | None) -> SpanContext | None:
     found = trace.get_current_span(_PROPAGATOR.extract({TRACEPARENT: traceparent}, Context()))
     context = found.get_span_context()
     return context if context.is_valid else None
-
-
-def _remote(context: SpanContext) -> Span:
-    return trace.NonRecordingSpan(context)

@@ -69,6 +69,14 @@ function focusable(root) {
   return [...root.querySelectorAll("a, button, input, summary, [tabindex]")];
 }
 
+function makeButton(text, act) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = text;
+  button.addEventListener("click", act);
+  return button;
+}
+
 let paused = false;
 
 function isReading() {
@@ -114,15 +122,12 @@ function addPauseButton() {
   if (!who || !main.dataset.refresh) return;
   said = document.createElement("span");
   said.className = "live";
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "quiet";
-  button.textContent = "Pause updates";
-  button.addEventListener("click", () => {
+  const button = makeButton("Pause updates", () => {
     paused = !paused;
     button.textContent = paused ? "Resume updates" : "Pause updates";
     say("Updates resumed");
   });
+  button.className = "quiet";
   who.prepend(said, button);
 }
 
@@ -186,10 +191,7 @@ async function copy(text, element) {
 function addCopyButtons() {
   for (const box of document.querySelectorAll("[data-copy]")) {
     const code = box.querySelector("pre");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "Copy";
-    button.addEventListener("click", async () => {
+    const button = makeButton("Copy", async () => {
       try {
         await copy(code.textContent, code);
         button.textContent = "Copied";
@@ -208,10 +210,7 @@ async function searchOn() {
   const note = main.querySelector("[data-searching]");
   const older = main.querySelector("a[rel=next]");
   if (!note || !older) return;
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = "Stop searching";
-  button.addEventListener("click", () => button.remove());
+  const button = makeButton("Stop searching", () => button.remove());
   note.append(" ", button);
   while (button.isConnected) {
     const answer = await fetch(older.href, { redirect: "error" }).catch(() => null);
@@ -219,10 +218,7 @@ async function searchOn() {
     if (!button.isConnected) return;
     const since = page?.querySelector("[data-searching] time");
     const next = page?.querySelector("a[rel=next]");
-    if (!since || !next) {
-      location.replace(older.href);
-      return;
-    }
+    if (!since || !next) return location.replace(older.href);
     localize(since.parentElement);
     note.querySelector("time").replaceWith(document.importNode(since, true));
     older.setAttribute("href", next.getAttribute("href"));

@@ -8,8 +8,7 @@ from markupsafe import Markup
 from flowactions_plugin.deliveries.results import KnownAttempt
 from flowactions_plugin.health.results import Bucket
 from flowactions_plugin.pages import formats
-from flowactions_plugin.pages.charts import HEIGHT, WIDTH, chart
-from flowactions_plugin.pages.timeline import line, steps
+from flowactions_plugin.pages.charts import HEIGHT, WIDTH, chart, line, steps
 
 
 @pytest.mark.parametrize(
