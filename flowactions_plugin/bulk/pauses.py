@@ -25,8 +25,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.deliveries.changes import raw
-from flowactions_plugin.deliveries.operator_views import pause_of
 from flowactions_plugin.deliveries.results import Pause
+from flowactions_plugin.deliveries.views import pause_of
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, EgressRefused, TooManyPauses
 from flowactions_plugin.log_text import storable

@@ -25,7 +25,7 @@ from flowactions_plugin.bulk.ramp import Result
 from flowactions_plugin.bulk.sets import KINDS, Selection
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
-from flowactions_plugin.deliveries.queries import conditions as conditions_of
+from flowactions_plugin.deliveries.search import conditions as conditions_of
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -13,15 +12,18 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, is_id
+from flowactions_plugin.deliveries.changes import change_one, replay
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.queries import OutboxQueries
-from flowactions_plugin.deliveries.views import DeliveryDetail, DeliverySummary, detail
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.results import DeliveryDetail, DeliverySummary
+from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
-from flowactions_plugin.operators.audit import Who
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.storage.database import Database
 
 PAGE_LIMIT: Final = 100
 REPLAY_LIMIT: Final = 10_000
@@ -29,11 +31,6 @@ REPLAY_LIMIT: Final = 10_000
 
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
-
-Search: TypeAlias = Callable[
-    [str, Filter, str | None, int], Awaitable[tuple[Sequence[DeliverySummary], str | None]]
-]
-"""Returns a page of an organization's deliveries, newest first, and the cursor of the next; it reads a bounded number of rows."""
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
 Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, pattern=NO_NUL_PATTERN)]
@@ -138,7 +135,7 @@ class ReplayAnswer(msgspec.Struct):
 )
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
-    search: NamedDependency[Search],
+    queries: NamedDependency[OperatorQueries],
     status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
     agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
     destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
@@ -164,14 +161,13 @@ async def list_deliveries(
         finished_before=_milliseconds(finished_before),
     )
     try:
-        rows, following = await search(principal.organization_id, wanted, cursor, limit)
+        page = await queries.deliveries(Scope(principal.organization_id), wanted, cursor, limit)
     except FilterInvalid as exc:
         message = str(exc).removeprefix("cursor: ")
         raise Problem("invalid_request", WRONG_FORM, [{"path": "cursor", "message": message}]) from None
     names = DeliverySummary.__struct_fields__
-    return DeliveryPage(
-        [DeliverySummary(**{name: getattr(row, name) for name in names}) for row in rows], following
-    )
+    shown = [DeliverySummary(**{name: getattr(row, name) for name in names}) for row in page.rows]
+    return DeliveryPage(shown, page.next_cursor)
 
 
 @get(
@@ -181,7 +177,7 @@ async def list_deliveries(
 )
 async def show_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    queries: NamedDependency[OperatorQueries],
     delivery_id: FromPath[str],
 ) -> OneDelivery:
     """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
@@ -203,13 +199,13 @@ async def show_delivery(
 )
 async def cancel_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    database: NamedDependency[Database],
     delivery_id: FromPath[str],
 ) -> Response[CancelAnswer]:
     """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
     reason = f"cancelled by {principal.user_name}"
-    cancelled = is_id(delivery_id) and await queries.cancel(
-        delivery_id, principal.organization_id, reason, _who(principal)
+    cancelled = await change_one(
+        database, "cancel", delivery_id, principal.organization_id, _actor(principal), reason
     )
     return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
 
@@ -226,13 +222,11 @@ async def cancel_delivery(
 )
 async def retry_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    database: NamedDependency[Database],
     delivery_id: FromPath[str],
 ) -> Response[RetryAnswer]:
     """Make a dead delivery due now; it gets one more attempt (§4.3)."""
-    requeued = is_id(delivery_id) and await queries.retry(
-        delivery_id, principal.organization_id, _who(principal)
-    )
+    requeued = await change_one(database, "retry", delivery_id, principal.organization_id, _actor(principal))
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 
@@ -250,7 +244,7 @@ async def retry_delivery(
 )
 async def replay_deliveries(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    database: NamedDependency[Database],
     data: JSONBody[Replay],
 ) -> ReplayAnswer:
     """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
@@ -268,23 +262,24 @@ async def replay_deliveries(
         finished_from=_milliseconds(data.finished_from),
         finished_before=_milliseconds(data.finished_before),
     )
-    requeued = await queries.retry_many(
+    requeued = await replay(
+        database,
         principal.organization_id,
         wanted,
+        _actor(principal),
         reset_attempts=data.reset_attempts,
         limit=data.limit,
-        by=_who(principal),
     )
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
 
 
-def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> Router:
+def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Database) -> Router:
     """Build the router of the outbox.
 
     Args:
         guard: decides who may call.
-        queries: the rows.
-        search: finds them.
+        queries: finds rows.
+        database: where they are changed.
     """
     return Router(
         "/v1/webhooks/outbox",
@@ -294,7 +289,7 @@ def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> 
         dependencies={
             "principal": PRINCIPAL,
             "queries": Provide(lambda: queries, sync_to_thread=False),
-            "search": Provide(lambda: search, sync_to_thread=False),
+            "database": Provide(lambda: database, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,
@@ -319,8 +314,8 @@ def _check_filter(data: Replay) -> None:
     raise Problem("invalid_request", WRONG_FORM, [error])
 
 
-def _who(principal: DashboardPrincipal) -> Who:
-    return principal.user_id, principal.user_name, "dashboard"
+def _actor(principal: DashboardPrincipal) -> Actor:
+    return Actor(principal.user_id, principal.user_name, "dashboard")
 
 
 def _milliseconds(moment: datetime | None) -> int | None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, TextClause
 
 from flowactions_plugin.clock import id_at, is_id
+from flowactions_plugin.deliveries.fields import FIELDS, RANGES
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.schema import FAILED, UNDELIVERED, outbox
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, outbox
 
 SKEW_MS: Final = 60_000
 """By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
@@ -46,13 +49,43 @@ class Source(NamedTuple):
     event_id: str | None = None
 
 
+def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
+    """Return the SQL conditions of a filter, with those of the indexes that serve them (decision 33)."""
+    found: list[ColumnElement[bool] | TextClause] = []
+    if wanted.ids is not None:
+        found.append(outbox.c.id.in_(wanted.ids))
+    if wanted.status is not None:
+        found.append(outbox.c.status == inline(wanted.status))
+    for name in _EQUAL:
+        value = getattr(wanted, name)
+        if value is not None:
+            found.append(outbox.c[name] == value)
+    # Of indexes on few rows: SQLite, too, finds these by them.
+    partial = (
+        (UNDELIVERED, wanted.status not in {None, "delivered"}),
+        (FAILED, wanted.error_class is not None),
+        (KEYED, wanted.idempotency_key is not None),
+    )
+    found += [rows for rows, holds in partial if holds]
+    for name, _ in RANGES:
+        start, end = getattr(wanted, f"{name}_from"), getattr(wanted, f"{name}_before")
+        if start is not None:
+            found.append(outbox.c[f"{name}_at"] >= start)
+        if end is not None:
+            found.append(outbox.c[f"{name}_at"] < end)
+    return found
+
+
+_EQUAL: Final = tuple(field.attribute for field in FIELDS if field.is_column)
+
+
 def within(scope: Scope, wanted: Filter) -> Filter | None:
     """Return what is wanted within a scope; ``None``: nothing, because it is another organization's."""
     if scope.organization_id is None:
         return wanted
     if wanted.organization_id not in {None, scope.organization_id}:
         return None
-    return _with(wanted, organization_id=scope.organization_id)
+    return replace(wanted, organization_id=scope.organization_id)
 
 
 def sources(wanted: Filter) -> Sequence[Source]:
@@ -119,11 +152,6 @@ def _others(wanted: Filter, *names: str) -> int:
         for each in Filter.__struct_fields__
         if each not in names and each not in _TIMES
     )
-
-
-def _with(wanted: Filter, **values: str) -> Filter:
-    fields = {name: getattr(wanted, name) for name in Filter.__struct_fields__}
-    return Filter(**{**fields, **values})
 
 
 def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:

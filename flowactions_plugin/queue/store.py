@@ -1,7 +1,7 @@
 """The queue of one database: enqueue, claim, complete.
 
 This module enqueues. Claims are in `queue.claim_store`, those of rows that claims pass over in `queue.recovery_store`, and
-what ends claims in `queue.outcome_store`. Operators list, retry and cancel through `deliveries.queries`.
+what ends claims in `queue.outcome_store`. Operators list, retry and cancel through `deliveries`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from flowactions_plugin.bulk import pauses as pauses_module
 from flowactions_plugin.bulk.pauses import Pauses, parking_loop
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.operator_views import row_of
+from flowactions_plugin.deliveries.views import row_of
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
