@@ -296,11 +296,7 @@ class Actions:
         ended = {**changed, "finished_at": finished_at, "held_by": None, "held_until": None}
         self._store.save(connection, row.id, ended)
         entry = Entry(
-            who=actor,
-            action=done,
-            organization_id=row.organization_id,
-            action_id=row.id,
-            number=row.done,
+            who=actor, action=done, organization_id=row.organization_id, action_id=row.id, number=row.done
         )
         self._store.record(connection, entry)
         return self._store.lock_for_person(connection, scope, action_id)

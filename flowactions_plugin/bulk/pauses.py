@@ -8,19 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    Text,
-    and_,
-    delete,
-    null,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, delete, null, or_, select, tuple_, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -215,20 +203,17 @@ class Pauses:
 
     async def resumed(self) -> Sequence[Target]:
         """Return what was resumed and may still have parked rows, the longest ago first, `TARGETS` at the most."""
-        query = (
-            select(*_TARGET)
-            .where(pauses.c.resumed_at.is_not(None))
-            .order_by(pauses.c.resumed_at)
-            .limit(inline(TARGETS))
-        )
-        async with self._database.read() as connection:
-            return [(row.organization_id, row.destination) for row in await connection.execute(query)]
+        query = select(*_TARGET).where(pauses.c.resumed_at.is_not(None)).order_by(pauses.c.resumed_at)
+        return await self._targets(query)
 
     async def paused_targets(self, after: Target | None) -> Sequence[Target]:
         """Return the next `TARGETS` that are paused, behind one of them."""
-        query = _paused_behind(select(*_TARGET), after).limit(inline(TARGETS))
+        return await self._targets(_paused_behind(select(*_TARGET), after))
+
+    async def _targets(self, query: Select[Any]) -> Sequence[Target]:
         async with self._database.read() as connection:
-            return [(row.organization_id, row.destination) for row in await connection.execute(query)]
+            found = await connection.execute(query.limit(inline(TARGETS)))
+            return [(row.organization_id, row.destination) for row in found]
 
     @repeated
     async def park(self, targets: Sequence[Target]) -> bool:

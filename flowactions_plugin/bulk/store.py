@@ -6,19 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    String,
-    TextClause,
-    and_,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Row, Select, String, TextClause, and_, func, insert, or_, select, update
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.bulk.ramp import Result

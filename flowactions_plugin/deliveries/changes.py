@@ -211,11 +211,7 @@ async def replay(
     """
     dead = (
         select(outbox.c.id)
-        .where(
-            outbox.c.organization_id == organization_id,
-            *changeable("retry"),
-            *conditions(wanted),
-        )
+        .where(outbox.c.organization_id == organization_id, *changeable("retry"), *conditions(wanted))
         .order_by(outbox.c.id)
         .limit(inline(limit))
         .with_for_update(skip_locked=True)

@@ -94,9 +94,7 @@ class OperatorQueries:
     def of(cls, database: Database, settings: Settings, status: QueueStatus | None = None) -> Self:
         """Return the queries of a host with these settings."""
         return cls(
-            database,
-            status or QueueStatus.of(database, settings),
-            destination_limit=settings.per_destination,
+            database, status or QueueStatus.of(database, settings), destination_limit=settings.per_destination
         )
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:

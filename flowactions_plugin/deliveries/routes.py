@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, post
@@ -46,15 +46,6 @@ LIST_QUERY: Final = {
     "cursor": text,
     "limit": integer,
 }
-FILTERS: Final = (
-    "ids",
-    "agent_id",
-    "destination",
-    "event_type",
-    "status_code",
-    "finished_from",
-    "finished_before",
-)
 
 
 class DeliveryPage(msgspec.Struct, rename="camel"):
@@ -107,12 +98,30 @@ class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
     agent_id: Word | None = None
     destination: Word | None = None
     event_type: Word | None = None
-    status_code: Annotated[int, msgspec.Meta(ge=100, le=999)] | None = None
+    last_status_code: Annotated[int, msgspec.Meta(ge=100, le=999)] | None = msgspec.field(
+        default=None, name="statusCode"
+    )
     finished_from: Moment | None = None
     finished_before: Moment | None = None
     all: bool = False
     reset_attempts: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1, le=REPLAY_LIMIT)] = 1000
+
+    def filter(self) -> Filter:
+        """Return what has to be met.
+
+        Raises:
+            Problem: it has no filter and does not say ``all``, or it has both.
+        """
+        names = [name for name in self.__struct_fields__ if name in Filter.__struct_fields__]
+        wanted = _filter(**{name: getattr(self, name) for name in names})
+        filtered = wanted != Filter()
+        if filtered != self.all:
+            return wanted
+        message = "does not go with a filter"
+        if not filtered:
+            message = "name a filter, or set it to true to retry every dead delivery"
+        raise Problem("invalid_request", WRONG_FORM, [{"path": "all", "message": message}])
 
 
 class Replayed(msgspec.Struct):
@@ -128,11 +137,7 @@ class ReplayAnswer(msgspec.Struct):
     data: Replayed
 
 
-@get(
-    "/",
-    summary="List deliveries",
-    **openapi_spec("dashboard", {}, query=LIST_QUERY),
-)
+@get("/", summary="List deliveries", **openapi_spec("dashboard", {}, query=LIST_QUERY))
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     queries: NamedDependency[OperatorQueries],
@@ -151,14 +156,14 @@ async def list_deliveries(
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.
     """
-    wanted = Filter(
+    wanted = _filter(
         status=status,
         agent_id=agent_id,
         destination=destination,
         event_type=event_type,
         last_status_code=status_code,
-        finished_from=_milliseconds(finished_from),
-        finished_before=_milliseconds(finished_before),
+        finished_from=finished_from,
+        finished_before=finished_before,
     )
     try:
         page = await queries.deliveries(Scope(principal.organization_id), wanted, cursor, limit)
@@ -243,29 +248,17 @@ async def retry_delivery(
     ),
 )
 async def replay_deliveries(
-    principal: NamedDependency[DashboardPrincipal],
-    database: NamedDependency[Database],
-    data: JSONBody[Replay],
+    principal: NamedDependency[DashboardPrincipal], database: NamedDependency[Database], data: JSONBody[Replay]
 ) -> ReplayAnswer:
     """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
 
     Each gets one more attempt, or with ``resetAttempts`` all of its attempts again. Ask again while there
     are more.
     """
-    _check_filter(data)
-    wanted = Filter(
-        ids=data.ids,
-        agent_id=data.agent_id,
-        destination=data.destination,
-        event_type=data.event_type,
-        last_status_code=data.status_code,
-        finished_from=_milliseconds(data.finished_from),
-        finished_before=_milliseconds(data.finished_before),
-    )
     requeued = await replay(
         database,
         principal.organization_id,
-        wanted,
+        data.filter(),
         _actor(principal),
         reset_attempts=data.reset_attempts,
         limit=data.limit,
@@ -298,25 +291,14 @@ def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Databas
     )
 
 
-def _check_filter(data: Replay) -> None:
-    """Check that a bulk retry names a filter or says ``all``.
-
-    Raises:
-        Problem: it has no filter and does not say ``all``, or it has both.
-    """
-    filtered = any(getattr(data, name) is not None for name in FILTERS)
-    if filtered and data.all:
-        error = {"path": "all", "message": "does not go with a filter"}
-    elif not filtered and not data.all:
-        error = {"path": "all", "message": "name a filter, or set it to true to retry every dead delivery"}
-    else:
-        return
-    raise Problem("invalid_request", WRONG_FORM, [error])
-
-
 def _actor(principal: DashboardPrincipal) -> Actor:
     return Actor(principal.user_id, principal.user_name, "dashboard")
 
 
-def _milliseconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp() * 1000)
+def _filter(**given: object) -> Filter:
+    """Return the filter of parameters, among which there may be moments."""
+    values: dict[str, Any] = {
+        name: int(value.timestamp() * 1000) if isinstance(value, datetime) else value
+        for name, value in given.items()
+    }
+    return Filter(**values)

@@ -96,8 +96,7 @@ def sources(wanted: Filter) -> Sequence[Source]:
     """
     for single in ("ids", "idempotency_key", "event_id"):
         if getattr(wanted, single) is not None:
-            whole = _others(wanted, single) == 0
-            return [Source(_only(wanted, single), whole=whole, event_id=wanted.event_id)]
+            return [_source(wanted, single)._replace(event_id=wanted.event_id)]
     failed = _failed_source(wanted)
     if failed is not None and wanted.error_class is not None:
         return [failed]
@@ -116,7 +115,7 @@ def _failed_source(wanted: Filter) -> Source | None:
         names = ("destination",)
     else:
         return None
-    return Source(_only(wanted, *names), (FAILED,), whole=_others(wanted, *names) == 0)
+    return _source(wanted, *names)._replace(extra=(FAILED,))
 
 
 def _base_source(wanted: Filter) -> Source:
@@ -126,12 +125,10 @@ def _base_source(wanted: Filter) -> Source:
         value = getattr(wanted, name)
         if value is None or value == "delivered":
             continue
-        names = ("organization_id", name)
-        whole = _others(wanted, *names) == 0
-        if organization or whole:
-            each, rows = not organization, _ROWS[name]
-            return Source(_only(wanted, *names), whole=whole, each_organization=each, rows=rows)
-    return Source(_only(wanted, "organization_id"), whole=_others(wanted, "organization_id") == 0)
+        found = _source(wanted, "organization_id", name)
+        if organization or found.whole:
+            return found._replace(each_organization=not organization, rows=_ROWS[name])
+    return _source(wanted, "organization_id")
 
 
 _ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,), "agent_id": ()}
@@ -141,17 +138,11 @@ _TIMES: Final = ("created_from", "created_before")
 """Ids are in the order of the enqueue, so every source serves these."""
 
 
-def _only(wanted: Filter, *names: str) -> Filter:
-    return Filter(**{name: getattr(wanted, name) for name in names})
-
-
-def _others(wanted: Filter, *names: str) -> int:
-    """Return how many fields are wanted beside these and the time of enqueue."""
-    return sum(
-        getattr(wanted, each) is not None
-        for each in Filter.__struct_fields__
-        if each not in names and each not in _TIMES
-    )
+def _source(wanted: Filter, *names: str) -> Source:
+    """Return the rows of an index that serves these fields, and the time of enqueue."""
+    served = {name: getattr(wanted, name) for name in names}
+    others = set(Filter.__struct_fields__).difference(names, _TIMES)
+    return Source(Filter(**served), whole=all(getattr(wanted, each) is None for each in others))
 
 
 def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:
