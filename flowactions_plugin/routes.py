@@ -13,11 +13,8 @@ from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
-from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.deliveries.routes import outbox_router
-from flowactions_plugin.deliveries.views import DeliverySummary
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.health.readiness import Health
 from flowactions_plugin.health.routes import health_router
@@ -28,7 +25,6 @@ from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router
-from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.origins import origin_of
 from flowactions_plugin.pages.context import PageContext
 from flowactions_plugin.pages.rendering import Renderer
@@ -48,8 +44,7 @@ class RouteContext(NamedTuple):
         settings: those of the host.
         is_running: whether the lifespan is open.
         chat: the chat part, or the error because of which its routes answer 503.
-        queries: the outbox, for operators.
-        operators: what the operator pages search and show.
+        operators: what routes and operator pages search and show.
         enqueuer: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
         database: what the operator pages show and change.
@@ -62,7 +57,6 @@ class RouteContext(NamedTuple):
     settings: Settings
     is_running: Callable[[], bool]
     chat: Chat | NotConfigured
-    queries: OutboxQueries
     operators: OperatorQueries
     enqueuer: Enqueuer
     auth_events: AuthEvents
@@ -82,12 +76,6 @@ def build(context: RouteContext) -> Sequence[Router]:
     guard = RouteGuard(host, origins, context.is_running)
     database = context.database
 
-    async def search(
-        organization_id: str, wanted: Filter, before: str | None, limit: int
-    ) -> tuple[Sequence[DeliverySummary], str | None]:
-        page = await context.operators.deliveries(Scope(organization_id), wanted, before, limit)
-        return page.rows, page.next_cursor
-
     pages = PageContext(
         context.operators,
         Actions(database),
@@ -100,7 +88,7 @@ def build(context: RouteContext) -> Sequence[Router]:
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
-        outbox_router(guard, context.queries, search),
+        outbox_router(guard, context.operators, database),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, context.telemetry),
         logic_router(host, guard, context.enqueuer),

@@ -19,12 +19,11 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.bulk.engine import actions_loop
 from flowactions_plugin.bulk.pauses import parking_loop
-from flowactions_plugin.bulk.retention_store import prune_actions, prune_audit
 from flowactions_plugin.chat.paths import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.queries import OutboxQueries
+from flowactions_plugin.deliveries.retention import Retention, prune_actions, prune_audit
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.health import fleet
 from flowactions_plugin.health.gauges import Gauges
@@ -94,7 +93,7 @@ class Services:
         )
         self._outbox = self._delivery.outbox
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
-        self._queries = OutboxQueries(self._database)
+        self._retention = Retention(self._database)
         self._statistics = StatisticsStore(self._database)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         chat_drafts = ChatDrafts(self._chat)
@@ -113,19 +112,19 @@ class Services:
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host, self._telemetry)
         self._calls = CallStore(self._database, self._keys)
-        tests = NodeTests(
-            self._pacing.reach,
-            self._queries,
-            partial(self._calls.count_test, limit=TESTS_A_MINUTE),
-            host,
-        )
-        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests, host)
-        self._dispatcher = Dispatcher(host, self._outbox)
         self._opened_at = time.monotonic()
         writes = Writes(self._database)
         self._health = Health(self._database, lambda: self._is_running, writes=writes)
         status = QueueStatus.of(self._database, self._settings, writes, self._uptime_ms)
         self._operators = OperatorQueries.of(self._database, self._settings, status)
+        tests = NodeTests(
+            self._pacing.reach,
+            self._operators,
+            partial(self._calls.count_test, limit=TESTS_A_MINUTE),
+            host,
+        )
+        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests, host)
+        self._dispatcher = Dispatcher(host, self._outbox)
         self._open = AsyncExitStack()
         self._is_running = False
 
@@ -163,7 +162,6 @@ class Services:
                 settings=self._settings,
                 is_running=lambda: self._is_running,
                 chat=self._chat,
-                queries=self._queries,
                 operators=self._operators,
                 enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
@@ -216,8 +214,8 @@ class Services:
         kept = self._settings.retention_days * DAY_MS
         dead = max(kept, DEAD_DAYS * DAY_MS)
         return [
-            partial(self._queries.prune, "delivered", kept),
-            partial(self._queries.prune, "dead", dead),
+            partial(self._retention.prune, "delivered", kept),
+            partial(self._retention.prune, "dead", dead),
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
             partial(inbound_store.prune, self._database, kept),

@@ -9,11 +9,15 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.queries import OutboxQueries
+from flowactions_plugin.deliveries.changes import change_one, replay
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.retention import Retention
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import Sender, Validate
+from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.queue.completer import Completer
@@ -29,6 +33,7 @@ from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
 from tests.sending import as_transport, validate
 
+SOMEBODY = Actor("", "", "dashboard")
 ORIGIN = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
 
 
@@ -62,13 +67,34 @@ class OutboxStore(ClaimStore, RecoveryStore, OutcomeStore):
         self.enqueue = self._outbox.write
 
 
+class Deliveries(OperatorQueries):
+    """The deliveries of a database, with what people and retention do to them."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.prune = Retention(database).prune
+
+    async def retry(self, row_id: str, organization_id: str) -> bool:
+        return await change_one(self._database, "retry", row_id, organization_id, SOMEBODY)
+
+    async def retry_many(
+        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int
+    ) -> int:
+        return await replay(
+            self._database, organization_id, wanted, SOMEBODY, reset_attempts=reset_attempts, limit=limit
+        )
+
+    async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
+        return await change_one(self._database, "cancel", row_id, organization_id, SOMEBODY, reason)
+
+
 class Queue:
     """A store with a database of its own, and shortcuts."""
 
     def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
         self.database = database
         self.store = OutboxStore(database, lease_seconds)
-        self.queries = OutboxQueries(database)
+        self.queries = Deliveries(database)
 
     async def put(self, **changes: Any) -> str:
         delivery = a_delivery(**changes)

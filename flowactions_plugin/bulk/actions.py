@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.bulk.ending import How, end
 from flowactions_plugin.bulk.engine import Engine
 from flowactions_plugin.bulk.results import Action, Preview, Share
 from flowactions_plugin.bulk.sets import (
@@ -26,17 +25,19 @@ from flowactions_plugin.bulk.sets import (
     read_token,
     write_token,
 )
-from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged
+from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged, Connection
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.changes import change_one
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.errors import ActionInvalid, SetChanged
+from flowactions_plugin.errors import ActionForbidden, ActionInvalid, SetChanged
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+
+How: TypeAlias = Literal["undo", "stop"]
 
 UNDO_SECONDS: Final = 10.0
 """The time for undoing by default."""
@@ -210,8 +211,6 @@ class Actions:
         Raises:
             StorageUnavailable: the database failed; nothing was changed.
         """
-        if not is_id(delivery_id):
-            return False
         if kind == "cancel":
             reason = reason or f"cancelled by {actor.public_name}"
         return await change_one(
@@ -266,13 +265,41 @@ class Actions:
         if not is_id(action_id):
             return None
         async with self._database.write() as connection:
-            row = await connection.run_sync(end, self._store, scope, action_id, actor, how)
+            row = await connection.run_sync(self._ended, scope, action_id, actor, how)
         if row is None:
             return None
         if row.kind == "cancel" and row.finished_at is None and row.state in {"undone", "stopped"}:
             await self._carry_on(action_id)
             return await self.get(scope, action_id)
         return _action(row, scope)
+
+    def _ended(
+        self, connection: Connection, scope: Scope, action_id: str, actor: Actor, how: How
+    ) -> ActionRow | None:
+        """Do the same within a transaction; return the action as it is then."""
+        row = self._store.lock_for_person(connection, scope, action_id)
+        if row is None:
+            return None
+        if actor.role == "dashboard" and row.actor_role != "dashboard":
+            raise ActionForbidden("An operator has begun this action: only operators can undo or stop it.")
+        done: How
+        changed: dict[str, str | None]
+        if row.state == "waiting":
+            done, changed = "undo", {"state": "undone"}
+        elif how == "stop" and row.state == "running":
+            reason = storable(f"stopped by {actor.public_name}")
+            done, changed = "stop", {"state": "stopped", "state_reason": reason}
+        else:
+            return row
+        # Rows that a cancellation holds are released next.
+        finished_at = None if row.kind == "cancel" else row.now
+        ended = {**changed, "finished_at": finished_at, "held_by": None, "held_until": None}
+        self._store.save(connection, row.id, ended)
+        entry = Entry(
+            who=actor, action=done, organization_id=row.organization_id, action_id=row.id, number=row.done
+        )
+        self._store.record(connection, entry)
+        return self._store.lock_for_person(connection, scope, action_id)
 
 
 def _action(row: ActionRow, scope: Scope) -> Action:

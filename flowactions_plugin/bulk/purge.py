@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import msgspec
+from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, type_coerce, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.types import NullType
 
-from flowactions_plugin.bulk.purge_store import PurgeStore
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.operators.audit import PURGE, Entry, recording
 from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import (
+    actions,
+    attempts,
+    audit,
+    chat_connections,
+    deferred,
+    destinations,
+    enqueue_keys,
+    enqueue_rates,
+    halted_runs,
+    oauth_states,
+    outbox,
+    pauses,
+    statistics,
+)
+from flowactions_plugin.storage.text import read_all, stored
 
 log = logging.getLogger("flowactions.actions")
+
+BATCH: Final = 500
+"""How many rows a transaction removes at the most."""
+
+# Bulk actions and pauses first: what they hold would otherwise be held for good. Of records, deliveries are made.
+_FIRST: Final = {"actions": actions, "pauses": pauses, "records": deferred}
+_REST: Final = {
+    "halted_runs": halted_runs,
+    "idempotency_keys": enqueue_keys,
+    "rates": enqueue_rates,
+    "statistics": statistics,
+    "destinations": destinations,
+    "installs": oauth_states,
+    "audit": audit,
+}
 
 
 class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -98,3 +136,116 @@ async def purge(
         extra={"event": "organization.purged"},
     )
     return Purged(**removed)
+
+
+class PurgeStore:
+    """What one database keeps of one organization.
+
+    Args:
+        database: where it is.
+        organization_id: the tenant.
+    """
+
+    def __init__(self, database: Database, organization_id: str) -> None:
+        self._database = database
+        self._organization_id = organization_id
+
+    async def count(self) -> dict[str, int]:
+        """Return how many rows of each kind there are."""
+        mine = outbox.c.organization_id == self._organization_id
+        logged = (
+            select(func.count())
+            .select_from(attempts)
+            .where(attempts.c.delivery_id.in_(select(outbox.c.id).where(mine)))
+        )
+        queries = {
+            "deliveries": select(func.count()).select_from(outbox).where(mine),
+            "attempts": logged,
+            "chat_connection": select(func.count())
+            .select_from(chat_connections)
+            .where(chat_connections.c.organization_id == self._organization_id),
+        }
+        for name, table in {**_FIRST, **_REST}.items():
+            queries[name] = select(func.count()).select_from(table).where(*self._of(table))
+        async with self._database.read() as connection:
+            return {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
+
+    @repeated
+    async def begin(self, who: tuple[str, str, str]) -> str:
+        """Write the line of the audit that stays, and return its id; see `finish`.
+
+        From then on no process writes statistics that it has counted before (`StatisticsStore.add`).
+        """
+        line_id = new_id(self._database.clock())
+        entry = Entry(who=who, action=PURGE, organization_id=self._organization_id)
+        async with self._database.write() as connection:
+            await connection.execute(recording(self._database, entry, line_id))
+        return line_id
+
+    async def remove(self) -> dict[str, int]:
+        """Remove everything but the chat connection; return how many rows of each kind that were."""
+        removed = {name: await self._remove(table) for name, table in _FIRST.items()}
+        removed["deliveries"], removed["attempts"] = await self._remove_deliveries()
+        await self._wait_for_statistics()
+        for name, table in _REST.items():
+            removed[name] = await self._remove(table)
+        return removed
+
+    @repeated
+    async def _wait_for_statistics(self) -> None:
+        """Wait until the processes have written that have not seen that the purge began, and may have added statistics."""
+        async with self._database.write() as connection:
+            await self._database.lock_table(connection, statistics, "SHARE")
+
+    @repeated
+    async def finish(self, line_id: str, removed: Mapping[str, int]) -> None:
+        """Write what was removed to the line of `begin`."""
+        numbers = {"number": sum(removed.values()), "before": msgspec.json.encode(removed).decode()}
+        async with self._database.write() as connection:
+            await connection.execute(update(audit).where(audit.c.id == line_id).values(numbers))
+
+    def _of(self, table: Table) -> list[ColumnElement[bool]]:
+        conditions = [table.c.organization_id == self._organization_id]
+        if table is audit:
+            conditions.append(audit.c.action != PURGE)
+        return conditions
+
+    async def _remove(self, table: Table) -> int:
+        key = list(table.primary_key)
+        chosen = select(*key).where(*self._of(table)).limit(inline(BATCH))
+        gone = delete(table).where((key[0] if len(key) == 1 else tuple_(*key)).in_(chosen))
+        total = 0
+        while True:
+            number = await self._database.in_transaction(lambda connection: connection.execute(gone).rowcount)
+            total += number
+            if number < BATCH:
+                return total
+
+    async def _remove_deliveries(self) -> tuple[int, int]:
+        """Remove rows of the outbox with their attempts, whatever their ids are stored as."""
+        chosen = (
+            select(type_coerce(outbox.c.id, NullType()).label("id"))
+            .where(outbox.c.organization_id == self._organization_id)
+            .order_by(outbox.c.id)
+            .limit(inline(BATCH))
+            .with_for_update()
+        )
+
+        def remove(connection: Connection) -> tuple[int, int]:
+            ids = [stored(row.id) for row in read_all(connection, chosen)]
+            if not ids:
+                return 0, 0
+            logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
+            return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
+
+        @repeated
+        async def batch() -> tuple[int, int]:
+            async with self._database.write() as connection:
+                return await connection.run_sync(remove)
+
+        rows = logged = 0
+        while True:
+            number, attempted = await batch()
+            rows, logged = rows + number, logged + attempted
+            if number < BATCH:
+                return rows, logged

@@ -12,6 +12,7 @@ import msgspec
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.text import is_text
 
 Kind: TypeAlias = Literal["retry", "replay", "cancel", "delete"]
 """What is done: ``retry`` and ``replay`` make dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows."""
@@ -89,7 +90,7 @@ def check_filter(wanted: Filter) -> None:
     """
     for value in msgspec.structs.astuple(wanted):
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not _is_unicode(each)):
+            if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not is_text(each)):
                 raise ActionInvalid(
                     "A value of the filter is too long, or holds characters that no row can hold."
                 )
@@ -122,11 +123,3 @@ def check_rate(rate: float | None) -> None:
     """
     if rate is not None and not (math.isfinite(rate) and 0.01 <= rate <= MOST_RATE):
         raise ActionInvalid(f"The rate must be between 0.01 and {MOST_RATE:g} rows per second.")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -6,26 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    String,
-    TextClause,
-    and_,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Row, Select, String, TextClause, and_, func, insert, or_, select, update
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.bulk.ramp import Result
 from flowactions_plugin.bulk.sets import KINDS, Selection
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
-from flowactions_plugin.deliveries.queries import conditions as conditions_of
+from flowactions_plugin.deliveries.search import conditions as conditions_of
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording

@@ -1,10 +1,11 @@
-"""The SQL of what people do to deliveries: make dead ones due again, end those that wait, delete dead ones."""
+"""What people do to deliveries: make dead ones due again, end those that wait, delete dead ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Delete,
@@ -23,6 +24,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import NullType
 
+from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.search import conditions
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.log_lines import log_dead
@@ -129,16 +133,16 @@ async def change_one(
     row_id: str,
     organization_id: str | None,
     who: Who,
-    reason: str,
+    reason: str = "",
     *,
     reset_attempts: bool = False,
 ) -> bool:
-    """Do something to one delivery, and write it to the audit in the same transaction.
+    """Do something to one delivery, and write it to the audit in the same transaction (§4.3).
 
     Args:
         database: where it is.
         kind: what.
-        row_id: the delivery.
+        row_id: the delivery; what is no id is none.
         organization_id: the tenant; ``None``: of any organization.
         who: who does it.
         reason: why; of a row that is cancelled, what it shows as its error.
@@ -150,6 +154,8 @@ async def change_one(
     Raises:
         StorageUnavailable: the database failed; nothing was changed.
     """
+    if not is_id(row_id):
+        return False
     this = outbox.c.id == row_id
     found: Select[Any] = select(*raw([outbox.c[name] for name in _BEFORE])).where(this, *changeable(kind))
     if organization_id is not None:
@@ -184,6 +190,47 @@ async def change_one(
     if row is not None and kind == "cancel":
         log_dead(row_id, row.destination, reason)
     return row is not None
+
+
+@repeated
+async def replay(
+    database: Database, organization_id: str, wanted: Filter, who: Who, *, reset_attempts: bool, limit: int
+) -> int:
+    """Make dead rows of an organization due now, oldest first, and write it to the audit.
+
+    Args:
+        database: where they are.
+        organization_id: the tenant.
+        wanted: which of its dead rows.
+        who: who does it.
+        reset_attempts: whether each row has all of its attempts again; if not, each gets one.
+        limit: how many at the most.
+
+    Returns:
+        How many there were.
+    """
+    dead = (
+        select(outbox.c.id)
+        .where(outbox.c.organization_id == organization_id, *changeable("retry"), *conditions(wanted))
+        .order_by(outbox.c.id)
+        .limit(inline(limit))
+        .with_for_update(skip_locked=True)
+        .cte("dead")
+    )
+    requeued = requeueing(database, outbox.c.id.in_(select(dead.c.id)), reset_attempts=reset_attempts)
+    async with database.write() as connection:
+        # Counted, since SQLite's driver gives no row count for a statement that begins with WITH.
+        number = len((await connection.execute(requeued.returning(outbox.c.id))).all())
+        if number:
+            entry = Entry(
+                who=who,
+                action="retry",
+                organization_id=organization_id,
+                filter=msgspec.json.encode(wanted).decode(),
+                number=number,
+            )
+            await connection.execute(recording(database, entry))
+    return number
 
 
 def raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:

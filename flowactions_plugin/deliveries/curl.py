@@ -65,12 +65,7 @@ def commands(method: str, url: str, headers: Sequence[Header], body: str | None)
         " | sed 's/^/v1,/; s/ .*//'"
     )
     send = "\n".join(
-        [
-            f"BODY={quoted(text)}",
-            "TIMESTAMP=$(date +%s)",
-            f"SIGNATURE=$({signature})",
-            " \\\n  ".join(lines),
-        ]
+        [f"BODY={quoted(text)}", "TIMESTAMP=$(date +%s)", f"SIGNATURE=$({signature})", " \\\n  ".join(lines)]
     )
     return Commands(send, f"BODY={quoted(text)}; {signature}")
 

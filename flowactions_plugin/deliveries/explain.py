@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.deliveries.results import ActionState, Certainty, DeliveryFacts, Pause
-from flowactions_plugin.deliveries.views import Attempt
+from flowactions_plugin.deliveries.results import ActionState, Attempt, Certainty, DeliveryFacts, Pause
 from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.health.results import Counted, Worker

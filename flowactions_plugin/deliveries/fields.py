@@ -85,10 +85,10 @@ class Field(NamedTuple):
     Attributes:
         name: in a query, and as the option of a command.
         attribute: of the `Filter`.
-        label: in the form of the page; empty: it is no field of the form.
-        hint: in the empty field of the form.
         metavar: what its value is called in the help of commands.
         help: of the option.
+        label: in the form of the page; empty: it is no field of the form.
+        hint: in the empty field of the form.
         read: returns the value that a text stands for; raises ``ValueError`` or ``EgressRefused``, which say what is allowed.
         write: returns a text that `read` reads as the same value.
         most: how many characters a text may have.
@@ -97,82 +97,58 @@ class Field(NamedTuple):
 
     name: str
     attribute: str
-    label: str
-    hint: str
     metavar: str
     help: str
+    label: str = ""
+    hint: str = ""
     read: Callable[[str, Clock], Any] = _text
     write: Callable[[Any], str] = str
     most: int = MOST_CHARACTERS
     is_column: bool = True
 
 
-def _time(name: str, attribute: str, label: str, hint: str, text: str) -> Field:
-    return Field(name, attribute, label, hint, "TIME", text, _moment, to_iso, is_column=False)
+def _time(name: str, attribute: str, text: str, label: str, hint: str = "") -> Field:
+    return Field(name, attribute, "TIME", text, label, hint, _moment, to_iso, is_column=False)
 
+
+_STATES: Final = f"{', '.join(STATES[:-1])} or {STATES[-1]}."
+_SINCE: Final = "Enqueued at this time or later: ISO 8601, or 15m, 2h, 3d ago."
+_CLASS: Final = "Whose last failure is of this class: http_5xx, timeout, network, refused, …"
+_PLACE: Final = "To this scheme, host and port; a URL is one, too."
 
 FIELDS: Final = (
+    Field("status", "status", "STATE", _STATES, read=_status, is_column=False),
+    Field("organization", "organization_id", "ID", "Of this organization.", "Organization"),
+    Field("agent", "agent_id", "ID", "Of this agent.", "Agent"),
     Field(
-        "status",
-        "status",
-        "",
-        "",
-        "STATE",
-        f"{', '.join(STATES[:-1])} or {STATES[-1]}.",
-        _status,
-        is_column=False,
+        "destination", "destination", "URL", _PLACE, "Destination", "https://hooks.example.com", _destination
     ),
-    Field("organization", "organization_id", "Organization", "", "ID", "Of this organization."),
-    Field("agent", "agent_id", "Agent", "", "ID", "Of this agent."),
-    Field(
-        "destination",
-        "destination",
-        "Destination",
-        "https://hooks.example.com",
-        "URL",
-        "To this scheme, host and port; a URL is one, too.",
-        _destination,
-    ),
-    Field("type", "event_type", "Event type", "order.placed", "TYPE", "Of this event type."),
-    Field("event-id", "event_id", "Event id", "evt_…", "ID", "Of this event, as receivers see it."),
-    Field("key", "idempotency_key", "Idempotency key", "", "KEY", "Enqueued with this idempotency key."),
-    Field("flow", "flow_id", "Flow", "", "ID", "Of this flow."),
-    Field("node", "node_id", "Node", "", "ID", "Of this node."),
-    Field(
-        "error",
-        "error_class",
-        "Failure",
-        "http_5xx, timeout, network …",
-        "CLASS",
-        "Whose last failure is of this class: http_5xx, timeout, network, refused, …",
-        _error,
-    ),
+    Field("type", "event_type", "TYPE", "Of this event type.", "Event type", "order.placed"),
+    Field("event-id", "event_id", "ID", "Of this event, as receivers see it.", "Event id", "evt_…"),
+    Field("key", "idempotency_key", "KEY", "Enqueued with this idempotency key.", "Idempotency key"),
+    Field("flow", "flow_id", "ID", "Of this flow.", "Flow"),
+    Field("node", "node_id", "ID", "Of this node.", "Node"),
+    Field("error", "error_class", "CLASS", _CLASS, "Failure", "http_5xx, timeout, network …", _error),
     Field(
         "code",
         "last_status_code",
-        "Status code",
-        "503",
         "NUMBER",
         "Last answered with this status code.",
+        "Status code",
+        "503",
         _code,
     ),
-    _time(
-        "from",
-        "created_from",
-        "Enqueued from",
-        "2h, 3d or 2030-01-31T12:00Z",
-        "Enqueued at this time or later: ISO 8601, or 15m, 2h, 3d ago.",
-    ),
-    _time("before", "created_before", "Enqueued before", "15m", "Enqueued before this time."),
-    _time("ended-from", "finished_from", "Ended from", "1d", "Ended at this time or later."),
-    _time("ended-before", "finished_before", "Ended before", "", "Ended before this time."),
+    _time("from", "created_from", _SINCE, "Enqueued from", "2h, 3d or 2030-01-31T12:00Z"),
+    _time("before", "created_before", "Enqueued before this time.", "Enqueued before", "15m"),
+    _time("ended-from", "finished_from", "Ended at this time or later.", "Ended from", "1d"),
+    _time("ended-before", "finished_before", "Ended before this time.", "Ended before"),
     Field(
         "id",
         "ids",
-        "Id",
-        "",
         "IDS",
         "These deliveries, by commas.",
+        "Id",
+        "",
         _ids,
         ",".join,
         MOST_IDS * 40,

@@ -11,6 +11,7 @@ import msgspec
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, RANGES
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
+from flowactions_plugin.storage.text import is_text
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,10 +101,8 @@ def _check_text(value: str, most: int) -> None:
         raise ValueError(f"must not be longer than {most} characters")
     if "\0" in value:
         raise ValueError("must not hold the character NUL")  # which PostgreSQL cannot store
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be valid Unicode") from None
+    if not is_text(value):
+        raise ValueError("must be valid Unicode")
 
 
 def _unknown(name: str) -> str:

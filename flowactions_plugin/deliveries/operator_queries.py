@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from msgspec.structs import replace
-from sqlalchemy import select
+from sqlalchemy import Row, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.detail import DeliveryQueries
+from flowactions_plugin.deliveries import search
+from flowactions_plugin.deliveries.changes import raw
+from flowactions_plugin.deliveries.explain import why_not_sent
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_views import entry_of, struct_of
-from flowactions_plugin.deliveries.results import AuditEntry, ChatConnection, Found, InboundEvent, Page
-from flowactions_plugin.deliveries.search_queries import DeliverySearch
+from flowactions_plugin.deliveries.results import (
+    ActionState,
+    AuditEntry,
+    ChatConnection,
+    Found,
+    InboundEvent,
+    Page,
+    Pause,
+)
+from flowactions_plugin.deliveries.search_queries import DeliverySearch, merged
+from flowactions_plugin.deliveries.views import entry_of, facts_of, pause_of, struct_of
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import Counted, Overview
 from flowactions_plugin.health.status import COUNT_LIMIT, QueueStatus
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.health.status_queries import HealthQueries
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.due import free
+from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
+from flowactions_plugin.queue.tokens import is_token_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.schema import audit, chat_connections, inbound_events
-from flowactions_plugin.storage.text import raw_bytes, read_all
+from flowactions_plugin.storage.schema import (
+    AUDITED_ACTION,
+    AUDITED_DELIVERY,
+    EVERY_ORGANIZATION,
+    LIVE,
+    actions,
+    attempts,
+    audit,
+    chat_connections,
+    inbound_events,
+    outbox,
+    pauses,
+)
+from flowactions_plugin.storage.text import raw_bytes, read_all, stored
 
 T = TypeVar("T")
 
@@ -33,9 +59,18 @@ Unreadable: TypeAlias = Callable[[str, bytes], str | None]
 SEARCH_COUNT_LIMIT: Final = 2500
 """Up to how many rows a search counts: each may be on another page of the table."""
 
+MOST_ATTEMPTS: Final = 200
+"""Of a delivery, so many attempts are shown at the most, the last ones; replays make any number."""
+
+AUDIT_SHOWN: Final = 50
+"""How many entries of the audit are shown with a delivery."""
+
+AHEAD_READ: Final = 1000
+"""Among how many of the oldest rows those are counted that are claimed before a delivery, or are in flight."""
+
 
 class OperatorQueries:
-    """The queue of one database, for operators.
+    """What the JSON routes, the pages and the commands show of one database.
 
     Args:
         database: which.
@@ -51,16 +86,15 @@ class OperatorQueries:
     ) -> None:
         self._database = database
         self.status = status or QueueStatus(database)
-        self._search = DeliverySearch(database)
-        self._delivery = DeliveryQueries(database, destination_limit)
+        self._destination_limit = destination_limit
+        self._search = DeliverySearch(database.sql)
+        self._health = HealthQueries(database)
 
     @classmethod
     def of(cls, database: Database, settings: Settings, status: QueueStatus | None = None) -> Self:
         """Return the queries of a host with these settings."""
         return cls(
-            database,
-            status or QueueStatus.of(database, settings),
-            destination_limit=settings.per_destination,
+            database, status or QueueStatus.of(database, settings), destination_limit=settings.per_destination
         )
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
@@ -79,7 +113,12 @@ class OperatorQueries:
             FilterInvalid: ``before`` is no cursor of this search.
             StorageUnavailable: the database failed.
         """
-        return await self._search.page(scope, wanted, before, limit)
+        inside = search.within(scope, wanted)
+        if inside is None:
+            return Page(rows=())
+        position = search.read_cursor(before)
+        reads = await self._read(lambda connection: self._search.read(connection, inside, position, limit))
+        return merged(reads, limit, for_operators=scope.organization_id is None)
 
     async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter.
@@ -87,7 +126,7 @@ class OperatorQueries:
         Raises:
             StorageUnavailable: the database failed.
         """
-        return await self._search.count(scope, wanted, limit)
+        return await self._read(lambda connection: self._search.counted(connection, scope, wanted, limit))
 
     async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
         """Return one delivery with everything that is known of it; ``None``: there is none within the scope.
@@ -95,7 +134,58 @@ class OperatorQueries:
         Raises:
             StorageUnavailable: the database failed.
         """
-        return await self._delivery.found(scope, delivery_id)
+        detail = await self.detail(delivery_id, scope.organization_id) if is_id(delivery_id) else None
+        if detail is None:
+            return None
+        row, log = detail
+
+        def read(connection: Connection) -> Found:
+            now = int(connection.execute(select(self._database.now())).scalar_one())
+            facts, attempts = facts_of(row, log, now, for_operators=scope.organization_id is None)
+            pause = _pause(connection, scope, row)
+            workers = self._health.workers(connection, now)
+            holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
+            ahead, in_flight = self._ahead(connection, row, facts.due_at)
+            action = _action(connection, scope, facts.action_id)
+            why = why_not_sent(
+                facts,
+                pause,
+                now,
+                workers=workers,
+                holder=holder,
+                ahead=ahead,
+                in_flight=in_flight,
+                limit=self._destination_limit,
+                ended_by=action
+                if type(row.next_attempt_at) is int and row.next_attempt_at >= UNDO_OFFSET_MS
+                else None,
+            )
+            audited = _audited(connection, scope, delivery_id, facts.action_id)
+            return Found(row=facts, attempts=attempts, audit=audited, pause=pause, action=action, why=why)
+
+        return await self._read(read)
+
+    async def detail(self, row_id: str, organization_id: str | None) -> tuple[Row[Any], Sequence[Any]] | None:
+        """Return a row of this organization, or of any, with its last `MOST_ATTEMPTS`; ``None`` when there is none.
+
+        The attempt that has delivered it is kept in the row, and is the last of those that are returned.
+
+        Values are as they are stored, which on SQLite may be of any type; `views` makes them presentable.
+        """
+        one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
+        if organization_id is not None:
+            one = one.where(outbox.c.organization_id == organization_id)
+        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
+        made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
+        async with self._database.read() as connection:
+            rows = await connection.run_sync(read_all, one)
+            if not rows:
+                return None
+            tried: list[Any] = [*await connection.run_sync(read_all, made)][::-1]
+        last = _delivering(rows[0])
+        if last is not None and all(each.number != last.number for each in tried):
+            tried.append(last)
+        return rows[0], tried
 
     async def overview(self, scope: Scope) -> Overview:
         """Return how deliveries stand.
@@ -182,3 +272,106 @@ class OperatorQueries:
     async def _structs(self, query: Any, kind: Callable[..., T]) -> list[T]:
         rows = await self._read(lambda connection: read_all(connection, query))
         return [struct_of(row, kind) for row in rows]
+
+    def _ahead(self, connection: Connection, row: Row[Any], due_at: int | None) -> tuple[Counted, int]:
+        """Return how many rows are claimed before this one, and how many attempts to its destination are in flight."""
+        now = self._database.now()
+        if due_at is None:
+            return Counted(number=0, exact=True), 0
+        due = (LIVE, outbox.c.next_attempt_at <= now)
+        order = (outbox.c.next_attempt_at, outbox.c.id)
+        columns = (*order, free(now).label("free"))
+        head = select(*columns).where(*due).order_by(*order).limit(inline(AHEAD_READ)).subquery("head")
+        older = or_(
+            head.c.next_attempt_at < due_at, and_(head.c.next_attempt_at == due_at, head.c.id < stored(row.id))
+        )
+        read, number = connection.execute(
+            select(func.count(), func.count(case((and_(head.c.free, older), 1)))).select_from(head)
+        ).one()
+        same = select(free(now).label("free")).where(*due, outbox.c.destination == stored(row.destination))
+        mine = same.order_by(*order).limit(inline(AHEAD_READ)).subquery("mine")
+        held = connection.execute(select(func.count(case((~mine.c.free, 1)))).select_from(mine)).scalar_one()
+        return Counted(number=number, exact=read < AHEAD_READ or number < read), held
+
+
+class _Delivering(NamedTuple):
+    """The attempt that has delivered a row, as a row of the attempts log."""
+
+    number: Any
+    started_at: Any
+    duration_ms: Any
+    status_code: Any
+    error: Any
+    response: Any
+    phases: Any = None
+
+
+def _delivering(row: Row[Any]) -> _Delivering | None:
+    """Return the attempt that is kept in a row; ``None`` when there is none."""
+    if row.delivered_started_at is None:
+        return None
+    counts = (row.attempts, row.earlier_attempts)
+    number = sum(counts) if all(type(each) is int for each in counts) else None
+    return _Delivering(
+        number,
+        row.delivered_started_at,
+        row.delivered_duration_ms,
+        row.last_status_code,
+        row.last_error,
+        row.delivered_response,
+        row.delivered_phases,
+    )
+
+
+def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
+    """Return the pause of a delivery's destination; that of all organizations first."""
+    query = (
+        select(*(pauses.c[name] for name in Pause.__struct_fields__))
+        .where(
+            pauses.c.destination == stored(row.destination),
+            pauses.c.resumed_at.is_(None),
+            pauses.c.organization_id.in_([EVERY_ORGANIZATION, stored(row.organization_id)]),
+        )
+        .order_by(pauses.c.organization_id)
+        .limit(inline(1))
+    )
+    found = read_all(connection, query)
+    return pause_of(found[0], scope) if found else None
+
+
+def _action(connection: Connection, scope: Scope, action_id: str | None) -> ActionState | None:
+    if action_id is None:
+        return None
+    query = select(*(actions.c[name] for name in ActionState.__struct_fields__)).where(
+        actions.c.id == action_id
+    )
+    found = read_all(connection, query)
+    if not found:
+        return None
+    state = struct_of(found[0], ActionState)
+    who = scope.shown(Actor(state.actor_id, state.actor_name, state.actor_role))
+    return replace(state, actor_id=who.id, actor_name=who.name, actor_role=who.role)
+
+
+def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: str | None) -> list[AuditEntry]:
+    """Return what was done to a delivery, by itself or with others, the latest first.
+
+    Of what an operator did to rows of all organizations, an organization sees who did it and why, but neither to which rows
+    nor to how many.
+    """
+    queries = [select(audit).where(AUDITED_DELIVERY, audit.c.delivery_id == delivery_id)]
+    if action_id is not None:
+        queries.append(select(audit).where(AUDITED_ACTION, audit.c.action_id == action_id))
+    rows = [
+        row
+        for query in queries
+        for row in read_all(connection, query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN)))
+    ]
+    entries = {row.id: entry_of(row, scope) for row in rows}
+    newest = [entries[each] for each in sorted(entries, reverse=True)[:AUDIT_SHOWN]]
+    return [
+        each
+        if scope.allows(each.organization_id)
+        else replace(each, actor_id="", filter=None, number=None, before=None)
+        for each in newest
+    ]

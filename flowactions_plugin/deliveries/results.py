@@ -1,18 +1,84 @@
-"""What searches return: plain structs, which msgspec encodes as JSON. Times are Unix milliseconds."""
+"""What is shown of deliveries: plain structs, which msgspec encodes as JSON. Times are Unix milliseconds, or ISO 8601."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.deliveries.views import Attempt, DeliveryDetail, DeliverySummary
+from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
 from flowactions_plugin.operators.scope import Role
+
+SAFE_INTEGER: Final = 2**53
+"""Programs read larger ones differently (RFC 7493 §2.2)."""
+
+Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=SAFE_INTEGER)]
 
 Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
 """Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
 answered, perhaps by the egress proxy."""
+
+
+class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
+    """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so.
+
+    ``agentId`` is ``null`` for a webhook that belongs to no agent. ``lastError`` says of an answer that is no success, too, that it
+    was one.
+    """
+
+    id: str
+    status: str
+    idempotency_key: str | None
+    event_id: str
+    event_type: str
+    agent_id: str | None
+    url: str
+    method: str
+    attempts: int
+    max_attempts: int
+    next_attempt_at: str | None
+    created_at: str | None
+    updated_at: str | None
+    finished_at: str | None
+    last_status_code: int | None
+    last_error: str | None
+    defect: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Attempt(msgspec.Struct, rename="camel", kw_only=True):
+    """One attempt of a delivery; of the answer's body the first 2 KiB are kept.
+
+    ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
+    ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
+
+    ``note`` says if the request was sent twice in this attempt, if the answer's headers were not kept, and if the answer came
+    through the egress proxy in clear. The proxy may have written such an answer, so ``response`` is empty then, except for
+    operators.
+    """
+
+    number: int
+    started_at: str | None
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    response: str
+    phases: dict[str, Milliseconds] = {}
+    note: str | None = None
+
+
+class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
+    """A row of the outbox with what it sends and its attempts."""
+
+    origin: Origin | None
+    headers: list[Header]
+    body: str | None
+    attempt_log: list[Attempt]
+
+    @property
+    def is_unsigned_test(self) -> bool:
+        """Return whether a test of a draft has enqueued it, so that no attempt is signed (§5.3.6)."""
+        return isinstance(self.origin, UnsignedTestOrigin)
 
 
 class DeliveryRow(DeliverySummary, rename="camel", kw_only=True):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, post
@@ -13,15 +12,18 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, is_id
+from flowactions_plugin.deliveries.changes import change_one, replay
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.queries import OutboxQueries
-from flowactions_plugin.deliveries.views import DeliveryDetail, DeliverySummary, detail
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.results import DeliveryDetail, DeliverySummary
+from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
-from flowactions_plugin.operators.audit import Who
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.storage.database import Database
 
 PAGE_LIMIT: Final = 100
 REPLAY_LIMIT: Final = 10_000
@@ -29,11 +31,6 @@ REPLAY_LIMIT: Final = 10_000
 
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
-
-Search: TypeAlias = Callable[
-    [str, Filter, str | None, int], Awaitable[tuple[Sequence[DeliverySummary], str | None]]
-]
-"""Returns a page of an organization's deliveries, newest first, and the cursor of the next; it reads a bounded number of rows."""
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
 Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, pattern=NO_NUL_PATTERN)]
@@ -49,15 +46,6 @@ LIST_QUERY: Final = {
     "cursor": text,
     "limit": integer,
 }
-FILTERS: Final = (
-    "ids",
-    "agent_id",
-    "destination",
-    "event_type",
-    "status_code",
-    "finished_from",
-    "finished_before",
-)
 
 
 class DeliveryPage(msgspec.Struct, rename="camel"):
@@ -110,12 +98,30 @@ class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
     agent_id: Word | None = None
     destination: Word | None = None
     event_type: Word | None = None
-    status_code: Annotated[int, msgspec.Meta(ge=100, le=999)] | None = None
+    last_status_code: Annotated[int, msgspec.Meta(ge=100, le=999)] | None = msgspec.field(
+        default=None, name="statusCode"
+    )
     finished_from: Moment | None = None
     finished_before: Moment | None = None
     all: bool = False
     reset_attempts: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1, le=REPLAY_LIMIT)] = 1000
+
+    def filter(self) -> Filter:
+        """Return what has to be met.
+
+        Raises:
+            Problem: it has no filter and does not say ``all``, or it has both.
+        """
+        names = [name for name in self.__struct_fields__ if name in Filter.__struct_fields__]
+        wanted = _filter(**{name: getattr(self, name) for name in names})
+        filtered = wanted != Filter()
+        if filtered != self.all:
+            return wanted
+        message = "does not go with a filter"
+        if not filtered:
+            message = "name a filter, or set it to true to retry every dead delivery"
+        raise Problem("invalid_request", WRONG_FORM, [{"path": "all", "message": message}])
 
 
 class Replayed(msgspec.Struct):
@@ -131,14 +137,10 @@ class ReplayAnswer(msgspec.Struct):
     data: Replayed
 
 
-@get(
-    "/",
-    summary="List deliveries",
-    **openapi_spec("dashboard", {}, query=LIST_QUERY),
-)
+@get("/", summary="List deliveries", **openapi_spec("dashboard", {}, query=LIST_QUERY))
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
-    search: NamedDependency[Search],
+    queries: NamedDependency[OperatorQueries],
     status: FromQuery[Literal["pending", "retrying", "delivered", "dead"] | None] = None,
     agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
     destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
@@ -154,24 +156,23 @@ async def list_deliveries(
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.
     """
-    wanted = Filter(
+    wanted = _filter(
         status=status,
         agent_id=agent_id,
         destination=destination,
         event_type=event_type,
         last_status_code=status_code,
-        finished_from=_milliseconds(finished_from),
-        finished_before=_milliseconds(finished_before),
+        finished_from=finished_from,
+        finished_before=finished_before,
     )
     try:
-        rows, following = await search(principal.organization_id, wanted, cursor, limit)
+        page = await queries.deliveries(Scope(principal.organization_id), wanted, cursor, limit)
     except FilterInvalid as exc:
         message = str(exc).removeprefix("cursor: ")
         raise Problem("invalid_request", WRONG_FORM, [{"path": "cursor", "message": message}]) from None
     names = DeliverySummary.__struct_fields__
-    return DeliveryPage(
-        [DeliverySummary(**{name: getattr(row, name) for name in names}) for row in rows], following
-    )
+    shown = [DeliverySummary(**{name: getattr(row, name) for name in names}) for row in page.rows]
+    return DeliveryPage(shown, page.next_cursor)
 
 
 @get(
@@ -181,7 +182,7 @@ async def list_deliveries(
 )
 async def show_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    queries: NamedDependency[OperatorQueries],
     delivery_id: FromPath[str],
 ) -> OneDelivery:
     """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
@@ -203,13 +204,13 @@ async def show_delivery(
 )
 async def cancel_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    database: NamedDependency[Database],
     delivery_id: FromPath[str],
 ) -> Response[CancelAnswer]:
     """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
     reason = f"cancelled by {principal.user_name}"
-    cancelled = is_id(delivery_id) and await queries.cancel(
-        delivery_id, principal.organization_id, reason, _who(principal)
+    cancelled = await change_one(
+        database, "cancel", delivery_id, principal.organization_id, _actor(principal), reason
     )
     return Response(CancelAnswer(Cancelled(delivery_id, cancelled)), status_code=200 if cancelled else 404)
 
@@ -226,13 +227,11 @@ async def cancel_delivery(
 )
 async def retry_delivery(
     principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
+    database: NamedDependency[Database],
     delivery_id: FromPath[str],
 ) -> Response[RetryAnswer]:
     """Make a dead delivery due now; it gets one more attempt (§4.3)."""
-    requeued = is_id(delivery_id) and await queries.retry(
-        delivery_id, principal.organization_id, _who(principal)
-    )
+    requeued = await change_one(database, "retry", delivery_id, principal.organization_id, _actor(principal))
     return Response(RetryAnswer(Requeued(delivery_id, requeued)), status_code=200 if requeued else 404)
 
 
@@ -249,42 +248,31 @@ async def retry_delivery(
     ),
 )
 async def replay_deliveries(
-    principal: NamedDependency[DashboardPrincipal],
-    queries: NamedDependency[OutboxQueries],
-    data: JSONBody[Replay],
+    principal: NamedDependency[DashboardPrincipal], database: NamedDependency[Database], data: JSONBody[Replay]
 ) -> ReplayAnswer:
     """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
 
     Each gets one more attempt, or with ``resetAttempts`` all of its attempts again. Ask again while there
     are more.
     """
-    _check_filter(data)
-    wanted = Filter(
-        ids=data.ids,
-        agent_id=data.agent_id,
-        destination=data.destination,
-        event_type=data.event_type,
-        last_status_code=data.status_code,
-        finished_from=_milliseconds(data.finished_from),
-        finished_before=_milliseconds(data.finished_before),
-    )
-    requeued = await queries.retry_many(
+    requeued = await replay(
+        database,
         principal.organization_id,
-        wanted,
+        data.filter(),
+        _actor(principal),
         reset_attempts=data.reset_attempts,
         limit=data.limit,
-        by=_who(principal),
     )
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
 
 
-def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> Router:
+def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Database) -> Router:
     """Build the router of the outbox.
 
     Args:
         guard: decides who may call.
-        queries: the rows.
-        search: finds them.
+        queries: finds rows.
+        database: where they are changed.
     """
     return Router(
         "/v1/webhooks/outbox",
@@ -294,7 +282,7 @@ def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> 
         dependencies={
             "principal": PRINCIPAL,
             "queries": Provide(lambda: queries, sync_to_thread=False),
-            "search": Provide(lambda: search, sync_to_thread=False),
+            "database": Provide(lambda: database, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,
@@ -303,25 +291,14 @@ def outbox_router(guard: RouteGuard, queries: OutboxQueries, search: Search) -> 
     )
 
 
-def _check_filter(data: Replay) -> None:
-    """Check that a bulk retry names a filter or says ``all``.
-
-    Raises:
-        Problem: it has no filter and does not say ``all``, or it has both.
-    """
-    filtered = any(getattr(data, name) is not None for name in FILTERS)
-    if filtered and data.all:
-        error = {"path": "all", "message": "does not go with a filter"}
-    elif not filtered and not data.all:
-        error = {"path": "all", "message": "name a filter, or set it to true to retry every dead delivery"}
-    else:
-        return
-    raise Problem("invalid_request", WRONG_FORM, [error])
+def _actor(principal: DashboardPrincipal) -> Actor:
+    return Actor(principal.user_id, principal.user_name, "dashboard")
 
 
-def _who(principal: DashboardPrincipal) -> Who:
-    return principal.user_id, principal.user_name, "dashboard"
-
-
-def _milliseconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp() * 1000)
+def _filter(**given: object) -> Filter:
+    """Return the filter of parameters, among which there may be moments."""
+    values: dict[str, Any] = {
+        name: int(value.timestamp() * 1000) if isinstance(value, datetime) else value
+        for name, value in given.items()
+    }
+    return Filter(**values)

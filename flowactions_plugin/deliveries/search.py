@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, TextClause
 
 from flowactions_plugin.clock import id_at, is_id
+from flowactions_plugin.deliveries.fields import FIELDS, RANGES
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.schema import FAILED, UNDELIVERED, outbox
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, outbox
 
 SKEW_MS: Final = 60_000
 """By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
@@ -46,13 +49,43 @@ class Source(NamedTuple):
     event_id: str | None = None
 
 
+def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
+    """Return the SQL conditions of a filter, with those of the indexes that serve them (decision 33)."""
+    found: list[ColumnElement[bool] | TextClause] = []
+    if wanted.ids is not None:
+        found.append(outbox.c.id.in_(wanted.ids))
+    if wanted.status is not None:
+        found.append(outbox.c.status == inline(wanted.status))
+    for name in _EQUAL:
+        value = getattr(wanted, name)
+        if value is not None:
+            found.append(outbox.c[name] == value)
+    # Of indexes on few rows: SQLite, too, finds these by them.
+    partial = (
+        (UNDELIVERED, wanted.status not in {None, "delivered"}),
+        (FAILED, wanted.error_class is not None),
+        (KEYED, wanted.idempotency_key is not None),
+    )
+    found += [rows for rows, holds in partial if holds]
+    for name, _ in RANGES:
+        start, end = getattr(wanted, f"{name}_from"), getattr(wanted, f"{name}_before")
+        if start is not None:
+            found.append(outbox.c[f"{name}_at"] >= start)
+        if end is not None:
+            found.append(outbox.c[f"{name}_at"] < end)
+    return found
+
+
+_EQUAL: Final = tuple(field.attribute for field in FIELDS if field.is_column)
+
+
 def within(scope: Scope, wanted: Filter) -> Filter | None:
     """Return what is wanted within a scope; ``None``: nothing, because it is another organization's."""
     if scope.organization_id is None:
         return wanted
     if wanted.organization_id not in {None, scope.organization_id}:
         return None
-    return _with(wanted, organization_id=scope.organization_id)
+    return replace(wanted, organization_id=scope.organization_id)
 
 
 def sources(wanted: Filter) -> Sequence[Source]:
@@ -63,8 +96,7 @@ def sources(wanted: Filter) -> Sequence[Source]:
     """
     for single in ("ids", "idempotency_key", "event_id"):
         if getattr(wanted, single) is not None:
-            whole = _others(wanted, single) == 0
-            return [Source(_only(wanted, single), whole=whole, event_id=wanted.event_id)]
+            return [_source(wanted, single)._replace(event_id=wanted.event_id)]
     failed = _failed_source(wanted)
     if failed is not None and wanted.error_class is not None:
         return [failed]
@@ -83,7 +115,7 @@ def _failed_source(wanted: Filter) -> Source | None:
         names = ("destination",)
     else:
         return None
-    return Source(_only(wanted, *names), (FAILED,), whole=_others(wanted, *names) == 0)
+    return _source(wanted, *names)._replace(extra=(FAILED,))
 
 
 def _base_source(wanted: Filter) -> Source:
@@ -93,12 +125,10 @@ def _base_source(wanted: Filter) -> Source:
         value = getattr(wanted, name)
         if value is None or value == "delivered":
             continue
-        names = ("organization_id", name)
-        whole = _others(wanted, *names) == 0
-        if organization or whole:
-            each, rows = not organization, _ROWS[name]
-            return Source(_only(wanted, *names), whole=whole, each_organization=each, rows=rows)
-    return Source(_only(wanted, "organization_id"), whole=_others(wanted, "organization_id") == 0)
+        found = _source(wanted, "organization_id", name)
+        if organization or found.whole:
+            return found._replace(each_organization=not organization, rows=_ROWS[name])
+    return _source(wanted, "organization_id")
 
 
 _ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,), "agent_id": ()}
@@ -108,22 +138,11 @@ _TIMES: Final = ("created_from", "created_before")
 """Ids are in the order of the enqueue, so every source serves these."""
 
 
-def _only(wanted: Filter, *names: str) -> Filter:
-    return Filter(**{name: getattr(wanted, name) for name in names})
-
-
-def _others(wanted: Filter, *names: str) -> int:
-    """Return how many fields are wanted beside these and the time of enqueue."""
-    return sum(
-        getattr(wanted, each) is not None
-        for each in Filter.__struct_fields__
-        if each not in names and each not in _TIMES
-    )
-
-
-def _with(wanted: Filter, **values: str) -> Filter:
-    fields = {name: getattr(wanted, name) for name in Filter.__struct_fields__}
-    return Filter(**{**fields, **values})
+def _source(wanted: Filter, *names: str) -> Source:
+    """Return the rows of an index that serves these fields, and the time of enqueue."""
+    served = {name: getattr(wanted, name) for name in names}
+    others = set(Filter.__struct_fields__).difference(names, _TIMES)
+    return Source(Filter(**served), whole=all(getattr(wanted, each) is None for each in others))
 
 
 def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:

@@ -27,14 +27,13 @@ from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import search
 from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_views import row_of
-from flowactions_plugin.deliveries.queries import conditions as conditions_of
 from flowactions_plugin.deliveries.results import Page
 from flowactions_plugin.deliveries.search import Source
+from flowactions_plugin.deliveries.search import conditions as conditions_of
+from flowactions_plugin.deliveries.views import row_of
 from flowactions_plugin.health.results import Counted
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import FINISHED, LIVE, outbox
 from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
@@ -58,7 +57,7 @@ LIST_COLUMNS: Final = tuple(
 )
 
 
-class _Read(NamedTuple):
+class Read(NamedTuple):
     """What was read of a source.
 
     Attributes:
@@ -71,35 +70,25 @@ class _Read(NamedTuple):
 
 
 class DeliverySearch:
-    """Searches in one database.
+    """Searches in one database, on connections of its callers.
 
     Args:
-        database: which.
+        sql: how its database is asked.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, sql: Dialect) -> None:
+        self._sql = sql
 
-    async def page(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
-        """Return a page of deliveries, newest first; see `OperatorQueries.deliveries`."""
-        inside = search.within(scope, wanted)
-        if inside is None:
-            return Page(rows=())
-        position = search.read_cursor(before)
+    def read(self, connection: Connection, wanted: Filter, before: str | None, limit: int) -> list[Read]:
+        """Return what a page of a search may hold, of each of its sources.
 
-        def read(connection: Connection) -> list[_Read]:
-            return [
-                self._read(connection, inside, source, position, limit) for source in search.sources(inside)
-            ]
-
-        async with self._database.read() as connection:
-            reads = await connection.run_sync(read)
-        return _merged(reads, limit, for_operators=scope.organization_id is None)
-
-    async def count(self, scope: Scope, wanted: Filter, limit: int) -> Counted:
-        """Count deliveries, up to a limit; see `OperatorQueries.count`."""
-        async with self._database.read() as connection:
-            return await connection.run_sync(lambda opened: self.counted(opened, scope, wanted, limit))
+        Args:
+            connection: an open one.
+            wanted: within the scope.
+            before: only rows with smaller ids; ``None``: all.
+            limit: how many rows of each source are asked for; one more says that there are more.
+        """
+        return [self._read(connection, wanted, source, before, limit) for source in search.sources(wanted)]
 
     def counted(self, connection: Connection, scope: Scope, wanted: Filter, limit: int) -> Counted:
         """Count deliveries on an open connection."""
@@ -114,19 +103,19 @@ class DeliverySearch:
 
     def _read(
         self, connection: Connection, wanted: Filter, source: Source, position: str | None, limit: int
-    ) -> _Read:
+    ) -> Read:
         bounds = search.id_bounds(wanted, position)
         conditions = [*self._conditions(connection, wanted, source), *bounds]
         query = select(*raw(LIST_COLUMNS)).where(*conditions).order_by(outbox.c.id.desc())
         if source.each_organization:
             organizations = self._organizations(connection, source)
             if organizations is not None:
-                return _Read(self._newest_of_each(connection, query, organizations, limit + 1))
+                return Read(self._newest_of_each(connection, query, organizations, limit + 1))
             source = Source(Filter())
         horizon = None if source.whole else _horizon(connection, source, bounds, READ_BACK)
         if horizon is not None:
             query = query.where(outbox.c.id >= stored(horizon.id))
-        return _Read(read_all(connection, query.limit(inline(limit + 1))), horizon)
+        return Read(read_all(connection, query.limit(inline(limit + 1))), horizon)
 
     def _conditions(
         self, connection: Connection, wanted: Filter, source: Source
@@ -187,7 +176,7 @@ class DeliverySearch:
         self, connection: Connection, ids: Select[Any], organizations: Sequence[Any], limit: int
     ) -> list[tuple[Any, Any]]:
         """Return organizations, and ids that a query finds, the first of each organization."""
-        sql = self._database.sql
+        sql = self._sql
         if sql.has_lateral:
             given = sql.values_table("organizations", organization=Text)
             mine = (
@@ -262,7 +251,7 @@ def _horizon(
     return rows[0] if rows else None
 
 
-def _merged(reads: Sequence[_Read], limit: int, *, for_operators: bool) -> Page:
+def merged(reads: Sequence[Read], limit: int, *, for_operators: bool) -> Page:
     """Return the newest rows of all sources, as far back as each of them was read, and where the next page begins."""
     horizons = [each.horizon for each in reads if each.horizon is not None and _is_position(each.horizon.id)]
     horizon = max(horizons, key=_order, default=None)

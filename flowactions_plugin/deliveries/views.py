@@ -1,89 +1,37 @@
-"""Rows of the outbox as their organization sees them: as far as they can be read, and without credentials."""
+"""Rows of the tables as their organization and operators see them: as far as they can be read, and without credentials."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
+from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
+from flowactions_plugin.deliveries.explain import certainty
+from flowactions_plugin.deliveries.results import (
+    SAFE_INTEGER,
+    Attempt,
+    AuditEntry,
+    DeliveryDetail,
+    DeliveryFacts,
+    DeliveryRow,
+    KnownAttempt,
+    Milliseconds,
+    Pause,
+)
 from flowactions_plugin.egress.attempt import NOTES
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import FINISHED, due_time
+from flowactions_plugin.storage.text import as_text
 
 T = TypeVar("T")
 
-SAFE_INTEGER: Final = 2**53
-"""Programs read larger ones differently (RFC 7493 §2.2)."""
-
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-
-Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=SAFE_INTEGER)]
-
-
-class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
-    """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so.
-
-    ``agentId`` is ``null`` for a webhook that belongs to no agent. ``lastError`` says of an answer that is no success, too, that it
-    was one.
-    """
-
-    id: str
-    status: str
-    idempotency_key: str | None
-    event_id: str
-    event_type: str
-    agent_id: str | None
-    url: str
-    method: str
-    attempts: int
-    max_attempts: int
-    next_attempt_at: str | None
-    created_at: str | None
-    updated_at: str | None
-    finished_at: str | None
-    last_status_code: int | None
-    last_error: str | None
-    defect: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class Attempt(msgspec.Struct, rename="camel", kw_only=True):
-    """One attempt of a delivery; of the answer's body the first 2 KiB are kept.
-
-    ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
-    ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
-
-    ``note`` says if the request was sent twice in this attempt, if the answer's headers were not kept, and if the answer came
-    through the egress proxy in clear. The proxy may have written such an answer, so ``response`` is empty then, except for
-    operators.
-    """
-
-    number: int
-    started_at: str | None
-    duration_ms: int
-    status_code: int | None
-    error: str | None
-    response: str
-    phases: dict[str, Milliseconds] = {}
-    note: str | None = None
-
-
-class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
-    """A row of the outbox with what it sends and its attempts."""
-
-    origin: Origin | None
-    headers: list[Header]
-    body: str | None
-    attempt_log: list[Attempt]
-
-    @property
-    def is_unsigned_test(self) -> bool:
-        """Return whether a test of a draft has enqueued it, so that no attempt is signed (§5.3.6)."""
-        return isinstance(self.origin, UnsignedTestOrigin)
 
 
 def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
@@ -132,6 +80,85 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
         "body": None if body is None else _shown(body),
         "attempt_log": attempts,
     }
+
+
+def row_of(row: Any, *, for_operators: bool) -> DeliveryRow:
+    """Return a delivery of a list, whatever its row holds.
+
+    Args:
+        row: its columns.
+        for_operators: as of `summary_values`.
+    """
+    reader = Reader(row)
+    values = {**summary_values(reader, for_operators=for_operators), **_place(reader)}
+    return DeliveryRow(**values, defect=reader.defect())
+
+
+def facts_of(
+    row: Any, log: Sequence[Any], now: int, *, for_operators: bool
+) -> tuple[DeliveryFacts, list[KnownAttempt]]:
+    """Return a delivery and its attempts, whatever their rows hold.
+
+    Args:
+        row: all columns of the outbox.
+        log: rows of the attempts log.
+        now: Unix milliseconds; a lease that has expired holds nothing.
+        for_operators: as of `detail_values`.
+    """
+    reader = Reader(row)
+    values = {**detail_values(reader, log, for_operators=for_operators), **_place(reader)}
+    ended = values["status"] in FINISHED
+    due = reader.number("next_attempt_at")
+    until = reader.number("claimed_until", optional=True)
+    held = not ended and until is not None and until > now
+    facts = DeliveryFacts(
+        **values,
+        due_at=None if ended or due is None else due_time(due),
+        claimed_at=reader.number("updated_at") if held else None,
+        claimed_until=until if held else None,
+        waiting_since=reader.number("waiting_since", optional=True),
+        reclaims=reader.number("takeovers"),
+        quarantine_rounds=reader.number("quarantine_rounds"),
+        trace=reader.text("trace", optional=True),
+        action_id=reader.text("action_id", optional=True),
+        defect=reader.defect(),
+    )
+    attempts = [
+        KnownAttempt(**msgspec.structs.asdict(each), certainty=certainty(each)) for each in facts.attempt_log
+    ]
+    return facts, attempts
+
+
+def struct_of(row: Any, kind: Callable[..., T], leaves_out: Sequence[str] = ()) -> T:
+    """Return the struct whose fields a row's columns have; text that is none is shown as far as possible."""
+    values = row._mapping  # noqa: SLF001  public in SQLAlchemy
+    return kind(
+        **{
+            name: as_text(value) if isinstance(value, str | bytes) else value
+            for name, value in values.items()
+            if name not in leaves_out
+        }
+    )
+
+
+def pause_of(row: Any, scope: Scope) -> Pause:
+    """Return a pause as somebody may see it."""
+    pause = struct_of(row, Pause)
+    # Where it is not known how they acted, it may have been an operator.
+    actor = Actor("", pause.paused_by, pause.paused_role or "operator")
+    who = scope.shown(actor)
+    return pause if who == actor else msgspec.structs.replace(pause, paused_by=who.name, paused_role=who.role)
+
+
+def entry_of(row: Any, scope: Scope) -> AuditEntry:
+    """Return a line of the audit as somebody may see it."""
+    entry = struct_of(row, AuditEntry)
+    who = scope.shown(Actor(entry.actor_id, entry.actor_name, entry.actor_role))
+    # What was there before a pause ended names who had begun it.
+    before = None if scope.hides_operators else entry.before
+    return msgspec.structs.replace(
+        entry, actor_id=who.id, actor_name=who.name, actor_role=who.role, before=before
+    )
 
 
 class Reader:
@@ -228,6 +255,16 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": code,
         "last_error": error,
+    }
+
+
+def _place(reader: Reader) -> dict[str, Any]:
+    return {
+        "organization_id": reader.text("organization_id"),
+        "destination": reader.text("destination"),
+        "flow_id": reader.text("flow_id", optional=True),
+        "node_id": reader.text("node_id", optional=True),
+        "error_class": reader.text("error_class", optional=True),
     }
 
 

@@ -24,7 +24,7 @@ from flowactions_hookspecs import (
     Walk,
     provides,
 )
-from flowactions_plugin.deliveries.queries import OutboxQueries
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HostFailed, StorageUnavailable
@@ -74,7 +74,7 @@ class NodeTests:
     """
 
     def __init__(
-        self, run: Run, queries: OutboxQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
+        self, run: Run, queries: OperatorQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
     ) -> None:
         self._run = run
         self._queries = queries

@@ -21,9 +21,6 @@ PURGE: Final = "purge"
 SKEW_MS: Final = 60_000
 """By how much the clocks of the processes that make ids may differ."""
 
-SOMEBODY: Final[Who] = ("", "", "dashboard")
-"""Who acts when the caller does not know."""
-
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the audit.

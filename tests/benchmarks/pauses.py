@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 
-from flowactions_plugin.bulk.pause_store import PauseStore
+from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import on_each_database, opened
@@ -50,7 +50,7 @@ async def measure(url: str, rows: int, probes: int) -> dict[str, float]:
     async with opened(url) as database:
         empty = await probe(database, probes)
         await fill(database, rows=rows, live=rows)
-        store = PauseStore(database)
+        store = Pauses(database)
         await store.pause(Scope(None), PAUSED, SOMEBODY, "")
         paused = await probe(database, probes)
         started = time.perf_counter()
@@ -59,7 +59,7 @@ async def measure(url: str, rows: int, probes: int) -> dict[str, float]:
             pass
         parking = time.perf_counter() - started
         parked = await probe(database, probes)
-        await store.resume(Scope(None), PAUSED, SOMEBODY, "")
+        await store._end(Scope(None), ("", PAUSED), SOMEBODY, "")
         started = time.perf_counter()
         while await store.make_due("", PAUSED):
             pass

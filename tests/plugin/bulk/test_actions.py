@@ -12,9 +12,9 @@ from flowactions_plugin.bulk import engine as engines
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.engine import Engine
 from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.bulk.retention_store import prune_actions, prune_audit
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.retention import prune_actions, prune_audit
 from flowactions_plugin.errors import ActionInvalid, SetChanged
 from flowactions_plugin.operators.scope import Actor, Scope
 from tests.queueing import Queue

@@ -10,12 +10,10 @@ import httpx
 import pytest
 from sqlalchemy import insert
 
-from flowactions_plugin.bulk import pause_store
 from flowactions_plugin.bulk import pauses as pauses_module
-from flowactions_plugin.bulk.pause_store import PauseStore
 from flowactions_plugin.bulk.pauses import Pauses, parking_loop
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.operator_views import row_of
+from flowactions_plugin.deliveries.views import row_of
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
@@ -52,7 +50,7 @@ async def claim_all(queue: Queue, **limits: Any) -> list[str]:
 
 
 async def park_all(queue: Queue) -> None:
-    store = PauseStore(queue.database)
+    store = Pauses(queue.database)
     while await store.park(await store.paused_targets(None)):
         pass
 
@@ -123,7 +121,7 @@ async def test_resumed_rows_are_due_at_once_in_their_order(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each when it was due before, in several batches; what waited for a retry still does."""
-    monkeypatch.setattr(pause_store, "BATCH", 2)
+    monkeypatch.setattr(pauses_module, "BATCH", 2)
     ids = [await put(queue, number) for number in (3, 1, 2, 5, 4)]
     later = await put(queue, 6)
     far = int((queue.database.clock() + 300) * 1000)
@@ -173,7 +171,7 @@ async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
     await park_all(queue)
     # Whoever resumed was killed before any row was due.
     await queue.run("UPDATE flowactions_pauses SET resumed_at = 1")
-    assert not await PauseStore(queue.database).park([("acme", DOWN)])
+    assert not await Pauses(queue.database).park([("acme", DOWN)])
     assert await pauses.list(ALL) == []
     running = asyncio.create_task(parking_loop(queue.database))
 
@@ -286,7 +284,7 @@ async def test_a_pause_of_an_earlier_release_is_ended_by_operators(queue: Queue)
         await pauses.resume(ACME, DOWN, MAYA)
     # As a resume leaves it until its rows are due.
     await queue.run("UPDATE flowactions_pauses SET paused_role = 'dashboard'")
-    await PauseStore(queue.database).resume(ACME, DOWN, MAYA, "")
+    await Pauses(queue.database)._end(ACME, ("acme", DOWN), MAYA, "")
     await queue.run("UPDATE flowactions_pauses SET resumed_at = NULL, paused_by = 'Olive'")
     with pytest.raises(ActionForbidden):
         await pauses.resume(ACME, DOWN, MAYA)
@@ -297,7 +295,7 @@ async def test_an_organization_pauses_so_many_destinations_at_the_most(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, too. Another may pause as many, a paused one may be paused again, and a resumed one makes room."""
-    monkeypatch.setattr(pause_store, "MOST_PAUSES", 3)
+    monkeypatch.setattr(pauses_module, "MOST_PAUSES", 3)
     pauses = Pauses(queue.database)
     for number in range(2):
         await pauses.pause(ACME, f"https://h{number}.example", MAYA)
@@ -317,10 +315,10 @@ async def test_who_pauses_at_the_same_moment_is_counted(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pause waits for another one of its organization that is not committed, and finds it."""
-    monkeypatch.setattr(pause_store, "MOST_PAUSES", 2)
+    monkeypatch.setattr(pauses_module, "MOST_PAUSES", 2)
     url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
     async with Database(url) as database, Database(url) as elsewhere:
-        pauses, store = Pauses(database), PauseStore(elsewhere)
+        pauses, store = Pauses(database), Pauses(elsewhere)
         await pauses.pause(ACME, DOWN, MAYA)
 
         async def waits() -> bool:
@@ -348,7 +346,6 @@ async def test_any_number_of_pauses_is_read_and_parked_in_shares(
     """A list has pages, and a worker parks the rows of a few destinations after the other."""
     monkeypatch.setattr(pauses_module, "TARGETS", 2)
     monkeypatch.setattr(pauses_module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(pause_store, "TARGETS", 2)
     pauses = Pauses(queue.database)
     targets = [f"https://h{number}.example:443" for number in range(5)]
     for number, target in enumerate(targets):
@@ -366,7 +363,7 @@ async def test_any_number_of_pauses_is_read_and_parked_in_shares(
     parked = f"count(*) FROM flowactions_outbox WHERE next_attempt_at >= {PAUSED_OFFSET_MS}"
     await until(lambda: _is(queue, parked, 5))
     for target in targets:
-        await PauseStore(queue.database).resume(ACME, target, MAYA, "")
+        await Pauses(queue.database)._end(ACME, ("acme", target), MAYA, "")
     await until(lambda: _is(queue, parked, 0))
     worker.cancel()
     await asyncio.wait({worker})

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.bulk import purge_store
+from flowactions_plugin.bulk import purge as purging
 from flowactions_plugin.bulk.purge import Purged, purge
 from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
 from flowactions_plugin.health.monitor import Monitor
@@ -75,7 +75,7 @@ async def kept(queue: Queue) -> dict[str, list[Any]]:
 
 async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """In no table, by batches; others keep everything, and the audit says who did it, with numbers only."""
-    monkeypatch.setattr(purge_store, "BATCH", 2)
+    monkeypatch.setattr(purging, "BATCH", 2)
     await fill(queue, "globex", 3)
     others = await kept(queue)
     await fill(queue, "acme", 5)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from flowactions_plugin.deliveries.explain import certainty, why_not_sent
-from flowactions_plugin.deliveries.results import ActionState, DeliveryFacts, Pause
-from flowactions_plugin.deliveries.views import Attempt
+from flowactions_plugin.deliveries.results import ActionState, Attempt, DeliveryFacts, Pause
 from flowactions_plugin.egress import transport_errors
 from flowactions_plugin.health.results import Counted, Worker
 

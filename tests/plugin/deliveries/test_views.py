@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.operator_views import row_of
-from flowactions_plugin.deliveries.views import detail
+from flowactions_plugin.deliveries.views import detail, row_of
 from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings

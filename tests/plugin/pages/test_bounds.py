@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import insert
 
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.queries import MOST_ATTEMPTS
+from flowactions_plugin.deliveries.operator_queries import MOST_ATTEMPTS, OperatorQueries
 from flowactions_plugin.health.status import COUNT_LIMIT
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.context import ROWS

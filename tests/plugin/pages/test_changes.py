@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 
-from flowactions_plugin.bulk import pause_store
+from flowactions_plugin.bulk import pauses
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.deliveries.filters import Filter
@@ -147,7 +147,7 @@ async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
 
 async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty a page; one more than may be is a conflict, and is not there."""
-    monkeypatch.setattr(pause_store, "MOST_PAUSES", 52)
+    monkeypatch.setattr(pauses, "MOST_PAUSES", 52)
     values = ", ".join(
         f"('acme', 'https://h{number:02}.example:443', 1, 'Ada', 'dashboard', '')" for number in range(52)
     )

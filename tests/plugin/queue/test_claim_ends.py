@@ -9,7 +9,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from flowactions_plugin.bulk.purge_store import PurgeStore
+from flowactions_plugin.bulk.purge import PurgeStore
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.errors import StorageUnavailable

@@ -14,7 +14,7 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.search_queries import DeliverySearch
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.operators.scope import Scope
@@ -234,7 +234,9 @@ async def test_a_corrupt_row_can_be_listed_and_shown(embedded: Queue, column: st
     await embedded.run(f"UPDATE flowactions_outbox SET {column} = {NOT_UTF8}")  # noqa: S608
     organization = "a\ufffdb" if column == "organization_id" else "acme"
     if column not in {"organization_id", "id"}:
-        (listed,) = (await DeliverySearch(embedded.database).page(Scope(organization), Filter(), None, 5)).rows
+        (listed,) = (
+            await OperatorQueries(embedded.database).deliveries(Scope(organization), Filter(), None, 5)
+        ).rows
         found = await embedded.queries.detail(row_id, organization)
         assert found is not None
         whole = detail(*found)

@@ -17,7 +17,6 @@ from sqlalchemy import select, text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.queries import OutboxQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
@@ -30,7 +29,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, outbox
 from flowactions_plugin.storage.sqlite import SQLite
-from tests.queueing import OutboxStore, no_secret, nobody_listens
+from tests.queueing import Deliveries, OutboxStore, no_secret, nobody_listens
 from tests.sending import as_transport, validate
 
 T = TypeVar("T")
@@ -82,7 +81,7 @@ class Outbox(RuleBasedStateMachine):
         self.database = database
         self.run = run
         self.store = OutboxStore(database)
-        self.queries = OutboxQueries(database)
+        self.queries = Deliveries(database)
         self.enqueued = 0
         self.rows: dict[str, Row] = {}
         self.claims: list[ClaimedDelivery] = []

@@ -13,8 +13,7 @@ from sqlalchemy import event
 
 from flowactions_hookspecs import Node
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.queries import OutboxQueries
-from flowactions_plugin.deliveries.search_queries import DeliverySearch
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.records import Step
@@ -25,7 +24,7 @@ from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import copy, fill
-from tests.queueing import OutboxStore, Queue
+from tests.queueing import Deliveries, OutboxStore, Queue
 from tests.support import a_walk
 
 ROW = "00000001-0000-7000-8000-000000000001"
@@ -54,8 +53,8 @@ async def forget_one(store: OutboxStore) -> None:
         await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
 
 
-def queries(store: OutboxStore) -> OutboxQueries:
-    return OutboxQueries(store._database)
+def queries(store: OutboxStore) -> Deliveries:
+    return Deliveries(store._database)
 
 
 SCANNED = re.compile(r"(?:Seq Scan on|SCAN) (flowactions\w*)")
@@ -64,7 +63,7 @@ SCANNED = re.compile(r"(?:Seq Scan on|SCAN) (flowactions\w*)")
 def listed(
     store: OutboxStore, wanted: Filter, before: str | None = None, organization_id: str = "acme"
 ) -> Awaitable[Any]:
-    return DeliverySearch(store._database).page(Scope(organization_id), wanted, before, 50)
+    return OperatorQueries(store._database).deliveries(Scope(organization_id), wanted, before, 50)
 
 
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {

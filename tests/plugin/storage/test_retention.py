@@ -95,7 +95,7 @@ async def test_a_row_that_is_retried_during_a_prune_is_kept(
         return meanwhile()
 
     monkeypatch.setattr(services._database, "write", retry_first)
-    await services._queries.prune("dead", 90 * DAY_MS, 10)
+    await services._retention.prune("dead", 90 * DAY_MS, 10)
     monkeypatch.undo()
     assert await remaining(services, "flowactions_outbox", "id") == ["dead-1"]
     assert await remaining(services, "flowactions_attempts", "delivery_id") == ["dead-1"]
