@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from litestar import Request, post
@@ -11,18 +10,12 @@ from litestar.di import NamedDependency
 from flowactions_plugin.chat.events import Challenge, check_signature, read_event
 from flowactions_plugin.chat.paths import EVENTS
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.errors import EventInvalid, NotConfigured, StorageUnavailable
+from flowactions_plugin.clock import system_clock
+from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.http.auth import read_body
 from flowactions_plugin.http.openapi import openapi_spec
-from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.inbound.counting import Count
-from flowactions_plugin.inbound.refusals import RefusalLog
-from flowactions_plugin.inbound.requests import (
-    EVENT_BYTES,
-    EventAnswer,
-    EventReceived,
-    NotAuthentic,
-)
+from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived
+from flowactions_plugin.inbound.routes import Intake
 
 
 @post(
@@ -35,8 +28,7 @@ from flowactions_plugin.inbound.requests import (
 async def events(
     request: Request[Any, Any, Any],
     chat: NamedDependency[Chat],
-    refusals: NamedDependency[RefusalLog],
-    count: NamedDependency[Count],
+    intake: NamedDependency[Intake],
 ) -> EventAnswer | Challenge:
     """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
     if chat.signing_secret is None:
@@ -44,24 +36,12 @@ async def events(
     body = await read_body(request)
     timestamp = request.headers.get("x-slack-request-timestamp")
     signature = request.headers.get("x-slack-signature")
-    now = time.time()
-    try:
+    now = system_clock()
+    with intake.refusing():
         check_signature(chat.signing_secret, timestamp, signature, body, now)
-    except NotAuthentic as exc:
-        refusals.record(exc)
-        count("refused")
-        raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
-    try:
         event = read_event(body, now)
-    except EventInvalid as exc:
-        count("invalid")
-        raise Problem("invalid_request", str(exc)) from None
-    if isinstance(event, Challenge):
-        return event
-    try:
+        if isinstance(event, Challenge):
+            return event
         duplicate = event is not None and await chat.events.revoke(event)
-    except StorageUnavailable:
-        count("failed")
-        raise
-    count("acknowledged" if event is None else "duplicate" if duplicate else "processed")
+    intake.count("acknowledged" if event is None else "duplicate" if duplicate else "processed")
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))

@@ -22,8 +22,7 @@ from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnec
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.inbound.counting import counter
-from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.routes import Intake
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 
@@ -97,8 +96,7 @@ def chat_router(
             raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
 
-    refusals = RefusalLog("flowactions.chat", f"POST {EVENTS_PATH}")
-    count = counter(telemetry, "chat")
+    intake = Intake(telemetry, "chat", "flowactions.chat", EVENTS_PATH)
 
     return Router(
         BASE_PATH,
@@ -118,8 +116,7 @@ def chat_router(
             "chat": Provide(configured_chat),
             "host": Provide(lambda: host, sync_to_thread=False),
             "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
-            "refusals": Provide(lambda: refusals, sync_to_thread=False),
-            "count": Provide(lambda: count, sync_to_thread=False),
+            "intake": Provide(lambda: intake, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,
