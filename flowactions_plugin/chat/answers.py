@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.pickers import Choice, Page
-from flowactions_plugin.chat.scopes import read_scopes
 
 MAX_BYTES: Final = 1 << 20
 """The size limit of an answer's body, as received and decompressed."""

@@ -12,10 +12,10 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host
+from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import advice
-from flowactions_plugin.chat.scopes import read_scopes
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso

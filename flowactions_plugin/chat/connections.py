@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from uuid import uuid4
 
 from flowactions_plugin.chat.answers import shown
+from flowactions_plugin.chat.app import not_granted, write_scopes
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.provider import ChatProvider, Installation
+from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.revocation import Revoker
-from flowactions_plugin.chat.scopes import not_granted, write_scopes
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore, Revocation, StoredConnection
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
-from flowactions_plugin.clock import Clock
+from flowactions_plugin.clock import Clock, new_id
 from flowactions_plugin.errors import NotConnected, SealBroken
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Transaction
@@ -37,7 +36,7 @@ class Connections:
     def __init__(
         self,
         store: ConnectionStore,
-        provider: ChatProvider,
+        provider: SlackProvider,
         keys: KeyRing,
         clock: Clock,
         *,
@@ -73,6 +72,7 @@ class Connections:
                 another workspace is connected now.
         """
         identity = await self._provider.identify(installation.token)
+        now = self._clock()
         granted = identity.scopes or installation.scopes
         stored = StoredConnection(
             organization_id=organization_id,
@@ -83,12 +83,12 @@ class Connections:
             scopes=write_scopes(granted),
             installed_by_id=shown(installed_by[0]),
             installed_by_name=shown(installed_by[1]),
-            installed_at=int(self._clock() * 1000),
+            installed_at=int(now * 1000),
             default_channel=None,
             status="active",
             status_reason=None,
             sealed_token=self._keys.seal(installation.token, organization_id, TOKEN_PURPOSE),
-            install_id=str(uuid4()),
+            install_id=new_id(now),
             missing_scopes=write_scopes(not_granted(granted)),
         )
         async with self._revoker.turn(stored.team_id):
@@ -168,6 +168,23 @@ class Connections:
         """
         stored = await self._store.pop(organization_id, transaction)
         return None if stored is None else partial(self._revoker.revoke, stored)
+
+    async def revoked(self, revocation: Revocation) -> bool:
+        """Mark the connections that an event of the provider applies to as revoked, once (§6.2).
+
+        Returns:
+            Whether the event was processed before.
+        """
+        organizations = await self._store.revoke_by_event(revocation)
+        for organization_id in organizations or ():
+            log.warning(
+                "team %s has revoked the connection of organization %s: %s",
+                printable(revocation.team_id),
+                printable(organization_id),
+                revocation.reason,
+                extra={"event": "chat.revoked"},
+            )
+        return organizations is None
 
     def unreadable(self, organization_id: str, sealed_token: bytes) -> str | None:
         """Return the code of why a stored token cannot be used here; ``None`` when it can."""

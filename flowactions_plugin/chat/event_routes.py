@@ -7,8 +7,8 @@ from typing import Any
 from litestar import Request, post
 from litestar.di import NamedDependency
 
+from flowactions_plugin.chat.app import EVENTS
 from flowactions_plugin.chat.events import Challenge, check_signature, read_event
-from flowactions_plugin.chat.paths import EVENTS
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.errors import NotConfigured
@@ -42,6 +42,6 @@ async def events(
         event = read_event(body, now)
         if isinstance(event, Challenge):
             return event
-        duplicate = event is not None and await chat.events.revoke(event)
+        duplicate = event is not None and await chat.connections.revoked(event)
     intake.count("acknowledged" if event is None else "duplicate" if duplicate else "processed")
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))

@@ -1,21 +1,17 @@
-"""The chat provider's lifecycle events: verified, deduplicated, and applied to connections (§5.4, §6.2)."""
+"""The chat provider's lifecycle events: verified and parsed (§5.4, §6.2)."""
 
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from flowactions_plugin.chat.store import ConnectionStore, Revocation
+from flowactions_plugin.chat.store import Revocation
 from flowactions_plugin.errors import EventInvalid
 from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
-from flowactions_plugin.log_text import printable
-
-log = logging.getLogger("flowactions.chat")
 
 VERSION: Final = "v0"
 TOLERANCE_SECONDS: Final = 300
@@ -93,34 +89,6 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         at=at if isinstance(at, int) else int(now),
         reason=REASONS[kind],
     )
-
-
-class Events:
-    """Processes the provider's events.
-
-    Args:
-        store: the connections.
-    """
-
-    def __init__(self, store: ConnectionStore) -> None:
-        self._store = store
-
-    async def revoke(self, revocation: Revocation) -> bool:
-        """Mark the connections that an event applies to as revoked, once.
-
-        Returns:
-            Whether the event was processed before.
-        """
-        organizations = await self._store.revoke_by_event(revocation)
-        for organization_id in organizations or ():
-            log.warning(
-                "team %s has revoked the connection of organization %s: %s",
-                printable(revocation.team_id),
-                printable(organization_id),
-                revocation.reason,
-                extra={"event": "chat.revoked"},
-            )
-        return organizations is None
 
 
 def _bots(event: Mapping[str, Any]) -> frozenset[str]:

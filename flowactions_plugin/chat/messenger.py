@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from flowactions_plugin.chat.attempts import (
+from flowactions_plugin.chat.calls import (
     SEND_SECONDS,
-    Post,
+    Origin,
+    ProviderCalls,
     Sleep,
     seconds_from_now,
-    to_channel,
-    to_member,
     with_retries,
 )
-from flowactions_plugin.chat.calls import Origin, ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused
-from flowactions_plugin.chat.provider import ChatProvider
+from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.errors import NoDefaultChannel
@@ -43,7 +41,7 @@ class Messenger:
     def __init__(
         self,
         connections: Connections,
-        provider: ChatProvider,
+        provider: SlackProvider,
         calls: ProviderCalls,
         keys: KeyRing,
         sleep: Sleep = asyncio.sleep,
@@ -92,7 +90,10 @@ class Messenger:
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
         """
-        attempt = partial(to_channel, self._provider, channel=channel, text=text)
+
+        async def attempt(token: str) -> str:
+            return await self._provider.post_message(token, channel, text)
+
         return await self._send(stored, attempt, ("chat:write",), retry=retry, until=until, origin=origin)
 
     async def send_to_member(
@@ -105,8 +106,14 @@ class Messenger:
         until: float | None = None,
         origin: Origin = TEST,
     ) -> str:
-        """Post a direct message, as `send_to_channel` does. Each attempt includes opening its channel."""
-        attempt = partial(to_member, self._provider, user=user, text=text)
+        """Post a direct message, as `send_to_channel` does. An attempt opens its channel, unless an earlier one has."""
+        opened: list[str] = []
+
+        async def attempt(token: str) -> str:
+            if not opened:
+                opened.append(await self._provider.open_dm(token, user))
+            return await self._provider.post_message(token, opened[0], text)
+
         scopes = ("im:write", "chat:write")
         return await self._send(stored, attempt, scopes, retry=retry, until=until, origin=origin)
 
@@ -129,7 +136,7 @@ class Messenger:
     async def _send(
         self,
         stored: StoredConnection,
-        attempt: Callable[[str], Post],
+        attempt: Callable[[str], Awaitable[str]],
         uses: Sequence[str],
         *,
         retry: bool,
@@ -139,7 +146,7 @@ class Messenger:
         ends = seconds_from_now(SEND_SECONDS) if until is None else until
         try:
             token = usable_token(self._keys, stored)
-            sending = with_retries(attempt(token), self._sleep, ends if retry else None)
+            sending = with_retries(partial(attempt, token), self._sleep, ends if retry else None)
             return await self._calls.make(stored, ends, sending, uses)
         except Exception as exc:
             self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)

@@ -13,8 +13,8 @@ from litestar.params import FromQuery, QueryParameter
 from litestar.response import Redirect
 
 from flowactions_hookspecs import DashboardPrincipal, Host, ScopeRequest
+from flowactions_plugin.chat.app import CALLBACK
 from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
-from flowactions_plugin.chat.paths import CALLBACK
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import openapi_spec

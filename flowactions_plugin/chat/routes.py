@@ -11,11 +11,11 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from flowactions_hookspecs import DashboardPrincipal, Host
+from flowactions_plugin.chat.app import BASE_PATH, EVENTS_PATH
 from flowactions_plugin.chat.connection_routes import choose_channel, disconnect, show
 from flowactions_plugin.chat.event_routes import events
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth_routes import callback, install
-from flowactions_plugin.chat.paths import BASE_PATH, EVENTS_PATH
 from flowactions_plugin.chat.picker_routes import channels, members
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnected

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from flowactions_plugin.chat.app import routes_url
 from flowactions_plugin.chat.calls import ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import Directory
-from flowactions_plugin.chat.events import Events
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
-from flowactions_plugin.chat.paths import routes_url
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
@@ -28,7 +27,6 @@ class Chat(NamedTuple):
         messenger: sends messages.
         directory: lists channels and members.
         installer: connects a workspace by OAuth.
-        events: processes the provider's events.
         signing_secret: verifies the provider's events; ``None`` when it is not configured.
         calls: the calls of the provider.
         provider: the chat provider.
@@ -38,7 +36,6 @@ class Chat(NamedTuple):
     messenger: Messenger
     directory: Directory
     installer: OAuthInstaller
-    events: Events
     signing_secret: str | None
     calls: ProviderCalls
     provider: SlackProvider
@@ -112,7 +109,6 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
         messenger=Messenger(connections, provider, calls, keys),
         directory=Directory(provider, calls, keys),
         installer=installer,
-        events=Events(store),
         signing_secret=settings.chat_signing_secret,
         calls=calls,
         provider=provider,

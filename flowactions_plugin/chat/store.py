@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, select, update
 
-from flowactions_plugin.chat.scopes import read_scopes, write_scopes
+from flowactions_plugin.chat.app import read_scopes, write_scopes
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction

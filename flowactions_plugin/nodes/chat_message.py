@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Check, MakePreview
-from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
+from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused, advice, code_with_detail
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
