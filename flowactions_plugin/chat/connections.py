@@ -11,7 +11,7 @@ from flowactions_plugin.chat.app import not_granted, write_scopes
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.revocation import Revoker
-from flowactions_plugin.chat.store import ConnectionStore, Revocation, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow, Revocation, StoredConnection
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
 from flowactions_plugin.clock import Clock, new_id
 from flowactions_plugin.errors import NotConnected, SealBroken
@@ -49,11 +49,7 @@ class Connections:
         self._revoker = Revoker(store, provider, keys, static_token)
 
     async def adopt(
-        self,
-        organization_id: str,
-        installation: Installation,
-        installed_by: tuple[str, str],
-        seen: StoredConnection | None,
+        self, flow: OAuthFlow, installation: Installation, seen: StoredConnection | None
     ) -> StoredConnection:
         """Test a bot token and store it, sealed, as the organization's connection; an earlier one is replaced.
 
@@ -62,15 +58,15 @@ class Connections:
         stands; the others change nothing, and their tokens are revoked then.
 
         Args:
-            organization_id: the tenant.
+            flow: the tenant, and the user who connected.
             installation: the token, and what the provider said about it.
-            installed_by: the id and name of the user who connected.
             seen: the organization's connection when the install began, before its code was exchanged.
 
         Raises:
             ChatRefused: the provider does not accept the token, or has revoked it meanwhile; ``connected_meanwhile``:
                 another workspace is connected now.
         """
+        organization_id = flow.organization_id
         identity = await self._provider.identify(installation.token)
         now = self._clock()
         granted = identity.scopes or installation.scopes
@@ -81,8 +77,8 @@ class Connections:
             bot_user_id=identity.bot_user_id,
             app_id=installation.app_id,
             scopes=write_scopes(granted),
-            installed_by_id=shown(installed_by[0]),
-            installed_by_name=shown(installed_by[1]),
+            installed_by_id=shown(flow.user_id),
+            installed_by_name=shown(flow.user_name),
             installed_at=int(now * 1000),
             default_channel=None,
             status="active",

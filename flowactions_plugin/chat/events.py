@@ -11,17 +11,19 @@ import msgspec
 
 from flowactions_plugin.chat.store import Revocation
 from flowactions_plugin.errors import EventInvalid
-from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
+from flowactions_plugin.inbound.requests import (
+    PLAIN_ID,
+    TIMESTAMP,
+    TOLERANCE_SECONDS,
+    NotAuthentic,
+    event_object,
+    outside_window,
+)
 
 VERSION: Final = "v0"
-TOLERANCE_SECONDS: Final = 300
 
 REASONS: Final[Mapping[str, str]] = {"app_uninstalled": "app_uninstalled", "tokens_revoked": "token_revoked"}
 """The events that revoke connections, and the reason that such a connection shows (§6.2)."""
-
-_TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
-_ID = re.compile(r"[!-~]{1,200}", re.ASCII)
-"""Ids that are stored in the database or compared with stored ones."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
     """
     if timestamp is None or signature is None:
         raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")
-    if _TIMESTAMP.fullmatch(timestamp) is None:
+    if TIMESTAMP.fullmatch(timestamp) is None:
         raise NotAuthentic("timestamp form", "X-Slack-Request-Timestamp is not Unix seconds")
     signed = f"{VERSION}:{timestamp}:".encode() + body
     expected = f"{VERSION}={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
@@ -82,9 +84,9 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         return None
     at = parsed.get("event_time")
     return Revocation(
-        event_id=_text_field(parsed, "event_id", _ID),
-        team_id=_text_field(parsed, "team_id", _ID),
-        app_id=_text_field(parsed, "api_app_id", _ID) if parsed.get("api_app_id") else "",
+        event_id=_text_field(parsed, "event_id", PLAIN_ID),
+        team_id=_text_field(parsed, "team_id", PLAIN_ID),
+        app_id=_text_field(parsed, "api_app_id", PLAIN_ID) if parsed.get("api_app_id") else "",
         bot_users=_bots(event) if kind == "tokens_revoked" else None,
         at=at if isinstance(at, int) else int(now),
         reason=REASONS[kind],

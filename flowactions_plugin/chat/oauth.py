@@ -150,9 +150,7 @@ class OAuthInstaller:
         seen = await self._connections.get(flow.organization_id)
         try:
             installation = await self._installation(code)
-            stored = await self._connections.adopt(
-                flow.organization_id, installation, (flow.user_id, flow.user_name), seen
-            )
+            stored = await self._connections.adopt(flow, installation, seen)
         except ChatRefused as refusal:
             log.warning(
                 "organization %s could not connect: %s: %s",

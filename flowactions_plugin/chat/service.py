@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from flowactions_plugin.chat.app import routes_url
@@ -57,8 +56,9 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
     Raises:
         NotConfigured: there is no key.
     """
-    development: Path | None = database.directory if settings.environment == "development" else None
-    return key_ring(settings.encryption_keys, development)
+    return key_ring(
+        settings.encryption_keys, database.directory if settings.environment == "development" else None
+    )
 
 
 def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
@@ -86,10 +86,7 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
     except NotConfigured as exc:
         return exc
     provider = SlackProvider(
-        settings.chat_api_url,
-        settings.chat_client_id,
-        settings.chat_client_secret,
-        proxy=settings.egress_proxy,
+        settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
     store = ConnectionStore(database)
     connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)

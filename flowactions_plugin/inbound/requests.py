@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,6 +16,13 @@ from flowactions_plugin.http.json_text import parse
 
 EVENT_BYTES: Final = 1024 * 1024
 """The size limit of a body."""
+
+TOLERANCE_SECONDS: Final = 300
+"""How far a timestamp may be off; as in the library that verifies the auth provider's."""
+
+TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+PLAIN_ID: Final = re.compile(r"[!-~]{1,200}", re.ASCII)
+"""Ids that are stored in the database or compared with stored ones."""
 
 QUIET_SECONDS: Final = 60.0
 """A cause is logged once in this time, because anyone can send requests that are refused."""
@@ -60,8 +68,7 @@ def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
         else "the signature does not fit either"
     )
     return NotAuthentic(
-        "timestamp",
-        f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}",
+        "timestamp", f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}"
     )
 
 
