@@ -19,9 +19,8 @@ from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.health.readiness import Health
 from flowactions_plugin.health.routes import health_router
 from flowactions_plugin.http.auth import RouteGuard
-from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.inbound.auth_events import AuthEvents, Verifier
 from flowactions_plugin.inbound.routes import auth_events_router
-from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router

@@ -19,7 +19,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.bulk.engine import actions_loop
 from flowactions_plugin.bulk.pauses import parking_loop
-from flowactions_plugin.chat.paths import CHANNELS_PATH, MEMBERS_PATH
+from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries

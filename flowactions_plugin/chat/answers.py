@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.pickers import Choice, Page
-from flowactions_plugin.chat.scopes import read_scopes
 
 MAX_BYTES: Final = 1 << 20
 """The size limit of an answer's body, as received and decompressed."""
@@ -119,20 +119,12 @@ def _decompressed(encoding: str, body: bytes) -> bytes:
 
 
 def id_of(answer: Mapping[str, Any], name: str) -> str:
-    """Return an id of an answer: printable ASCII.
-
-    Raises:
-        ChatRefused: it is missing or malformed.
-    """
+    """Return an id of an answer: printable ASCII. Raises `ChatRefused` when it is missing or malformed."""
     return _matching(answer, name, _ID)
 
 
 def token_of(answer: Mapping[str, Any], name: str) -> str:
-    """Return a token of an answer: printable ASCII.
-
-    Raises:
-        ChatRefused: it is missing or malformed.
-    """
+    """Return a token of an answer: printable ASCII. Raises `ChatRefused` when it is missing or malformed."""
     return _matching(answer, name, _TOKEN)
 
 
@@ -154,11 +146,7 @@ def shown(text: str) -> str:
 
 
 def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object of an answer.
-
-    Raises:
-        ChatRefused: it is missing.
-    """
+    """Return an object of an answer. Raises `ChatRefused` when it is missing."""
     value = answer.get(name)
     if not isinstance(value, dict):
         raise _malformed(f"the answer has no {name}")

@@ -1,21 +1,30 @@
-"""Calls of the chat provider: limited in time, and what they say about a connection is stored."""
+"""Calls of the chat provider: limited in time and retried (§8), and what they say about a connection is stored."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
-from flowactions_plugin.chat.attempts import seconds_from_now
+from flowactions_plugin.chat.app import in_order, is_covered, not_granted, read_scopes
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused
-from flowactions_plugin.chat.scopes import in_order, is_covered, not_granted, read_scopes
 from flowactions_plugin.chat.store import FAILURE_MS, ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.chat")
+
+MAX_ATTEMPTS: Final = 4
+RETRY_DELAYS: Final = (0.25, 0.5, 1.0)
+"""Seconds before attempts two, three and four (§8)."""
+
+MAX_RETRY_AFTER_SECONDS: Final = 3.0
+"""When the provider asks for a longer delay, there is no further attempt in this walk."""
+
+SEND_SECONDS: Final = 6.0
+"""How long one message may delay a walk: the database and all attempts together."""
 
 RECORD_SECONDS: Final = 1.0
 """How long a walk waits for the write of what a refusal says about its connection."""
@@ -25,7 +34,52 @@ MAX_REMEMBERED_FAILURES: Final = 10_000
 Origin: TypeAlias = tuple[str, str]
 """The flow and the node of a message."""
 
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+Post: TypeAlias = Callable[[], Awaitable[str]]
+
 Result = TypeVar("Result")
+
+
+def seconds_from_now(seconds: float) -> float:
+    """Return a time of the event loop's clock."""
+    return asyncio.get_running_loop().time() + seconds
+
+
+def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
+    """Return the seconds before the next attempt; ``None`` when there is none (§8).
+
+    Args:
+        attempt: the number of the attempt that failed, counted from 1.
+        refusal: its error.
+    """
+    if not refusal.transient or attempt >= MAX_ATTEMPTS:
+        return None
+    asked = refusal.retry_after or 0.0
+    return max(RETRY_DELAYS[attempt - 1], asked) if asked <= MAX_RETRY_AFTER_SECONDS else None
+
+
+async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
+    """Make up to four attempts.
+
+    Args:
+        attempt: makes one attempt.
+        sleep: waits between attempts.
+        until: a time of the event loop's clock after which no attempt begins; ``None`` for a single attempt.
+
+    Raises:
+        ChatRefused: the last attempt failed.
+    """
+    number = 1
+    while True:
+        try:
+            return await attempt()
+        except ChatRefused as refusal:
+            delay = None if until is None else retry_delay(number, refusal)
+            # The walk does not wait for an attempt that would begin too late.
+            if delay is None or until is None or seconds_from_now(delay) >= until:
+                raise
+        await sleep(delay)
+        number += 1
 
 
 class ProviderCalls:

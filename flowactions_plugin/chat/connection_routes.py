@@ -1,21 +1,24 @@
-"""The routes of the connection card: show, disconnect, choose the default channel (§2.2, §4.1)."""
+"""The dashboard's routes: the connection card and the pickers (§2.2, §2.3, §4.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from litestar import delete, get, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from flowactions_hookspecs import Agent, DashboardPrincipal, Host
+from flowactions_hookspecs import Agent, DashboardPrincipal, Host, PickerChoice, PickerPage
+from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
-from flowactions_plugin.chat.failures import advice
-from flowactions_plugin.chat.scopes import read_scopes
+from flowactions_plugin.chat.directory import lists_private_channels
+from flowactions_plugin.chat.failures import ChatRefused, advice
+from flowactions_plugin.chat.pickers import ListPage, search
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
@@ -25,6 +28,11 @@ from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
 
 NODE_TYPE: Final = "chat_message"
+
+NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
+
+SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
+Cursor: TypeAlias = Annotated[str | None, QueryParameter(max_length=500)]
 
 
 class Named(msgspec.Struct):
@@ -90,11 +98,7 @@ class DefaultChannel(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     channel_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,100}$(?!\n)")]
 
 
-@get(
-    "/connection",
-    summary="Show the connection",
-    **openapi_spec("dashboard", {}, "not_configured"),
-)
+@get("/connection", summary="Show the connection", **openapi_spec("dashboard", {}, "not_configured"))
 async def show(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], host: NamedDependency[Host]
 ) -> CardAnswer:
@@ -138,6 +142,41 @@ async def choose_channel(
     return await _card(host, chat.connections, principal.organization_id)
 
 
+@get(
+    "/channels",
+    summary="Pick a channel",
+    **openapi_spec("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
+)
+async def channels(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    search_text: SearchText = "",
+    cursor: Cursor = None,
+) -> PickerPage:
+    """List channels by name; the note says where the app still has to be invited."""
+    stored = await _connected(chat, principal)
+    otherwise = None if lists_private_channels(stored) else NO_PRIVATE_CHANNELS
+    return await _pick(
+        partial(chat.directory.channels, stored, searched=bool(search_text)), search_text, cursor, otherwise
+    )
+
+
+@get(
+    "/members",
+    summary="Pick a member",
+    **openapi_spec("dashboard", {}, "invalid_request", "not_connected", "chat_refused", "not_configured"),
+)
+async def members(
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    search_text: SearchText = "",
+    cursor: Cursor = None,
+) -> PickerPage:
+    """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
+    stored = await _connected(chat, principal)
+    return await _pick(partial(chat.directory.members, stored, searched=bool(search_text)), search_text, cursor)
+
+
 async def _card(host: Host, connections: Connections, organization_id: str) -> CardAnswer:
     stored = await connections.get(organization_id)
     if stored is None:
@@ -160,7 +199,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
             installed_at=to_iso(stored.installed_at),
             default_channel=stored.default_channel,
             last_error=_last_error(stored),
-            agents=[_named(agent) for agent in agents],
+            agents=[Named(agent.id, agent.name) for agent in agents],
         )
     )
 
@@ -177,5 +216,22 @@ def _last_error(stored: StoredConnection) -> LastError | None:
     )
 
 
-def _named(agent: Agent) -> Named:
-    return Named(agent.id, agent.name)
+async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnection:
+    try:
+        return await chat.connections.existing(principal.organization_id)
+    except NotConnected as exc:
+        raise Problem("not_connected", str(exc)) from None
+
+
+async def _pick(list_page: ListPage, text: str, cursor: str | None, otherwise: str | None = None) -> PickerPage:
+    """Make a page; its notice is ``otherwise`` when the search has none."""
+    try:
+        found = await search(list_page, text, cursor)
+    except ChatRefused as refusal:
+        if refusal.code == "invalid_cursor":
+            raise Problem(
+                "invalid_request", str(refusal), [{"path": "cursor", "message": "is not known"}]
+            ) from None
+        raise Problem("chat_refused", str(refusal)) from None
+    choices = [PickerChoice(id=choice.id, label=choice.label, note=choice.note) for choice in found.choices]
+    return PickerPage(data=choices, next_cursor=found.cursor, notice=found.notice or otherwise)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from uuid import uuid4
 
 from flowactions_plugin.chat.answers import shown
+from flowactions_plugin.chat.app import not_granted, write_scopes
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.provider import ChatProvider, Installation
+from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.revocation import Revoker
-from flowactions_plugin.chat.scopes import not_granted, write_scopes
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow, Revocation, StoredConnection
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, usable_token
-from flowactions_plugin.clock import Clock
+from flowactions_plugin.clock import Clock, new_id
 from flowactions_plugin.errors import NotConnected, SealBroken
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Transaction
@@ -37,7 +36,7 @@ class Connections:
     def __init__(
         self,
         store: ConnectionStore,
-        provider: ChatProvider,
+        provider: SlackProvider,
         keys: KeyRing,
         clock: Clock,
         *,
@@ -50,11 +49,7 @@ class Connections:
         self._revoker = Revoker(store, provider, keys, static_token)
 
     async def adopt(
-        self,
-        organization_id: str,
-        installation: Installation,
-        installed_by: tuple[str, str],
-        seen: StoredConnection | None,
+        self, flow: OAuthFlow, installation: Installation, seen: StoredConnection | None
     ) -> StoredConnection:
         """Test a bot token and store it, sealed, as the organization's connection; an earlier one is replaced.
 
@@ -63,16 +58,17 @@ class Connections:
         stands; the others change nothing, and their tokens are revoked then.
 
         Args:
-            organization_id: the tenant.
+            flow: the tenant, and the user who connected.
             installation: the token, and what the provider said about it.
-            installed_by: the id and name of the user who connected.
             seen: the organization's connection when the install began, before its code was exchanged.
 
         Raises:
             ChatRefused: the provider does not accept the token, or has revoked it meanwhile; ``connected_meanwhile``:
                 another workspace is connected now.
         """
+        organization_id = flow.organization_id
         identity = await self._provider.identify(installation.token)
+        now = self._clock()
         granted = identity.scopes or installation.scopes
         stored = StoredConnection(
             organization_id=organization_id,
@@ -81,14 +77,14 @@ class Connections:
             bot_user_id=identity.bot_user_id,
             app_id=installation.app_id,
             scopes=write_scopes(granted),
-            installed_by_id=shown(installed_by[0]),
-            installed_by_name=shown(installed_by[1]),
-            installed_at=int(self._clock() * 1000),
+            installed_by_id=shown(flow.user_id),
+            installed_by_name=shown(flow.user_name),
+            installed_at=int(now * 1000),
             default_channel=None,
             status="active",
             status_reason=None,
             sealed_token=self._keys.seal(installation.token, organization_id, TOKEN_PURPOSE),
-            install_id=str(uuid4()),
+            install_id=new_id(now),
             missing_scopes=write_scopes(not_granted(granted)),
         )
         async with self._revoker.turn(stored.team_id):
@@ -168,6 +164,23 @@ class Connections:
         """
         stored = await self._store.pop(organization_id, transaction)
         return None if stored is None else partial(self._revoker.revoke, stored)
+
+    async def revoked(self, revocation: Revocation) -> bool:
+        """Mark the connections that an event of the provider applies to as revoked, once (§6.2).
+
+        Returns:
+            Whether the event was processed before.
+        """
+        organizations = await self._store.revoke_by_event(revocation)
+        for organization_id in organizations or ():
+            log.warning(
+                "team %s has revoked the connection of organization %s: %s",
+                printable(revocation.team_id),
+                printable(organization_id),
+                revocation.reason,
+                extra={"event": "chat.revoked"},
+            )
+        return organizations is None
 
     def unreadable(self, organization_id: str, sealed_token: bytes) -> str | None:
         """Return the code of why a stored token cannot be used here; ``None`` when it can."""

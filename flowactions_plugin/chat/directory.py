@@ -1,17 +1,18 @@
-"""Lists a workspace's channels and members, a page at a time (§2.3)."""
+"""A workspace's channels and members: lists them a page at a time (§2.3), and says whether a message can reach one."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from flowactions_plugin.chat.answers import ChannelState, MemberState
-from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.calls import ProviderCalls, missing_scopes
-from flowactions_plugin.chat.failures import AnswerTooLarge
+from flowactions_plugin.chat.answers import BUILT_IN_USER, ChannelState, MemberState
+from flowactions_plugin.chat.app import read_scopes
+from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, missing_scopes, seconds_from_now
+from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused, advice
 from flowactions_plugin.chat.pickers import Page, PageCache
-from flowactions_plugin.chat.provider import ChatProvider
+from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.storage.sealing import KeyRing
@@ -23,6 +24,32 @@ is larger than what is read of one."""
 
 MAX_REMEMBERED_SIZES: Final = 10_000
 
+POSTS_EVERYWHERE: Final = "chat:write.public"
+"""The scope with which an app posts to public channels that it has not joined. It is not asked for (§2.3)."""
+
+NO_TARGET: Final = frozenset(
+    {"channel_not_found", "is_archived", "user_not_found", "user_not_visible", "user_disabled"}
+)
+"""What the provider says of a target that no message reaches."""
+
+NOT_CHECKED: Final = "not_checked"
+
+
+class TargetFault(NamedTuple):
+    """Why a message would not arrive.
+
+    Attributes:
+        code: the provider's, or ``not_checked``.
+        message: what the author should do.
+        certain: whether a message would fail, as far as the provider says.
+        of_target: whether the target is wrong, rather than the connection.
+    """
+
+    code: str
+    message: str
+    certain: bool = True
+    of_target: bool = True
+
 
 class Directory:
     """Lists channels and members for one host, and caches the pages.
@@ -33,7 +60,7 @@ class Directory:
         keys: open the tokens.
     """
 
-    def __init__(self, provider: ChatProvider, calls: ProviderCalls, keys: KeyRing) -> None:
+    def __init__(self, provider: SlackProvider, calls: ProviderCalls, keys: KeyRing) -> None:
         self._provider = provider
         self._calls = calls
         self._keys = keys
@@ -68,17 +95,32 @@ class Directory:
             ("users:read",),
         )
 
-    async def channel(self, stored: StoredConnection, channel: str) -> ChannelState:
-        """Return the state of one channel; nothing is recorded of the answer.
+    async def target_fault(
+        self, stored: StoredConnection, target: str, *, to_member: bool, until: float
+    ) -> TargetFault | None:
+        """Ask the provider whether a message can reach a target.
 
-        Raises:
-            ChatRefused: the provider refused, or the connection cannot be used.
+        Nothing is sent or written, whatever the answer; it raises nothing.
+
+        Args:
+            stored: the organization's connection.
+            target: the id of a channel, or of a member.
+            to_member: which of the two.
+            until: a moment of the event loop's clock by which there is a result.
+
+        Returns:
+            What is wrong; ``None``: nothing.
         """
-        return await self._provider.channel(usable_token(self._keys, stored), channel)
-
-    async def member(self, stored: StoredConnection, user: str) -> MemberState:
-        """Return the state of one member, as `channel` does."""
-        return await self._provider.member(usable_token(self._keys, stored), user)
+        try:
+            async with asyncio.timeout_at(until):
+                token = usable_token(self._keys, stored)
+                if to_member:
+                    return _member_fault(target, await self._provider.member(token, target))
+                return _channel_fault(stored, await self._provider.channel(token, target))
+        except ChatRefused as refusal:
+            return _refused_fault(stored, refusal)
+        except TimeoutError:
+            return _not_checked(ChatRefused("unreachable"))
 
     async def _page(
         self,
@@ -122,3 +164,44 @@ class Directory:
 def lists_private_channels(stored: StoredConnection) -> bool:
     """Return whether the app may list private channels; some workspaces do not grant that (§2.3)."""
     return "groups:read" not in missing_scopes(stored)
+
+
+def _channel_fault(stored: StoredConnection, channel: ChannelState) -> TargetFault | None:
+    if channel.is_archived:
+        return _certain("is_archived")
+    if channel.is_member is None:
+        return TargetFault(
+            NOT_CHECKED, "The chat provider does not say whether the app is in it.", certain=False
+        )
+    if channel.is_member or (not channel.is_private and POSTS_EVERYWHERE in read_scopes(stored.scopes)):
+        return None
+    return _certain("not_in_channel")
+
+
+def _member_fault(user: str, member: MemberState) -> TargetFault | None:
+    if member.is_deleted:
+        return _certain("user_disabled")
+    if member.is_bot:
+        return _certain("cannot_dm_bot")
+    # The provider does not say that it is one.
+    return (
+        TargetFault("cannot_dm_bot", advice("cannot_dm_bot"), certain=False) if user == BUILT_IN_USER else None
+    )
+
+
+def _refused_fault(stored: StoredConnection, refusal: ChatRefused) -> TargetFault:
+    if refusal.code in REVOKED:
+        return TargetFault(refusal.code, str(refusal), of_target=False)
+    if refusal.code not in NO_TARGET:
+        # Sending may need less than asking, and a provider that fails now need not fail then.
+        return _not_checked(refusal)
+    unseen = refusal.code == "channel_not_found" and not lists_private_channels(stored)
+    return TargetFault(refusal.code, str(refusal), certain=not unseen)
+
+
+def _certain(code: str) -> TargetFault:
+    return TargetFault(code, advice(code))
+
+
+def _not_checked(refusal: ChatRefused) -> TargetFault:
+    return TargetFault(NOT_CHECKED, f"The target could not be checked. {refusal}", certain=False)

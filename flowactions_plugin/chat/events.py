@@ -1,31 +1,29 @@
-"""The chat provider's lifecycle events: verified, deduplicated, and applied to connections (§5.4, §6.2)."""
+"""The chat provider's lifecycle events: verified and parsed (§5.4, §6.2)."""
 
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from flowactions_plugin.chat.store import ConnectionStore, Revocation
+from flowactions_plugin.chat.store import Revocation
 from flowactions_plugin.errors import EventInvalid
-from flowactions_plugin.inbound.requests import NotAuthentic, event_object, outside_window
-from flowactions_plugin.log_text import printable
-
-log = logging.getLogger("flowactions.chat")
+from flowactions_plugin.inbound.requests import (
+    PLAIN_ID,
+    TIMESTAMP,
+    TOLERANCE_SECONDS,
+    NotAuthentic,
+    event_object,
+    outside_window,
+)
 
 VERSION: Final = "v0"
-TOLERANCE_SECONDS: Final = 300
 
 REASONS: Final[Mapping[str, str]] = {"app_uninstalled": "app_uninstalled", "tokens_revoked": "token_revoked"}
 """The events that revoke connections, and the reason that such a connection shows (§6.2)."""
-
-_TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
-_ID = re.compile(r"[!-~]{1,200}", re.ASCII)
-"""Ids that are stored in the database or compared with stored ones."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -49,7 +47,7 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
     """
     if timestamp is None or signature is None:
         raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")
-    if _TIMESTAMP.fullmatch(timestamp) is None:
+    if TIMESTAMP.fullmatch(timestamp) is None:
         raise NotAuthentic("timestamp form", "X-Slack-Request-Timestamp is not Unix seconds")
     signed = f"{VERSION}:{timestamp}:".encode() + body
     expected = f"{VERSION}={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
@@ -86,41 +84,13 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         return None
     at = parsed.get("event_time")
     return Revocation(
-        event_id=_text_field(parsed, "event_id", _ID),
-        team_id=_text_field(parsed, "team_id", _ID),
-        app_id=_text_field(parsed, "api_app_id", _ID) if parsed.get("api_app_id") else "",
+        event_id=_text_field(parsed, "event_id", PLAIN_ID),
+        team_id=_text_field(parsed, "team_id", PLAIN_ID),
+        app_id=_text_field(parsed, "api_app_id", PLAIN_ID) if parsed.get("api_app_id") else "",
         bot_users=_bots(event) if kind == "tokens_revoked" else None,
         at=at if isinstance(at, int) else int(now),
         reason=REASONS[kind],
     )
-
-
-class Events:
-    """Processes the provider's events.
-
-    Args:
-        store: the connections.
-    """
-
-    def __init__(self, store: ConnectionStore) -> None:
-        self._store = store
-
-    async def revoke(self, revocation: Revocation) -> bool:
-        """Mark the connections that an event applies to as revoked, once.
-
-        Returns:
-            Whether the event was processed before.
-        """
-        organizations = await self._store.revoke_by_event(revocation)
-        for organization_id in organizations or ():
-            log.warning(
-                "team %s has revoked the connection of organization %s: %s",
-                printable(revocation.team_id),
-                printable(organization_id),
-                revocation.reason,
-                extra={"event": "chat.revoked"},
-            )
-        return organizations is None
 
 
 def _bots(event: Mapping[str, Any]) -> frozenset[str]:

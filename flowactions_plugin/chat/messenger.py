@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from flowactions_plugin.chat.attempts import (
+from flowactions_plugin.chat.calls import (
     SEND_SECONDS,
+    Origin,
     Post,
+    ProviderCalls,
     Sleep,
     seconds_from_now,
-    to_channel,
-    to_member,
     with_retries,
 )
-from flowactions_plugin.chat.calls import Origin, ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused
-from flowactions_plugin.chat.provider import ChatProvider
+from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.errors import NoDefaultChannel
 from flowactions_plugin.storage.sealing import KeyRing
+
+CHANNEL_SCOPES: Final = ("chat:write",)
+DIRECT_SCOPES: Final = ("im:write", *CHANNEL_SCOPES)
 
 TEST: Final[Origin] = ("", "")
 """The origin of test messages."""
@@ -43,7 +44,7 @@ class Messenger:
     def __init__(
         self,
         connections: Connections,
-        provider: ChatProvider,
+        provider: SlackProvider,
         calls: ProviderCalls,
         keys: KeyRing,
         sleep: Sleep = asyncio.sleep,
@@ -66,13 +67,14 @@ class Messenger:
         """
         return await self._calls.read_until(until, self._connections.get(organization_id))
 
-    async def send_to_channel(
+    async def send(
         self,
         stored: StoredConnection,
-        channel: str,
+        target: str,
         text: str,
         *,
-        retry: bool,
+        to_member: bool = False,
+        retry: bool = False,
         until: float | None = None,
         origin: Origin = TEST,
     ) -> str:
@@ -80,8 +82,9 @@ class Messenger:
 
         Args:
             stored: the organization's connection.
-            channel: a channel's id.
+            target: the id of a channel, or of a member.
             text: mrkdwn.
+            to_member: which of the two; a member gets a direct message.
             retry: whether to repeat attempts that failed for a transient reason.
             until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
             origin: what the message comes from, for the connection's last error.
@@ -92,23 +95,18 @@ class Messenger:
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
         """
-        attempt = partial(to_channel, self._provider, channel=channel, text=text)
-        return await self._send(stored, attempt, ("chat:write",), retry=retry, until=until, origin=origin)
-
-    async def send_to_member(
-        self,
-        stored: StoredConnection,
-        user: str,
-        text: str,
-        *,
-        retry: bool,
-        until: float | None = None,
-        origin: Origin = TEST,
-    ) -> str:
-        """Post a direct message, as `send_to_channel` does. Each attempt includes opening its channel."""
-        attempt = partial(to_member, self._provider, user=user, text=text)
-        scopes = ("im:write", "chat:write")
-        return await self._send(stored, attempt, scopes, retry=retry, until=until, origin=origin)
+        ends = seconds_from_now(SEND_SECONDS) if until is None else until
+        try:
+            token = usable_token(self._keys, stored)
+            if to_member:
+                attempt = self._direct_message(token, target, text)
+            else:
+                attempt = partial(self._provider.post_message, token, target, text)
+            sending = with_retries(attempt, self._sleep, ends if retry else None)
+            return await self._calls.make(stored, ends, sending, DIRECT_SCOPES if to_member else CHANNEL_SCOPES)
+        except Exception as exc:
+            self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)
+            raise
 
     async def send_test(self, organization_id: str, text: str) -> str:
         """Post to the default channel, which confirms token, scopes and membership (§4.1.3).
@@ -124,23 +122,15 @@ class Messenger:
         stored = await self._connections.existing(organization_id)
         if not stored.default_channel:
             raise NoDefaultChannel
-        return await self.send_to_channel(stored, stored.default_channel, text, retry=False)
+        return await self.send(stored, stored.default_channel, text)
 
-    async def _send(
-        self,
-        stored: StoredConnection,
-        attempt: Callable[[str], Post],
-        uses: Sequence[str],
-        *,
-        retry: bool,
-        until: float | None,
-        origin: Origin,
-    ) -> str:
-        ends = seconds_from_now(SEND_SECONDS) if until is None else until
-        try:
-            token = usable_token(self._keys, stored)
-            sending = with_retries(attempt(token), self._sleep, ends if retry else None)
-            return await self._calls.make(stored, ends, sending, uses)
-        except Exception as exc:
-            self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)
-            raise
+    def _direct_message(self, token: str, user: str, text: str) -> Post:
+        """Return the attempt of a direct message: it opens the channel, unless an earlier attempt has, and posts."""
+        opened: list[str] = []
+
+        async def attempt() -> str:
+            if not opened:
+                opened.append(await self._provider.open_dm(token, user))
+            return await self._provider.post_message(token, opened[0], text)
+
+        return attempt

@@ -13,12 +13,11 @@ from urllib.parse import quote, urlencode
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
 from flowactions_plugin.chat.answers import shown
+from flowactions_plugin.chat.app import CALLBACK_PATH, SCOPES
 from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
-from flowactions_plugin.chat.paths import CALLBACK_PATH
-from flowactions_plugin.chat.provider import ChatProvider, Installation
-from flowactions_plugin.chat.scopes import SCOPES
+from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.sealing import KeyRing
@@ -61,7 +60,7 @@ class OAuthInstaller:
         connections: stores the token.
         provider: exchanges the code.
         keys: sign the state.
-        public_url: to which the path of a route is added (`flowactions_plugin.chat.paths.routes_url`).
+        public_url: to which the path of a route is added (`flowactions_plugin.chat.app.routes_url`).
         authorize_url: ``CHAT_AUTHORIZE_URL``.
         client_id: ``CHAT_CLIENT_ID``.
         static_token: ``CHAT_BOT_TOKEN``; used directly, without the provider's consent page.
@@ -72,7 +71,7 @@ class OAuthInstaller:
         *,
         store: ConnectionStore,
         connections: Connections,
-        provider: ChatProvider,
+        provider: SlackProvider,
         keys: KeyRing,
         public_url: str,
         authorize_url: str,
@@ -151,9 +150,7 @@ class OAuthInstaller:
         seen = await self._connections.get(flow.organization_id)
         try:
             installation = await self._installation(code)
-            stored = await self._connections.adopt(
-                flow.organization_id, installation, (flow.user_id, flow.user_name), seen
-            )
+            stored = await self._connections.adopt(flow, installation, seen)
         except ChatRefused as refusal:
             log.warning(
                 "organization %s could not connect: %s: %s",

@@ -40,14 +40,7 @@ class Choice(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of choices; ``cursor`` is that of the next page, ``None`` after the last."""
-
-    choices: Sequence[Choice]
-    cursor: str | None
-
-
-class Found(NamedTuple):
-    """The result of a search; ``notice`` says why it stopped early, ``None`` when it did not."""
+    """Choices, and the cursor of the next page; ``None`` after the last. ``notice`` says why a search stopped early."""
 
     choices: Sequence[Choice]
     cursor: str | None
@@ -57,7 +50,7 @@ class Found(NamedTuple):
 ListPage: TypeAlias = Callable[[str | None], Awaitable[Page]]
 
 
-async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
+async def search(list_page: ListPage, text: str, cursor: str | None) -> Page:
     """Return choices whose name contains ``text``, or whose id it is, from as many pages of the provider as needed.
 
     The provider's pages may be short or empty although there are more. When the provider throttles, the search continues
@@ -91,12 +84,12 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Found:
                     continue
             elif not refusal.transient or not (anything or refusal.throttled):
                 raise refusal from None
-            return Found(found, at or START, THROTTLED if refusal.throttled else PAUSED)
+            return Page(found, at or START, THROTTLED if refusal.throttled else PAUSED)
         anything = True
         found += [choice for choice in page.choices if _matches(choice, wanted)]
         at = page.cursor
         if at is None or len(found) >= ENOUGH or clock() >= ends:
-            return Found(found, at)
+            return Page(found, at)
 
 
 def _matches(choice: Choice, wanted: str) -> bool:

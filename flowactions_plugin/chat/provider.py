@@ -1,4 +1,4 @@
-"""The chat provider: slack-sdk behind a small interface, with an HTTP session of the plugin (§4.1).
+"""The chat provider: slack-sdk with an HTTP session of the plugin (§4.1).
 
 slack-sdk defines the methods and encodes their arguments. The requests are sent here: without proxies from the
 environment, without following redirects, and with answers that are limited in size and validated by `answers`.
@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from flowactions_plugin.chat.answers import (
     MAX_BYTES,
@@ -30,9 +30,9 @@ from flowactions_plugin.chat.answers import (
     read_answer,
     token_of,
 )
+from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.pickers import Page
-from flowactions_plugin.chat.scopes import read_scopes
 
 if TYPE_CHECKING:
     import aiohttp
@@ -71,48 +71,8 @@ class Installation(NamedTuple):
         return f"Installation(app_id={self.app_id!r}, …)"
 
 
-class ChatProvider(Protocol):
-    """The interface of a chat provider. Every method raises `ChatRefused` if the provider refuses."""
-
-    async def post_message(self, token: str, channel: str, text: str) -> str:
-        """Post a message with mrkdwn on; returns its timestamp."""
-        ...
-
-    async def open_dm(self, token: str, user: str) -> str:
-        """Open or reuse the direct-message channel with a member; returns its id."""
-        ...
-
-    async def identify(self, token: str) -> Identity:
-        """Test a token; returns its owner."""
-        ...
-
-    async def exchange(self, code: str, redirect_uri: str) -> Installation:
-        """Exchange an OAuth code for a bot token."""
-        ...
-
-    async def revoke(self, token: str) -> None:
-        """Revoke a token."""
-        ...
-
-    async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """Return a page of the channels that are not archived."""
-        ...
-
-    async def members(self, token: str, cursor: str | None, size: int) -> Page:
-        """Return a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
-        ...
-
-    async def channel(self, token: str, channel: str) -> ChannelState:
-        """Tell the state of one channel."""
-        ...
-
-    async def member(self, token: str, user: str) -> MemberState:
-        """Tell the state of one member."""
-        ...
-
-
 class SlackProvider:
-    """The Slack-compatible `ChatProvider`.
+    """The Slack-compatible chat provider. Every method that calls it raises `ChatRefused` if it refuses.
 
     Args:
         api_url: ends with a slash.

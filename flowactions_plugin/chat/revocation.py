@@ -8,12 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
-from uuid import uuid4
 
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused, code_with_detail
-from flowactions_plugin.chat.provider import ChatProvider
+from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.chat.tokens import unseal_token
+from flowactions_plugin.clock import new_id, system_clock
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.sealing import KeyRing
@@ -43,7 +43,7 @@ class Revoker:
     """
 
     def __init__(
-        self, store: ConnectionStore, provider: ChatProvider, keys: KeyRing, static_token: str | None
+        self, store: ConnectionStore, provider: SlackProvider, keys: KeyRing, static_token: str | None
     ) -> None:
         self._store = store
         self._provider = provider
@@ -100,7 +100,7 @@ class Revoker:
             ChatRefused: somebody else has had it for too long; they wait for the provider.
             StorageUnavailable: the database failed.
         """
-        holder = uuid4().hex
+        holder = new_id(system_clock())
         end = time.monotonic() + TURN_WAIT_SECONDS
         while not await self._store.take_turn(team_id, holder, TURN_LEASE_MS):
             if time.monotonic() >= end:

@@ -1,30 +1,152 @@
-"""The router of the chat connection, and the test send (§4.1.3)."""
+"""The routes that the chat provider sends browsers and events to, the test message, and the router (§1.6, §4.1, §5.2).
+
+An install begins here (§4.1.1), comes back (§4.1.2) and is ended by events (§4.1.4). The other routes of the dashboard
+are in `connection_routes`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
 import msgspec
-from litestar import Router, post
+from litestar import Request, Response, Router, get, post
+from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
-from litestar.params import JSONBody
+from litestar.params import FromQuery, JSONBody, QueryParameter
+from litestar.response import Redirect
 from msgspec import Meta
 
-from flowactions_hookspecs import DashboardPrincipal, Host
-from flowactions_plugin.chat.connection_routes import choose_channel, disconnect, show
-from flowactions_plugin.chat.event_routes import events
+from flowactions_hookspecs import DashboardPrincipal, Host, ScopeRequest
+from flowactions_plugin.chat.app import BASE_PATH, CALLBACK, EVENTS, EVENTS_PATH
+from flowactions_plugin.chat.connection_routes import (
+    channels,
+    choose_channel,
+    disconnect,
+    members,
+    show,
+)
+from flowactions_plugin.chat.events import Challenge, check_signature, read_event
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.oauth_routes import callback, install
-from flowactions_plugin.chat.paths import BASE_PATH, EVENTS_PATH
-from flowactions_plugin.chat.picker_routes import channels, members
+from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.clock import system_clock
 from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnected
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
+from flowactions_plugin.host_answers import ask
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard, read_body
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.inbound.counting import counter
-from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived
+from flowactions_plugin.inbound.routes import Intake
 from flowactions_plugin.telemetry.telemetry import Telemetry
+
+PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+class InstallUrl(msgspec.Struct):
+    """Where to send the browser."""
+
+    url: str
+
+
+class InstallAnswer(msgspec.Struct):
+    """Where to send the browser, for callers that ask for JSON."""
+
+    data: InstallUrl
+
+
+@get(
+    "/install",
+    summary="Connect a workspace",
+    **openapi_spec(
+        "dashboard",
+        {302: (None, "To the provider's consent page.")},
+        "not_configured",
+        changes=True,
+        navigable=True,
+    ),
+)
+async def install(
+    request: Request[Any, Any, Any],
+    principal: NamedDependency[DashboardPrincipal],
+    chat: NamedDependency[Chat],
+    dashboard_url: NamedDependency[str],
+) -> Response[Any]:
+    """Send the browser to the provider's consent page; asked for JSON, give its address (§5.2)."""
+    started = await chat.installer.start(principal)
+    cookie = Cookie(
+        key=started.cookie_name,
+        value=started.cookie_value,
+        max_age=FLOW_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=dashboard_url.startswith("https:"),
+    )
+    if "application/json" in request.headers.get("accept", ""):
+        return Response(InstallAnswer(InstallUrl(started.url)), cookies=[cookie], headers=PRIVATE_HEADERS)
+    return Redirect(started.url, status_code=302, cookies=[cookie], headers=PRIVATE_HEADERS)
+
+
+@get(
+    CALLBACK,
+    summary="Where the provider sends the browser back",
+    status_code=303,
+    **openapi_spec(
+        None, {303: (None, "To the dashboard, with what came of it.")}, "not_configured", "invalid_request"
+    ),
+)
+async def callback(
+    request: Request[Any, Any, Any],
+    chat: NamedDependency[Chat],
+    host: NamedDependency[Host],
+    dashboard_url: NamedDependency[str],
+    code: FromQuery[str | None] = None,
+    signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
+    error: FromQuery[str | None] = None,
+) -> Redirect:
+    """End the install, and send the browser to the dashboard with what came of it (§4.1.2)."""
+    outcome = {"chat": "connected"}
+    try:
+        await chat.installer.finish(
+            code=code,
+            state=signed_state,
+            error=error,
+            cookies=request.cookies,
+            principal=await ask(
+                host, "dashboard_principal", DashboardPrincipal | None, ScopeRequest(request.scope)
+            ),
+        )
+    except OAuthFailed as exc:
+        outcome = {"chat": "error", "reason": exc.reason}
+    return Redirect(f"{dashboard_url}?{urlencode(outcome)}", status_code=303, headers=PRIVATE_HEADERS)
+
+
+@post(
+    EVENTS,
+    status_code=200,
+    summary="Events of the chat provider",
+    request_max_body_size=EVENT_BYTES,
+    **openapi_spec("chatSignature", {}, "invalid_request", "too_large", "not_configured"),
+)
+async def events(
+    request: Request[Any, Any, Any], chat: NamedDependency[Chat], intake: NamedDependency[Intake]
+) -> EventAnswer | Challenge:
+    """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
+    if chat.signing_secret is None:
+        raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
+    body = await read_body(request)
+    timestamp = request.headers.get("x-slack-request-timestamp")
+    signature = request.headers.get("x-slack-signature")
+    now = system_clock()
+    with intake.refusing():
+        check_signature(chat.signing_secret, timestamp, signature, body, now)
+        event = read_event(body, now)
+        if isinstance(event, Challenge):
+            return event
+        duplicate = event is not None and await chat.connections.revoked(event)
+    intake.count("acknowledged" if event is None else "duplicate" if duplicate else "processed")
+    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
 
 class TestMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,29 +219,19 @@ def chat_router(
             raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
 
-    refusals = RefusalLog("flowactions.chat", f"POST {EVENTS_PATH}")
-    count = counter(telemetry, "chat")
+    intake = Intake(telemetry, "chat", "flowactions.chat", EVENTS_PATH)
 
     return Router(
         BASE_PATH,
         route_handlers=with_description(
-            install,
-            callback,
-            show,
-            disconnect,
-            choose_channel,
-            send_message,
-            channels,
-            members,
-            events,
+            install, callback, show, disconnect, choose_channel, send_message, channels, members, events
         ),
         dependencies={
             "principal": PRINCIPAL,
             "chat": Provide(configured_chat),
             "host": Provide(lambda: host, sync_to_thread=False),
             "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
-            "refusals": Provide(lambda: refusals, sync_to_thread=False),
-            "count": Provide(lambda: count, sync_to_thread=False),
+            "intake": Provide(lambda: intake, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
+from flowactions_plugin.chat.app import routes_url
 from flowactions_plugin.chat.calls import ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import Directory
-from flowactions_plugin.chat.events import Events
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
-from flowactions_plugin.chat.paths import routes_url
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
@@ -28,7 +26,6 @@ class Chat(NamedTuple):
         messenger: sends messages.
         directory: lists channels and members.
         installer: connects a workspace by OAuth.
-        events: processes the provider's events.
         signing_secret: verifies the provider's events; ``None`` when it is not configured.
         calls: the calls of the provider.
         provider: the chat provider.
@@ -38,7 +35,6 @@ class Chat(NamedTuple):
     messenger: Messenger
     directory: Directory
     installer: OAuthInstaller
-    events: Events
     signing_secret: str | None
     calls: ProviderCalls
     provider: SlackProvider
@@ -60,8 +56,9 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
     Raises:
         NotConfigured: there is no key.
     """
-    development: Path | None = database.directory if settings.environment == "development" else None
-    return key_ring(settings.encryption_keys, development)
+    return key_ring(
+        settings.encryption_keys, database.directory if settings.environment == "development" else None
+    )
 
 
 def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
@@ -89,10 +86,7 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
     except NotConfigured as exc:
         return exc
     provider = SlackProvider(
-        settings.chat_api_url,
-        settings.chat_client_id,
-        settings.chat_client_secret,
-        proxy=settings.egress_proxy,
+        settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
     store = ConnectionStore(database)
     connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
@@ -112,7 +106,6 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
         messenger=Messenger(connections, provider, calls, keys),
         directory=Directory(provider, calls, keys),
         installer=installer,
-        events=Events(store),
         signing_secret=settings.chat_signing_secret,
         calls=calls,
         provider=provider,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, select, update
 
-from flowactions_plugin.chat.scopes import read_scopes, write_scopes
+from flowactions_plugin.chat.app import read_scopes, write_scopes
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
@@ -183,11 +183,7 @@ class ConnectionStore:
 
     @repeated
     async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
-        """Set the default channel.
-
-        Returns:
-            Whether the organization has a connection.
-        """
+        """Set the default channel; return whether the organization has a connection."""
         changed = (
             update(chat_connections)
             .where(chat_connections.c.organization_id == organization_id)
@@ -197,12 +193,7 @@ class ConnectionStore:
             return (await transaction.execute(changed)).rowcount == 1
 
     async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
-        """Return the active connections of a workspace, of all organizations.
-
-        Args:
-            team_id: the workspace.
-            limit: the maximum number.
-        """
+        """Return the active connections of a workspace, of all organizations, at most ``limit``."""
         query = select(chat_connections).where(
             chat_connections.c.team_id == team_id, chat_connections.c.status == "active"
         )
@@ -290,12 +281,7 @@ class ConnectionStore:
             )
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
-        """Return organizations and their sealed tokens, ordered by organization.
-
-        Args:
-            after: the last organization of the previous page; empty for the first page.
-            limit: the maximum number.
-        """
+        """Return organizations and their sealed tokens, ordered by organization: ``limit`` that come ``after`` one."""
         query = (
             select(chat_connections.c.organization_id, chat_connections.c.sealed_token)
             .where(chat_connections.c.organization_id > after)
@@ -307,10 +293,9 @@ class ConnectionStore:
 
     @repeated
     async def reseal(self, organization_id: str, old: bytes, new: bytes) -> bool:
-        """Replace a sealed token with the same one sealed with another key.
+        """Replace a sealed token with the same one sealed with another key, if it is still stored; return whether it was.
 
-        Returns:
-            Whether it was still stored; a replaced connection has another token.
+        A replaced connection has another token.
         """
         exchanged = (
             update(chat_connections)
@@ -328,9 +313,7 @@ class ConnectionStore:
     ) -> StoredConnection | None:
         """Delete an organization's connection and return it; ``None`` when it has none.
 
-        Args:
-            organization_id: the tenant.
-            transaction: the caller's; ``None``: a new one.
+        Without a caller's transaction, this is done in a new one.
         """
         deleted = (
             delete(chat_connections)
@@ -343,12 +326,7 @@ class ConnectionStore:
 
     @repeated
     async def start_flow(self, flow: OAuthFlow, lifetime_ms: int) -> None:
-        """Store a started OAuth flow, and delete old ones that were not finished.
-
-        Args:
-            flow: the flow.
-            lifetime_ms: the time in which it can be finished.
-        """
+        """Store an OAuth flow that can be finished within ``lifetime_ms``, and delete old ones that were not."""
         now = self._database.now()
         values = msgspec.structs.asdict(flow)
         async with self._database.write() as transaction:

@@ -1,15 +1,17 @@
-"""The bot token of a stored connection."""
+"""The sealed bot tokens of stored connections, and the rotation of the keys that seal them (§5.2)."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.store import StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.errors import SealBroken
 from flowactions_plugin.storage.sealing import KeyRing
 
 TOKEN_PURPOSE: Final = "chat bot token"  # noqa: S105  the purpose of sealing, not a secret
+PAGE: Final = 200
 
 
 def unseal_token(keys: KeyRing, stored: StoredConnection) -> str:
@@ -33,3 +35,48 @@ def usable_token(keys: KeyRing, stored: StoredConnection) -> str:
     if stored.status != "active":
         raise ChatRefused(stored.status_reason or "token_revoked")
     return unseal_token(keys, stored)
+
+
+class Resealed(NamedTuple):
+    """The result of `reseal`.
+
+    Attributes:
+        changed: the number of tokens that were sealed with an older key. Unless it was a dry run, they are resealed.
+        current: the number of tokens that were sealed with the newest key before.
+        broken: the organizations whose token no key opens.
+    """
+
+    changed: int
+    current: int
+    broken: Sequence[str]
+
+
+async def reseal(store: ConnectionStore, keys: KeyRing, *, dry: bool = False) -> Resealed:
+    """Seal every token with the newest key, while hosts continue to use them.
+
+    Args:
+        store: the connections.
+        keys: the newest first, then older ones that tokens may be sealed with.
+        dry: change nothing.
+
+    Raises:
+        StorageUnavailable: the database failed. Resealed tokens stay resealed, and the command can be repeated.
+    """
+    changed = current = 0
+    broken: list[str] = []
+    after = ""
+    while page := await store.sealed_tokens(after, PAGE):
+        for organization_id, sealed in page:
+            try:
+                token = keys.open(sealed, organization_id, TOKEN_PURPOSE)
+            except SealBroken:
+                broken.append(organization_id)
+                continue
+            if keys.is_newest(sealed):
+                current += 1
+            elif dry or await store.reseal(
+                organization_id, sealed, keys.seal(token, organization_id, TOKEN_PURPOSE)
+            ):
+                changed += 1
+        after = page[-1][0]
+    return Resealed(changed, current, broken)

@@ -8,9 +8,8 @@ from typing import Final
 
 import msgspec
 
+from flowactions_plugin.chat.app import CALLBACK_PATH, EVENTS_PATH, SCOPES, routes_url
 from flowactions_plugin.chat.events import REASONS
-from flowactions_plugin.chat.paths import CALLBACK_PATH, EVENTS_PATH, routes_url
-from flowactions_plugin.chat.scopes import SCOPES
 from flowactions_plugin.errors import CannotRun
 from flowactions_plugin.settings.urls import parse_url
 

@@ -11,10 +11,9 @@ import msgspec
 
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.failures import ChatRefused, advice
-from flowactions_plugin.chat.reseal import reseal
 from flowactions_plugin.chat.service import build_chat, keys_of
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
-from flowactions_plugin.chat.tokens import usable_token
+from flowactions_plugin.chat.tokens import reseal, usable_token
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.clock import to_iso

@@ -105,7 +105,7 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     After a new key was put in front of FLOWACTIONS_ENCRYPTION_KEYS: seal every stored token under it, so that the older
     keys can be taken away. Hosts go on working meanwhile.
     """
-    from flowactions_plugin.chat import reseal as resealing
+    from flowactions_plugin.chat import tokens
     from flowactions_plugin.chat.service import keys_of
     from flowactions_plugin.chat.store import ConnectionStore
     from flowactions_plugin.cli.context import context_of
@@ -115,7 +115,7 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
         keys = keys_of(context.settings, context.database)
         stack.push_async_exit(context.database)
         await context.database.open(required=True)
-        done = await resealing.reseal(ConnectionStore(context.database), keys, dry=check)
+        done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
     if as_json:
         write_json(Tokens(changed=done.changed, current=done.current, unreadable=list(done.broken), dry=check))
     else:

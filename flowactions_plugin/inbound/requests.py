@@ -1,7 +1,11 @@
-"""What signed inbound requests share: their answers, their errors, and a JSON object as body."""
+"""What signed inbound requests share: their answers, their errors and the log of these, and a JSON object as body."""
 
 from __future__ import annotations
 
+import logging
+import re
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +16,16 @@ from flowactions_plugin.http.json_text import parse
 
 EVENT_BYTES: Final = 1024 * 1024
 """The size limit of a body."""
+
+TOLERANCE_SECONDS: Final = 300
+"""How far a timestamp may be off; as in the library that verifies the auth provider's."""
+
+TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+PLAIN_ID: Final = re.compile(r"[!-~]{1,200}", re.ASCII)
+"""Ids that are stored in the database or compared with stored ones."""
+
+QUIET_SECONDS: Final = 60.0
+"""A cause is logged once in this time, because anyone can send requests that are refused."""
 
 
 class EventReceived(msgspec.Struct):
@@ -54,8 +68,7 @@ def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
         else "the signature does not fit either"
     )
     return NotAuthentic(
-        "timestamp",
-        f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}",
+        "timestamp", f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}"
     )
 
 
@@ -72,3 +85,31 @@ def event_object(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise EventInvalid("The body is not a JSON object.")
     return parsed
+
+
+class RefusalLog:
+    """Logs why requests to a route were refused, once a minute for each cause, with their number.
+
+    Args:
+        logger: its name.
+        route: method and path.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, logger: str, route: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger(logger)
+        self._route = route
+        self._clock = clock
+        self._quiet_until: dict[str, float] = {}
+        self._unlogged: dict[str, int] = {}
+
+    def record(self, refusal: NotAuthentic) -> None:
+        """Log a refusal, or count it when its cause was logged less than a minute ago."""
+        now = self._clock()
+        if now < self._quiet_until.get(refusal.cause, now):
+            self._unlogged[refusal.cause] = self._unlogged.get(refusal.cause, 0) + 1
+            return
+        self._quiet_until[refusal.cause] = now + QUIET_SECONDS
+        unlogged = self._unlogged.pop(refusal.cause, 0)
+        since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
+        self._log.warning("%s refused: %s%s", self._route, refusal, since, extra={"event": "inbound.refused"})

@@ -1,9 +1,11 @@
-"""The endpoint for the auth provider's events (§1.6, §4.4)."""
+"""The endpoint for the auth provider's events, and what it shares with the chat provider's (§1.6, §4.4)."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
 
 import msgspec
 from litestar import Request, Router, post
@@ -13,17 +15,16 @@ from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured
 from flowactions_plugin.http.auth import RouteGuard, read_body
 from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.inbound.auth_events import AuthEvents
-from flowactions_plugin.inbound.counting import Count, counter
-from flowactions_plugin.inbound.refusals import RefusalLog
+from flowactions_plugin.inbound.auth_events import AuthEvents, Verifier
 from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
     EventAnswer,
     EventReceived,
     NotAuthentic,
+    RefusalLog,
 )
-from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.auth_events")
@@ -31,13 +32,50 @@ log = logging.getLogger("flowactions.auth_events")
 PATH: Final = "/webhooks/auth"
 
 
+class Intake:
+    """Counts a provider's requests by what became of them, and answers the ones that are refused.
+
+    Args:
+        telemetry: where they are counted.
+        source: the provider.
+        logger: the name of the logger of refusals.
+        path: of the route.
+    """
+
+    def __init__(self, telemetry: Telemetry, source: Literal["auth", "chat"], logger: str, path: str) -> None:
+        self._telemetry = telemetry
+        self._source = source
+        self._refusals = RefusalLog(logger, f"POST {path}")
+
+    def count(
+        self, result: Literal["processed", "duplicate", "acknowledged", "refused", "invalid", "failed"]
+    ) -> None:
+        """Count a request."""
+        self._telemetry.meters.count(names.INBOUND, source=self._source, result=result)
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Count a request that is not authentic, not valid or not processed, and answer it with a problem."""
+        try:
+            yield
+        except NotAuthentic as exc:
+            self._refusals.record(exc)
+            self.count("refused")
+            raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
+        except EventInvalid as exc:
+            self.count("invalid")
+            raise Problem("invalid_request", str(exc)) from None
+        except (StorageUnavailable, HandlerFailed):
+            self.count("failed")
+            raise
+
+
 class Receiver(msgspec.Struct):
     """What the route uses; no verifier when no secret is configured."""
 
     events: AuthEvents
     verifier: Verifier | None
-    refusals: RefusalLog
-    count: Count
+    intake: Intake
 
 
 @post(
@@ -58,22 +96,12 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
             "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
         )
     body = await read_body(request)
-    try:
+    with receiver.intake.refusing():
         parsed = receiver.verifier.verify(request.headers, body)
-    except NotAuthentic as exc:
-        receiver.refusals.record(exc)
-        receiver.count("refused")
-        raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
-    except EventInvalid as exc:
-        receiver.count("invalid")
-        raise Problem("invalid_request", str(exc)) from None
     try:
-        duplicate = await receiver.events.receive(parsed)
-    except StorageUnavailable:
-        receiver.count("failed")
-        raise
+        with receiver.intake.refusing():
+            duplicate = await receiver.events.receive(parsed)
     except HandlerFailed:
-        receiver.count("failed")
         log.exception(
             "the host could not handle event %s (%s.%s)",
             parsed.event_id,
@@ -83,7 +111,7 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
         )
         message = "The event could not be handled and is not noted: send it again."
         raise Problem("internal_error", message) from None
-    receiver.count("duplicate" if duplicate else "processed")
+    receiver.intake.count("duplicate" if duplicate else "processed")
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
 
@@ -98,9 +126,7 @@ def auth_events_router(
         verifier: ``None`` when no secret is configured; then the route answers 503.
         telemetry: counts the requests.
     """
-    receiver = Receiver(
-        events, verifier, RefusalLog("flowactions.auth_events", f"POST {PATH}"), counter(telemetry, "auth")
-    )
+    receiver = Receiver(events, verifier, Intake(telemetry, "auth", "flowactions.auth_events", PATH))
     return Router(
         "/",
         route_handlers=with_description(receive),

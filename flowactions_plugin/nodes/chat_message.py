@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Check, MakePreview
-from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
+from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused, advice, code_with_detail
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
@@ -217,10 +217,12 @@ class ChatMessageNode:
         text = chat_message(config.chat_message_text, variables_of(walk))
         if not text:
             raise _NotSent("empty_message", EMPTY_MESSAGE)
-        send = messenger.send_to_member if to_member else messenger.send_to_channel
         try:
             origin = (walk.flow_id, node.id)
-            await send(stored, target, text, retry=config.chat_retry_on_failure, until=until, origin=origin)
+            retry = config.chat_retry_on_failure
+            await messenger.send(
+                stored, target, text, to_member=to_member, retry=retry, until=until, origin=origin
+            )
         except ChatRefused as refusal:
             raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from flowactions_hookspecs import ConfigProblem, Header, NodeDraft, Preview, Walk
-from flowactions_plugin.chat.attempts import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.directory import Directory
+from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
+from flowactions_plugin.chat.directory import NOT_CHECKED, Directory
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
-from flowactions_plugin.chat.targets import NOT_CHECKED, target_fault
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers
@@ -174,7 +173,7 @@ async def _of_target(
     directory: Directory, stored: StoredConnection, config: ChatMessageConfig, until: float
 ) -> Sequence[ConfigProblem]:
     to_member = config.chat_action_type == "dm"
-    fault = await target_fault(directory, stored, target_of(config), to_member=to_member, until=until)
+    fault = await directory.target_fault(stored, target_of(config), to_member=to_member, until=until)
     if fault is None:
         return []
     field = "chatUserId" if to_member else "chatChannelId"

@@ -279,7 +279,7 @@ class Outbox:
         return method, body
 
     async def write(self, delivery: NewDelivery, connection: Transaction | None = None) -> None:
-        """Write a delivery within the caller's transaction; it is due when that commits.
+        """Write a delivery within the caller's transaction; it is due when that commits (§3.1).
 
         Args:
             delivery: what `new_delivery` returned.

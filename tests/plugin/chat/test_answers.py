@@ -377,7 +377,7 @@ class TestEverywhere:
         self, tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[ChatHost]:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
         async with chat_host(sqlite_url) as running:
             assert await running.connect() == {"chat": "connected"}
             yield running

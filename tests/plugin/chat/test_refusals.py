@@ -20,8 +20,7 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Deferred, FlowActions, Node
-from flowactions_plugin.chat.attempts import SEND_SECONDS, with_retries
-from flowactions_plugin.chat.calls import ProviderCalls
+from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, with_retries
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
@@ -117,7 +116,7 @@ class TestCodes:
         self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Four attempts with retry; one without; and the fourth may succeed (§8)."""
-        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
         # That there is time for all attempts is not left to the machine.
         monkeypatch.setattr("flowactions_plugin.nodes.chat_message.SEND_SECONDS", SAFETY_SECONDS)
         fault, message = PASSING[name]
@@ -150,7 +149,7 @@ class TestCodes:
         self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Opening is repeated as the post is: four attempts with retry, one without, and the fourth may succeed."""
-        monkeypatch.setattr("flowactions_plugin.chat.attempts.RETRY_DELAYS", (0.01, 0.02, 0.03))
+        monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
         fault, message = PASSING[name]
         opens = run.provider.faults["conversations.open"]
         opens.append(fault)

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from flowactions_plugin.inbound.refusals import RefusalLog
-from flowactions_plugin.inbound.requests import NotAuthentic
+from flowactions_plugin.inbound.requests import NotAuthentic, RefusalLog
 from tests.auth_provider import CREATED, NEW, OLD, OTHER, Running, signed
 
 

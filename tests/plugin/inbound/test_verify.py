@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from flowactions_hookspecs import FlowActions, SettingsInvalid
 from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.inbound.auth_events import Verifier
 from flowactions_plugin.inbound.requests import NotAuthentic
-from flowactions_plugin.inbound.verify import Verifier
 from flowactions_plugin.settings.model import read_settings
 from tests.auth_provider import CREATED, NEW, OLD, OTHER, Running, signed
 from tests.support import SmallHost, development

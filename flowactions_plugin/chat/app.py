@@ -1,10 +1,23 @@
-"""The scopes of the app: requested, granted and missing ones (§2.3)."""
+"""The chat app as the provider knows it: where its routes are, and its scopes (§2.3)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
+
+BASE_PATH: Final = "/integrations/chat"
+
+CALLBACK: Final = "/callback"
+"""Below the base path: where the provider sends browsers back."""
+
+EVENTS: Final = "/events"
+"""Below the base path: where the provider sends its events."""
+
+CALLBACK_PATH: Final = f"{BASE_PATH}{CALLBACK}"
+EVENTS_PATH: Final = f"{BASE_PATH}{EVENTS}"
+CHANNELS_PATH: Final = f"{BASE_PATH}/channels"
+MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 
 SCOPES: Final = ("chat:write", "channels:read", "groups:read", "users:read", "im:write")
 """The requested scopes, exactly as in §2.3."""
@@ -13,6 +26,16 @@ MAX_SCOPES: Final = 100
 
 _SEPARATOR = re.compile(r"[,\s]+")
 _SCOPE = re.compile(r"[A-Za-z0-9:._-]{1,100}", re.ASCII)
+
+
+def routes_url(public_url: str, prefix: str) -> str:
+    """Return the URL to which the path of a route is added, without a slash at the end.
+
+    Args:
+        public_url: ``BACKEND_PUBLIC_URL``, without a slash at the end.
+        prefix: the facade's; the result ends in it once, whether ``public_url`` does or not.
+    """
+    return public_url.removesuffix(prefix) + prefix
 
 
 def read_scopes(text: object) -> tuple[str, ...]:
