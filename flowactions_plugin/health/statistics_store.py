@@ -20,6 +20,9 @@ from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, 
 KEPT_MS: Final = 8 * DAY_MS
 """How long statistics are kept."""
 
+LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the calendar's year 9999."""
+
 FRESH_MS: Final = 60_000
 """For so long, another success of a destination that does not fail is not written."""
 
@@ -216,11 +219,13 @@ def _alert(row: Any) -> DeliveryAlert | None:
     if kind is None:
         return None
     failing = kind == "failing"
+    # What no worker has written stops no statistics.
+    since = min(max(row.failing_since or 0, 0), LAST_MS)
     return DeliveryAlert(
         organization_id=row.organization_id,
         destination=row.destination,
         kind=kind,
-        failing_since=to_utc(row.failing_since) if failing else None,
+        failing_since=to_utc(since) if failing else None,
         failures=row.failures_in_row if failing else 0,
         last_error=row.last_error,
     )
