@@ -22,7 +22,7 @@ from flowactions_plugin.storage.database import Database
 from tests import reaper
 from tests.outages import Outage
 from tests.queueing import Queue
-from tests.repetitions import repetitions
+from tests.rings import Case, rings
 
 reaper.begin()
 
@@ -66,11 +66,11 @@ SLOW = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark repetitions, and deal the slow tests out: each process gets its share of them first."""
-    repeated = repetitions(item.nodeid for item in items if item.get_closest_marker("soak") is None)
+    """Mark the tests of later rings, and deal the slow tests out: each process gets its share of them first."""
+    later = rings(Case(item.nodeid, frozenset(mark.name for mark in item.iter_markers())) for item in items)
     for item in items:
-        if item.nodeid in repeated:
-            item.add_marker("repetition")
+        if item.nodeid in later:
+            item.add_marker(later[item.nodeid])
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.nodeid.startswith(SLOW)]
     quick = [item for item in items if not item.nodeid.startswith(SLOW)]

@@ -117,6 +117,7 @@ def test_there_are_thirty_manglings_of_every_setting() -> None:
 
 
 @pytest.mark.parametrize("name", [*SECRETS, *URLS])
+@pytest.mark.ci
 def test_loading_shows_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Watch
 ) -> None:
