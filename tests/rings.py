@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 CI: Final = (
     "tests/benchmarks/",
     "tests/editor/",
-    "tests/receivers/",
     "tests/upgrades/",
 )
 """Whole folders that `.ci/run` adds."""

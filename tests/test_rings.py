@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from tests.docs.clauses import clauses, marks_of_tests, without_parts
 from tests.rings import DATABASES, MODES, OWN_SQL, Case, rings
 
+ROOT = Path(__file__).parents[1]
 BOTH = [f"{database}-{mode}" for database, mode in product(DATABASES, MODES)]
 
 
@@ -53,3 +59,18 @@ def test_a_marker_moves_a_test_to_a_later_ring(mark: str) -> None:
     found = ring_of("tests/crash/test_a.py", BOTH, (mark,))
     assert found["sqlite-scheduled"] == found["postgresql-continuous"] == mark
     assert found["sqlite-continuous"] == "full"
+
+
+@pytest.mark.ci
+def test_each_clause_is_shown_in_the_readmes_ring() -> None:
+    """The first command that somebody runs proves each promise once."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-n", "0"]
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    collected = {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+    shown = {
+        mark.number
+        for mark in marks_of_tests()
+        if f"{mark.path.relative_to(ROOT)}::{mark.name.replace('.', '::')}" in collected
+    }
+    assert [f"§{each.number}" for each in without_parts(clauses()) if each.number not in shown] == []

@@ -242,7 +242,7 @@ OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
     ("node", ("--count", "20"), {"sqlite_webhook_p50_ms", "postgres_chat_p99_ms"}),
 ]
 ALWAYS = {"telemetry"}
-"""Those that always run, with ``deliver``. The others are behind ``soak``."""
+"""Those that always run, with ``deliver``. The others are behind ``full``."""
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def best(mutants: Sequence[Mutant], count: int) -> list[Mutant]:
 
 
 ALWAYS = best(MUTANTS, 6)
-"""They kill most checks; the soak tests have all mutants, which kill all."""
+"""They kill most checks; `.ci/full` has all mutants, which kill all."""
 
 
 def failed(report: Report) -> frozenset[str]:
