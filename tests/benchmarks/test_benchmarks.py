@@ -66,7 +66,7 @@ def printed(module: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def test_deliver(database: str) -> None:
     """Every row is delivered once, which the benchmark itself checks."""
     found = printed("deliver", "--database", database, "--rows", "300", "--destinations", "3", "--seconds", "1")
@@ -82,7 +82,7 @@ def test_deliver(database: str) -> None:
     assert ("apart_p99_ms" in found) == (database == "postgres")
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_deliver_against(database: str) -> None:
     """Both trees deliver every row once, retried ones included, and the ratios of their costs are printed."""
@@ -242,12 +242,12 @@ OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
     ("node", ("--count", "20"), {"sqlite_webhook_p50_ms", "postgres_chat_p99_ms"}),
 ]
 ALWAYS = {"telemetry"}
-"""Those that always run, with ``deliver``. The others are behind ``soak``."""
+"""Those that always run, with ``deliver``. The others are behind ``full``."""
 
 
 @pytest.mark.parametrize(
     ("module", "arguments", "keys"),
-    [pytest.param(*each, marks=() if each[0] in ALWAYS else pytest.mark.soak, id=each[0]) for each in OTHERS],
+    [pytest.param(*each, marks=() if each[0] in ALWAYS else pytest.mark.full, id=each[0]) for each in OTHERS],
 )
 def test_the_others(module: str, arguments: tuple[str, ...], keys: set[str]) -> None:
     """They end, and print their figures."""

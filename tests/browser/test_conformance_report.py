@@ -10,7 +10,7 @@ from flowactions_conformance.kit.outcomes import Status
 from flowactions_conformance.kit.report.written import write_report
 from tests.conformance.test_reports import FAILED, HOSTILE, a_report, a_result
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

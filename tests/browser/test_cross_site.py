@@ -21,7 +21,7 @@ from tests.chatting import chat_settings
 from tests.support import SmallHost, a_walk, services_of
 from tests.waiting import until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 ATTACK = """
 async ({ host, dead, waiting }) => {

@@ -86,6 +86,7 @@ async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: De
     await expect(page.locator("li.message .channel").first).to_have_text("#orders")
 
 
+@pytest.mark.ci
 async def test_a_client_paced_flow_sends_as_the_user_gets_there(page: Page, demo: Demo) -> None:
     """Nothing is sent on opening; each press of Next sends what precedes that step."""
     await connect(page, demo)
@@ -104,6 +105,7 @@ async def test_a_client_paced_flow_sends_as_the_user_gets_there(page: Page, demo
     await expect(page.locator("#arrivals details[data-signature=verified]")).to_have_count(2)
 
 
+@pytest.mark.ci
 async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> None:
     """An operator looks at what is dead, retries all of it with one click, and sees it delivered."""
     headers = {"authorization": f"Bearer {demo.dashboard_token}"}
@@ -132,6 +134,7 @@ async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> N
     await expect(page.locator("#detail")).to_contain_text("Attempt 2: 200")
 
 
+@pytest.mark.ci
 async def test_the_connection_is_used_and_ended(page: Page, demo: Demo) -> None:
     """An administrator sets a default channel, sends a test message, and disconnects."""
     await connect(page, demo)
@@ -164,6 +167,7 @@ async def open_order(page: Page, demo: Demo, content: str) -> None:
     await widget.close()
 
 
+@pytest.mark.ci
 async def test_a_workspace_that_takes_the_app_out_is_connected_again(page: Page, demo: Demo) -> None:
     """Connected, used, uninstalled at the provider, seen to be, connected again, used again."""
     assert demo.provider is not None
@@ -197,6 +201,7 @@ async def test_a_workspace_that_takes_the_app_out_is_connected_again(page: Page,
     assert [message.text[-5:] for message in demo.provider.messages] == [": one", "three"]
 
 
+@pytest.mark.ci
 async def test_two_organizations_have_a_workspace_each(page: Page, demo: Demo) -> None:
     """What Ada connects for Acme, Grace of Globex does not see, and the other way round."""
     await connect(page, demo)
@@ -212,6 +217,7 @@ async def test_two_organizations_have_a_workspace_each(page: Page, demo: Demo) -
     await expect(page.locator("#chat")).to_contain_text("Grace")
 
 
+@pytest.mark.ci
 async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo) -> None:
     """Cancel on the consent page leads back to a sentence that a person understands."""
     await sign_in(page, demo, "/connections")
@@ -220,6 +226,7 @@ async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo
     await expect(page.locator("#notice")).to_contain_text("You cancelled at the chat provider")
 
 
+@pytest.mark.ci
 async def test_the_editor_works_by_keyboard(page: Page, demo: Demo) -> None:
     """Adding, editing and saving need no mouse."""
     await sign_in(page, demo, "/editor")

@@ -12,7 +12,7 @@ from playwright.async_api import Dialog, Page, expect
 from flowactions_conformance.demo import Demo
 from tests.browser.driving import connect, picture, sign_in
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 LONG = "Unbreakable" * 30
 

@@ -16,7 +16,7 @@ from playwright.async_api import Error, Page, Route, expect
 from flowactions_conformance.demo import Demo, running_demo
 from tests.browser.driving import connect, picture
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 PRODUCTION = {
     "FLOWACTIONS_ENVIRONMENT": "production",

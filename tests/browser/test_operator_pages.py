@@ -24,7 +24,7 @@ from flowactions_plugin.queue.rules import transition
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 ROOT = "/integrations/webhooks"
 SHOTS = os.environ.get("FLOWACTIONS_TEST_SCREENSHOTS")
@@ -161,8 +161,8 @@ async def site(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [
         (1280, "light"),
         (390, "dark"),
-        pytest.param(1280, "dark", marks=pytest.mark.soak),
-        pytest.param(390, "light", marks=pytest.mark.soak),
+        pytest.param(1280, "dark", marks=pytest.mark.full),
+        pytest.param(390, "light", marks=pytest.mark.full),
     ],
 )
 async def test_every_page_can_be_read(

@@ -36,18 +36,22 @@ class Combination(NamedTuple):
     mode: Mode
 
 
-ONCE = [
+FIRST = Combination("single", "sqlite", "in-process")
+"""The one of the README's ring."""
+
+OTHERS = [
     Combination("reference", "postgresql", "in-process"),
     Combination("fastapi", "sqlite", "child"),
     Combination("django", "sqlite", "in-process"),
     Combination("engine", "postgresql", "in-process"),
     Combination("odd", "sqlite", "in-process"),
     Combination("slow", "sqlite", "in-process"),
-    Combination("single", "sqlite", "in-process"),
 ]
-"""Each host, each database and each mode at least once: the version that always runs."""
+"""With the first one, each host, each database and each mode at least once."""
+
 WITH_PROCESSES = frozenset({"durability", "scale"})
-"""Profiles that start and kill processes, which takes long: the version that always runs has them for one host."""
+"""Profiles that start and kill processes, which takes long: one host is run through them."""
+
 ALL = [Combination(host, database, mode) for host in HOSTS for database in DATABASES for mode in MODES]
 
 
@@ -70,9 +74,20 @@ def prove(combination: Combination, request: pytest.FixtureRequest, *names: str)
     return report
 
 
-@pytest.mark.parametrize("combination", ONCE, ids="-".join)
+@pytest.mark.parametrize("combination", OTHERS, ids="-".join)
+@pytest.mark.ci
 def test_a_healthy_host_is_not_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
-    """A healthy host passes what it claims without a warning; the soak tests run each of them whole."""
+    """A healthy host passes what it claims without a warning; `.ci/full` runs each of them whole."""
+    assert_healthy(combination, request)
+
+
+def test_the_kit_blames_no_healthy_host(request: pytest.FixtureRequest) -> None:
+    """It passes what it claims without a warning."""
+    assert_healthy(FIRST, request)
+
+
+def assert_healthy(combination: Combination, request: pytest.FixtureRequest) -> None:
+    """Run the profiles over a host."""
     profiles = set(PROFILES) - (set() if combination.host == "reference" else WITH_PROCESSES)
     report = prove(combination, request, *sorted(profiles))
     passed = {each.profile for each in report.results if each.status is Status.PASS}
@@ -81,13 +96,13 @@ def test_a_healthy_host_is_not_blamed(combination: Combination, request: pytest.
 
 
 def test_the_short_version_has_everything_once() -> None:
-    """Each host, each database and each mode is in the version that always runs."""
-    assert {each.host for each in ONCE} == set(HOSTS)
-    assert {each.database for each in ONCE} == set(DATABASES)
-    assert {each.mode for each in ONCE} == set(MODES)
+    """Each host, each database and each mode is among those that `.ci/run` tries."""
+    assert {each.host for each in [FIRST, *OTHERS]} == set(HOSTS)
+    assert {each.database for each in [FIRST, *OTHERS]} == set(DATABASES)
+    assert {each.mode for each in [FIRST, *OTHERS]} == set(MODES)
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("combination", ALL, ids="-".join)
 def test_no_combination_is_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
     """Every host passes on both databases, in the kit's process and as a child."""
@@ -108,7 +123,7 @@ def processors(request: pytest.FixtureRequest) -> Iterator[None]:
             burner.wait()
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("profile", ["core", "scale"])
 def test_repetitions_have_no_flake(profile: str, processors: None, request: pytest.FixtureRequest) -> None:
     """A hundred repetitions of ``core`` and twenty of ``scale`` say the same, also on busy processors."""

@@ -19,6 +19,8 @@ from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import EffectTimeout, Mode
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 HOSTS = "tests.conformance.misbehaving"
 REFERENCE = "flowactions_conformance.reference_host.testing:make_host"

@@ -14,6 +14,8 @@ from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import EffectTimeout
 from tests.conformance.mutants.mutant import Mutant
 
+pytestmark = pytest.mark.ci
+
 MODULES = sorted(
     path.stem
     for path in (Path(__file__).parent / "mutants").glob("*.py")
@@ -37,7 +39,7 @@ def best(mutants: Sequence[Mutant], count: int) -> list[Mutant]:
 
 
 ALWAYS = best(MUTANTS, 6)
-"""They kill most checks; the soak tests have all mutants, which kill all."""
+"""They kill most checks; `.ci/full` has all mutants, which kill all."""
 
 
 def failed(report: Report) -> frozenset[str]:
@@ -55,7 +57,7 @@ def said(report: Report) -> str:
 
 @pytest.mark.parametrize(
     "broken",
-    [each if each in ALWAYS else pytest.param(each, marks=pytest.mark.soak) for each in MUTANTS],
+    [each if each in ALWAYS else pytest.param(each, marks=pytest.mark.full) for each in MUTANTS],
     ids=lambda each: each.name,
 )
 async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
@@ -69,7 +71,7 @@ async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
     assert not [result for result in report.results if result.status is Status.ERROR]
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
     """Of all checks, exactly those fail that a mutant kills."""

@@ -15,6 +15,8 @@ from flowactions_conformance.kit.in_pytest.threaded import KitThread
 from flowactions_conformance.kit.outcomes import Status
 from tests.conformance.test_reports import a_result
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 PLUGIN = ["-p", "flowactions_conformance.pytest_plugin", "--pyargs", "flowactions_conformance.suite"]
 SAFETY_SECONDS = 300

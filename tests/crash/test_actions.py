@@ -24,6 +24,8 @@ from tests.queueing import ORIGIN
 from tests.recorder import OK
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
+
 HOST = "tests.crash.acting_hosts:make"
 OPERATOR = Actor("root", "Op", "operator")
 GONE = b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n"
@@ -65,7 +67,7 @@ async def progress(database: Database, action: Action) -> Action:
 
 @pytest.mark.parametrize(
     ("rows", "rate"),
-    [(1000, 2000.0), pytest.param(100_000, 1500.0, marks=pytest.mark.soak)],
+    [(1000, 2000.0), pytest.param(100_000, 1500.0, marks=pytest.mark.full)],
 )
 async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
     field: Field, rows: int, rate: float

@@ -8,7 +8,11 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.support import development
+
+pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 8

@@ -31,6 +31,8 @@ from tests.recorder import OK, status
 from tests.support import SmallHost, transport_of
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
+
 RUNBOOK = Path(__file__).parents[2] / "docs" / "how-to" / "incidents.md"
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 HOST = "tests.crash.timed_hosts:make"

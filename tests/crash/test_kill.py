@@ -34,8 +34,8 @@ POINTS = ["claimed", "sent", "answered", "writing", "written"]
     [
         pytest.param("scheduled", 300, POINTS, id="scheduled"),
         pytest.param("continuous", 300, POINTS, id="continuous"),
-        pytest.param("scheduled", 1000, POINTS * 8, id="scheduled-soak", marks=pytest.mark.soak),
-        pytest.param("continuous", 1000, POINTS * 8, id="continuous-soak", marks=pytest.mark.soak),
+        pytest.param("scheduled", 1000, POINTS * 8, id="scheduled-soak", marks=pytest.mark.full),
+        pytest.param("continuous", 1000, POINTS * 8, id="continuous-soak", marks=pytest.mark.full),
     ],
 )
 async def test_killing_workers_loses_nothing(

@@ -83,7 +83,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     return Place(request.param, request.getfixturevalue(name), None)
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("killed", [False, True], ids=["all live", "one killed"])
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 @pytest.mark.parametrize("count", [2, 4])

@@ -15,6 +15,8 @@ from tests.crash.workers import Field, field_on
 from tests.recorder import OK
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
+
 HOST = "tests.crash.timed_hosts:make"
 LARGE = 10_000_000
 GROWTH_MIB = 330
@@ -71,8 +73,8 @@ async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, na
     [
         ("sqlite", "scheduled"),
         ("postgresql", "continuous"),
-        pytest.param("sqlite", "continuous", marks=pytest.mark.soak),
-        pytest.param("postgresql", "scheduled", marks=pytest.mark.soak),
+        pytest.param("sqlite", "continuous", marks=pytest.mark.full),
+        pytest.param("postgresql", "scheduled", marks=pytest.mark.full),
     ],
     indirect=["database_url"],
 )

@@ -22,6 +22,8 @@ from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
+
 KINDS = ("crm_upsert", "webhook", "crm_note", "chat_message", "crm_contact")
 RAN = ["crm_upsert:queued", "webhook:queued", "crm_note:sent", "chat_message:failed", "crm_contact:sent"]
 """No workspace is connected here: a chat message fails, and the flow goes on."""

@@ -16,7 +16,7 @@ from tests.waiting import until
 TABLES = ("outbox", "statistics", "destinations", "pauses", "actions", "audit", "enqueue_keys", "deferred")
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
 async def test_nothing_comes_back_from_two_workers(database_url: str, delivery: str, tmp_path: Path) -> None:
     """After they have written their statistics several times, its line of the audit is the only row."""

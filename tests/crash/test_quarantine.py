@@ -16,6 +16,8 @@ from tests.crash.workers import Field, field_on
 from tests.recorder import OK
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
+
 HOST = "tests.crash.timed_hosts:make"
 SOON = "3 1.5 0.3"
 """A lease of three seconds, a deadline of one and a half, in which the receiver answers fifty requests on a busy machine,
@@ -55,7 +57,7 @@ async def until_drained(field: Field, timing: str, seconds: float, **environment
         pytest.param("sqlite", "scheduled", SOON),
         pytest.param("postgresql", "continuous", SOON),
         *(
-            pytest.param(database, delivery, timing, marks=pytest.mark.soak)
+            pytest.param(database, delivery, timing, marks=pytest.mark.full)
             for database, delivery, timing in (
                 ("sqlite", "continuous", SOON),
                 ("postgresql", "scheduled", SOON),
@@ -99,7 +101,7 @@ async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
 
 @pytest.mark.parametrize(
     ("database_url", "delivery"),
-    [("sqlite", "continuous"), pytest.param("postgresql", "scheduled", marks=pytest.mark.soak)],
+    [("sqlite", "continuous"), pytest.param("postgresql", "scheduled", marks=pytest.mark.full)],
     indirect=["database_url"],
 )
 async def test_a_process_that_dies_before_it_sends_kills_nothing(field: Field, delivery: str) -> None:

@@ -239,7 +239,7 @@ def urls(kind: str, threads: int, folder: Path, server: Callable[[], str], stack
     return made * (threads // count)
 
 
-SOAK = pytest.mark.soak
+SOAK = pytest.mark.full
 
 
 @pytest.mark.parametrize(

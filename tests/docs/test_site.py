@@ -8,7 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
+import pytest
+
 from tests.docs.test_links import LINK, ROOT
+
+pytestmark = pytest.mark.ci
 
 SAFETY_SECONDS = 300
 OPTIONS = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-c", "docs")

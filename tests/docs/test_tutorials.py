@@ -8,6 +8,8 @@ import pytest
 from tests.docs.fences import FENCE
 from tests.docs.tutorials import FOLDER, NAMES, NotAsWritten, chromium, follow, stated_lines
 
+pytestmark = pytest.mark.ci
+
 
 def test_every_tutorial_is_followed() -> None:
     """The names are those of the pages."""

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.packaging.wheels import install
+
+pytestmark = pytest.mark.ci
 
 PLUGIN = """
 from flowactions_hookspecs import NodeResult, NodeType, hookimpl

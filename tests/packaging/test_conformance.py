@@ -14,6 +14,8 @@ import pytest
 from tests.packaging.foreign_project import FILES
 from tests.packaging.versions import outside_pytest
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 SAFETY_SECONDS = 600
 WITHOUT_PYTEST = """
@@ -72,7 +74,7 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-@pytest.mark.soak
+@pytest.mark.full
 def test_the_kit_in_a_foreign_project(tmp_path: Path) -> None:
     """It runs without pytest, and nothing that a project sets for its own tests changes a result.
 

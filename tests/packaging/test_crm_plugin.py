@@ -18,6 +18,8 @@ from tests.packaging.wheels import install_crm
 from tests.recorder import Request, recorder
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
+
 REFERENCE_HOST = """
 import asyncio, json, pathlib, sys
 import httpx

@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
+
+pytestmark = pytest.mark.ci
 
 DEMO = [sys.executable, "-m", "flowactions_conformance.demo"]
 SAFETY_SECONDS = 300

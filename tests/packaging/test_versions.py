@@ -3,6 +3,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.packaging.versions import (
     OLDEST,
     PROJECT,
@@ -14,6 +16,8 @@ from tests.packaging.versions import (
     requirements,
     trials,
 )
+
+pytestmark = pytest.mark.ci
 
 
 def an_interpreter(folder: Path, name: str, says: str, status: int = 0) -> Path:

@@ -153,7 +153,7 @@ def attempt(trial: Trial, uv: str, wheel: Path, folder: Path, *, everything: boo
     shutil.copy(ROOT / "pyproject.toml", project)
     run([str(bin_ / "flowactions-demo"), "--once"], project)
     several = "auto" if everything else "0"
-    options = ["-q", "-n", several, "-m", "not soak", "-p", "no:cacheprovider", "--no-header", "-r", "fE"]
+    options = ["-q", "-n", several, "-m", "not full", "-p", "no:cacheprovider", "--no-header", "-r", "fE"]
     run([str(bin_ / "python"), "-m", "pytest", *options, *(ALL if everything else SMOKE)], project, shown=1)
 
 

@@ -17,7 +17,7 @@ from tests.receivers.middle import CHANGES, in_the_middle
 from tests.support import SmallHost, development
 from tests.waiting import until
 
-pytestmark = pytest.mark.receivers
+pytestmark = [pytest.mark.receivers, pytest.mark.ci]
 
 
 @pytest.fixture(scope="module", params=LANGUAGES, ids=lambda language: language.title)

@@ -18,6 +18,8 @@ from flowactions_plugin.http.problems import TITLES
 from tests.routes import HEALTH, PAGES
 from tests.support import SmallHost, app_with_routes
 
+pytestmark = pytest.mark.ci
+
 LOGIC = "/v1/agents/{agent_id}/experiences/{experience_id}/logic-webhook"
 CHECKS = (
     "not_a_server_error",
@@ -103,7 +105,7 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
         *(
             # With a time, it goes on with new cases until that is over.
             pytest.param(
-                name, ("--max-examples=300", "--max-time=300"), marks=pytest.mark.soak, id=f"{name}-soak"
+                name, ("--max-examples=300", "--max-time=300"), marks=pytest.mark.full, id=f"{name}-soak"
             )
             for name in CALLERS
         ),

@@ -100,7 +100,7 @@ async def test_start_of_the_release_before_after_the_upgrade(rolling: Rolling) -
     assert f"the tables are at revision {head()}, which is newer" in rolling.before.logs()
 
 
-@pytest.mark.soak
+@pytest.mark.full
 async def test_unsigned_tests_wait_for_a_worker_of_the_present(rolling: Rolling) -> None:
     """A worker of the release before signs no unsigned test: it cannot read where it comes from, and gives it back."""
     await rolling.present.migrate()

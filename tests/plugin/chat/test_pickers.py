@@ -180,6 +180,7 @@ async def test_an_outage_during_a_search_returns_partial_results(big: ChatHost) 
     assert "try again later" in answer.json()["detail"]
 
 
+@pytest.mark.ci
 async def test_a_slow_page_ends_the_search_at_its_time_limit(big: ChatHost) -> None:
     """With the choices of the earlier pages."""
     big.provider.state.workspaces[0].page_size = 10

@@ -181,6 +181,7 @@ class TestCodes:
         assert len(result.message or "") < 200
 
 
+@pytest.mark.ci
 class TestBounds:
     """However slow or busy the provider, a walk is held for a few seconds at the most."""
 

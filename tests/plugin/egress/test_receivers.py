@@ -30,6 +30,8 @@ from tests.loopback import Serve, black_hole, listening
 from tests.queueing import Queue, a_schedule
 from tests.recorder import OK, recorder, status
 
+pytestmark = pytest.mark.ci
+
 GROWTH = 20 * 1024 * 1024
 """How much memory all of them together may cost a worker."""
 

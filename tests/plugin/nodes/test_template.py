@@ -314,6 +314,7 @@ def seconds(work: Callable[[], object]) -> float:
     return min(taken)
 
 
+@pytest.mark.ci
 def test_a_body_costs_by_its_size_and_not_by_its_contents() -> None:
     """Whatever a mebibyte of template holds, it takes at most ten times what that much plain text takes."""
     limit = 2 * MEBIBYTE  # what becomes longer is rendered to its end

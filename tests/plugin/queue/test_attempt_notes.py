@@ -80,7 +80,7 @@ def _has_ended(host: SmallHost, number: int) -> bool:
     return len(host.finished) == number
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.parametrize("closes_after_ms", [0, 10, 50, None])
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_no_row_with_one_attempt_is_dead_at_a_receiver_that_closes_its_connections(

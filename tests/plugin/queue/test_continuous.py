@@ -70,6 +70,7 @@ async def silent() -> AsyncIterator[Silent]:
         yield made
 
 
+@pytest.mark.ci
 async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(database_url: str) -> None:
     """Its backlog is older, and yet a row to another destination is there within a second of its enqueue."""
     settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")

@@ -44,6 +44,7 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
         before = row
 
 
+@pytest.mark.ci
 async def test_claims_write_no_index_entry(queue: Queue) -> None:
     """On PostgreSQL nearly every claim is a heap-only update: there is room on the pages, and no indexed value changes."""
     if queue.database.dialect != "postgresql":

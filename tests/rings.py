@@ -1,0 +1,102 @@
+"""Which of the three commands runs a test: the README's, `.ci/run` or `.ci/full`; each runs what those before it run, and more.
+
+A test is in the README's ring unless it says otherwise where it stands: by the marker ``ci`` or ``full``, or by its folder in
+one of the tables below. So a reader of the test and of this page knows, without running anything.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+CI: Final = (
+    "tests/benchmarks/",
+    "tests/editor/",
+    "tests/upgrades/",
+)
+"""Whole folders that `.ci/run` adds."""
+
+OWN_SQL: Final = (
+    "tests/plugin/bulk/",
+    "tests/plugin/deliveries/",
+    "tests/plugin/health/",
+    "tests/plugin/chat/test_connections.py",
+    "tests/plugin/logic/test_enqueue.py",
+    "tests/plugin/nodes/test_pacing.py",
+    "tests/plugin/nodes/test_store.py",
+    "tests/plugin/queue/",
+    "tests/plugin/storage/",
+)
+"""Where tests are about statements: on both databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds
+PostgreSQL."""
+
+DATABASES: Final = ("sqlite", "postgresql")
+MODES: Final = ("scheduled", "continuous")
+MOSTLY_RUN: Final = {("sqlite", "scheduled"), ("postgresql", "continuous")}
+"""Of tests in both modes on both databases: each database as it is mostly run. `.ci/full` adds the other two."""
+
+
+class Case(NamedTuple):
+    """A test with its parameters.
+
+    Attributes:
+        node_id: pytest's.
+        marks: the names of its markers.
+    """
+
+    node_id: str
+    marks: frozenset[str]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The ids of its parameters."""
+        return self.node_id.partition("[")[2].rstrip("]").split("-")
+
+    @property
+    def database(self) -> str | None:
+        """Which database it is on; ``None``: it has no such parameter."""
+        return next((each for each in DATABASES if each in self.parameters), None)
+
+    @property
+    def mode(self) -> str | None:
+        """Which mode delivers; ``None``: it has no such parameter."""
+        return next((each for each in MODES if each in self.parameters), None)
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What it has in common with the same test on another database or in another mode."""
+        others = [each for each in self.parameters if each not in {*DATABASES, *MODES}]
+        return self.node_id.partition("[")[0], *others
+
+
+def rings(cases: Iterable[Case]) -> dict[str, str]:
+    """Return the ring of each test that is not in the README's: ``ci`` or ``full``."""
+    groups: defaultdict[tuple[str, ...], list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[case.alike].append(case)
+    found: dict[str, str] = {}
+    for group in groups.values():
+        on = {(case.database, case.mode) for case in group}
+        for case in group:
+            ring = _ring(case, on)
+            if ring is not None:
+                found[case.node_id] = ring
+    return found
+
+
+def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
+    """Return the ring of a test, by what else of its kind there is: one of those alike stays in the README's ring."""
+    if "full" in case.marks:
+        return "full"
+    is_repeated = case.database is not None and case.mode is not None and not MOSTLY_RUN.isdisjoint(on)
+    if is_repeated and (case.database, case.mode) not in MOSTLY_RUN:
+        return "full"
+    if "ci" in case.marks or case.node_id.startswith(CI):
+        return "ci"
+    has_sqlite = any(
+        database == "sqlite" and (case.mode is None or (database, mode) in MOSTLY_RUN) for database, mode in on
+    )
+    if case.database == "postgresql" and has_sqlite and not case.node_id.startswith(OWN_SQL):
+        return "ci"
+    return None

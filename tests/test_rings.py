@@ -1,0 +1,76 @@
+"""Each test is in one ring, which is seen where it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.docs.clauses import clauses, marks_of_tests, without_parts
+from tests.rings import DATABASES, MODES, OWN_SQL, Case, rings
+
+ROOT = Path(__file__).parents[1]
+BOTH = [f"{database}-{mode}" for database, mode in product(DATABASES, MODES)]
+
+
+def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> dict[str, str]:
+    """Give the rings of a test's cases, without the README's."""
+    cases = [Case(f"{name}::test_it[{each}]", frozenset(marks)) for each in parameters]
+    return {node_id.partition("[")[2][:-1]: ring for node_id, ring in rings(cases).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "expected"),
+    [
+        ("tests/plugin/pages/test_a.py", ["sqlite", "postgresql"], {"postgresql": "ci"}),
+        ("tests/plugin/pages/test_a.py", ["postgresql"], {}),
+        ("tests/plugin/pages/test_a.py", ["sqlite-a", "postgresql-a", "postgresql-b"], {"postgresql-a": "ci"}),
+        (OWN_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {}),
+        (
+            OWN_SQL[0] + "test_a.py",
+            BOTH,
+            {"sqlite-continuous": "full", "postgresql-scheduled": "full"},
+        ),
+        (
+            "tests/plugin/pages/test_a.py",
+            BOTH,
+            {"sqlite-continuous": "full", "postgresql-scheduled": "full", "postgresql-continuous": "ci"},
+        ),
+        # None of these is how a database is mostly run, so none repeats another.
+        (OWN_SQL[0] + "test_a.py", ["sqlite-continuous", "postgresql-scheduled"], {}),
+        ("tests/upgrades/test_a.py", ["sqlite"], {"sqlite": "ci"}),
+        ("tests/plugin/pages/test_a.py", ["a", "b"], {}),
+    ],
+)
+def test_the_ring_is_seen_where_the_test_stands(
+    name: str, parameters: list[str], expected: dict[str, str]
+) -> None:
+    """Whatever else there is, one of the cases that are alike runs before the others."""
+    assert ring_of(name, parameters) == expected
+
+
+@pytest.mark.parametrize("mark", ["ci", "full"])
+def test_a_marker_moves_a_test_to_a_later_ring(mark: str) -> None:
+    """All of its cases; what is left to `.ci/full` stays there."""
+    found = ring_of("tests/crash/test_a.py", BOTH, (mark,))
+    assert found["sqlite-scheduled"] == found["postgresql-continuous"] == mark
+    assert found["sqlite-continuous"] == "full"
+
+
+@pytest.mark.ci
+def test_each_clause_is_shown_in_the_readmes_ring() -> None:
+    """The first command that somebody runs proves each promise once."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-n", "0"]
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    collected = {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+    shown = {
+        mark.number
+        for mark in marks_of_tests()
+        if f"{mark.path.relative_to(ROOT)}::{mark.name.replace('.', '::')}" in collected
+    }
+    assert [f"§{each.number}" for each in without_parts(clauses()) if each.number not in shown] == []
