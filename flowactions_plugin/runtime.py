@@ -51,7 +51,7 @@ class PluginRuntime:
         return await self._pacing.advance(walk, step_id, transaction)
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedWebhook:
-        """Apply the egress rules and fix the bytes; no SQL (§5.2)."""
+        """Apply the egress rules and fix the bytes; no SQL."""
         return await self._webhooks.prepare(webhook, caller)
 
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:

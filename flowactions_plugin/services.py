@@ -144,7 +144,7 @@ class Services:
         return SecretSource(self._host.signing_secret, secrets, unsigned)
 
     def node_types(self) -> Sequence[NodeType]:
-        """Return the two node types."""
+        """Return the two node types (§1.1)."""
         return self._nodes
 
     def logic_action_types(self) -> Sequence[LogicActionType]:

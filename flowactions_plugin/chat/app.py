@@ -1,4 +1,4 @@
-"""The chat app as the provider knows it: where its routes are, and its scopes (§2.3)."""
+"""The chat app as the provider knows it: where its routes are, and its scopes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_scopes(scopes: Iterable[str]) -> str:
 
 
 def not_granted(granted: Sequence[str]) -> tuple[str, ...]:
-    """Return the requested scopes that are not among the granted ones.
+    """Return the requested scopes that are not among the granted ones (§2.3).
 
     Args:
         granted: as the provider reported; when it is empty, no scope counts as missing.

@@ -1,4 +1,4 @@
-"""Calls of the chat provider: limited in time and retried (§8), and what they say about a connection is stored."""
+"""Calls of the chat provider: limited in time and retried, and what they say about a connection is stored."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
 
 
 class ProviderCalls:
-    """Limits calls in time, and records on connections that a token was revoked or lacks a scope.
+    """Limits calls in time, and records on connections that a token was revoked or lacks a scope (§8).
 
     Args:
         store: where connections are kept.

@@ -1,4 +1,4 @@
-"""The dashboard's routes: the connection card and the pickers (§2.2, §2.3, §4.1)."""
+"""The dashboard's routes: the connection card and the pickers."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def choose_channel(
     host: NamedDependency[Host],
     data: JSONBody[DefaultChannel],
 ) -> CardAnswer:
-    """Set the default channel, to which test messages are posted."""
+    """Set the default channel, to which test messages are posted (§4.1)."""
     try:
         await chat.connections.set_default_channel(principal.organization_id, data.channel_id)
     except NotConnected as exc:
@@ -153,7 +153,7 @@ async def channels(
     search_text: SearchText = "",
     cursor: Cursor = None,
 ) -> PickerPage:
-    """List channels by name; the note says where the app still has to be invited."""
+    """List channels by name; the note says where the app still has to be invited (§2.3)."""
     stored = await _connected(chat, principal)
     otherwise = None if lists_private_channels(stored) else NO_PRIVATE_CHANNELS
     return await _pick(

@@ -1,4 +1,4 @@
-"""The chat connection of an organization: connect, read, change, disconnect (§1.3, §2.2)."""
+"""The chat connection of an organization: connect, read, change, disconnect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("flowactions.chat")
 
 
 class Connections:
-    """The chat connections of one host.
+    """The chat connections of one host (§1.3, §2.2).
 
     Args:
         store: where they are kept.

@@ -1,4 +1,4 @@
-"""A workspace's channels and members: lists them a page at a time (§2.3), and says whether a message can reach one."""
+"""A workspace's channels and members: lists them a page at a time, and says whether a message can reach one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TargetFault(NamedTuple):
 
 
 class Directory:
-    """Lists channels and members for one host, and caches the pages.
+    """Lists channels and members for one host, and caches the pages (§2.3).
 
     Args:
         provider: the chat provider.

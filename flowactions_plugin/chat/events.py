@@ -1,4 +1,4 @@
-"""The chat provider's lifecycle events: verified and parsed (§5.4, §6.2)."""
+"""The chat provider's lifecycle events: verified and parsed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
 
 
 def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
-    """Parse an authentic request.
+    """Parse an authentic request (§6.2).
 
     Args:
         body: the raw bytes.

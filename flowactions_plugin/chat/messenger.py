@@ -1,4 +1,4 @@
-"""Sends messages through an organization's chat connection (§2.2)."""
+"""Sends messages through an organization's chat connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEST: Final[Origin] = ("", "")
 
 
 class Messenger:
-    """Sends messages for one host.
+    """Sends messages for one host (§2.2).
 
     Args:
         connections: the organizations' connections.

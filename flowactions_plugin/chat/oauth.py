@@ -1,4 +1,4 @@
-"""The OAuth install: a signed opaque state, bound to one browser, used once (§4.1.1, §4.1.2, §5.2)."""
+"""The OAuth install: a signed opaque state, bound to one browser, used once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Started(NamedTuple):
 
 
 class OAuthInstaller:
-    """Runs OAuth installs for one host.
+    """Runs OAuth installs for one host (§4.1.1, §4.1.2, §5.2).
 
     Args:
         store: stores flows that have started.

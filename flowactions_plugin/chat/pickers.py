@@ -1,4 +1,4 @@
-"""Pickers: search a workspace's channels or members page by page, within a time bound (§2.3)."""
+"""Pickers: search a workspace's channels or members page by page, within a time bound."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ListPage: TypeAlias = Callable[[str | None], Awaitable[Page]]
 
 
 async def search(list_page: ListPage, text: str, cursor: str | None) -> Page:
-    """Return choices whose name contains ``text``, or whose id it is, from as many pages of the provider as needed.
+    """Return choices whose name contains ``text``, or whose id it is (§2.3), from as many of the provider's pages as needed.
 
     The provider's pages may be short or empty although there are more. When the provider throttles, the search continues
     after the delay that it asks for, if there is time. At the time limit, the search returns the choices found so far and

@@ -1,4 +1,4 @@
-"""The chat provider: slack-sdk with an HTTP session of the plugin (§4.1).
+"""The chat provider: slack-sdk with an HTTP session of the plugin.
 
 slack-sdk defines the methods and encodes their arguments. The requests are sent here: without proxies from the
 environment, without following redirects, and with answers that are limited in size and validated by `answers`.
@@ -72,7 +72,7 @@ class Installation(NamedTuple):
 
 
 class SlackProvider:
-    """The Slack-compatible chat provider. Every method that calls it raises `ChatRefused` if it refuses.
+    """The Slack-compatible chat provider (§4.1). Every method that calls it raises `ChatRefused` if it refuses.
 
     Args:
         api_url: ends with a slash.

@@ -1,6 +1,6 @@
-"""The routes that the chat provider sends browsers and events to, the test message, and the router (§1.6, §4.1, §5.2).
+"""The routes that the chat provider sends browsers and events to, the test message, and the router.
 
-An install begins here (§4.1.1), comes back (§4.1.2) and is ended by events (§4.1.4). The other routes of the dashboard
+An install begins here, comes back and is ended by events. The other routes of the dashboard
 are in `connection_routes`.
 """
 
@@ -72,7 +72,7 @@ async def install(
     chat: NamedDependency[Chat],
     dashboard_url: NamedDependency[str],
 ) -> Response[Any]:
-    """Send the browser to the provider's consent page; asked for JSON, give its address (§5.2)."""
+    """Send the browser to the provider's consent page; asked for JSON, give its address (§5.2, §4.1.1)."""
     started = await chat.installer.start(principal)
     cookie = Cookie(
         key=started.cookie_name,
@@ -105,7 +105,7 @@ async def callback(
     signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
     error: FromQuery[str | None] = None,
 ) -> Redirect:
-    """End the install, and send the browser to the dashboard with what came of it (§4.1.2)."""
+    """End the install, and send the browser to the dashboard with what came of it (§4.1.2, §4.1)."""
     outcome = {"chat": "connected"}
     try:
         await chat.installer.finish(
@@ -132,7 +132,10 @@ async def callback(
 async def events(
     request: Request[Any, Any, Any], chat: NamedDependency[Chat], intake: NamedDependency[Intake]
 ) -> EventAnswer | Challenge:
-    """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
+    """Take the provider's signed events (§1.6, §4.1.4, §5.4).
+
+    An uninstalled app and revoked tokens end the connection (§6.2).
+    """
     if chat.signing_secret is None:
         raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
     body = await read_body(request)

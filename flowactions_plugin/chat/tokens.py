@@ -1,4 +1,4 @@
-"""The sealed bot tokens of stored connections, and the rotation of the keys that seal them (§5.2)."""
+"""The sealed bot tokens of stored connections, and the rotation of the keys that seal them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Resealed(NamedTuple):
 
 
 async def reseal(store: ConnectionStore, keys: KeyRing, *, dry: bool = False) -> Resealed:
-    """Seal every token with the newest key, while hosts continue to use them.
+    """Seal every token with the newest key, while hosts continue to use them (§5.2).
 
     Args:
         store: the connections.

@@ -1,4 +1,4 @@
-"""The receiver of ``flowactions listen``: reads requests, verifies their signatures (§5.3.4, §5.3.5), prints them."""
+"""The receiver of ``flowactions listen``: reads requests, verifies their signatures, prints them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Arrived(NamedTuple):
 
 
 def verify(secret: str, arrived: Arrived, now: float) -> Verdict:
-    """Check the signature of a request; `now` is in Unix seconds."""
+    """Check the signature of a request; `now` is in Unix seconds (§5.3.4, §5.3.5)."""
     signature = arrived.header(SIGNATURE_HEADER)
     if signature is None:
         return "unsigned"

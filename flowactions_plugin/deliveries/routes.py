@@ -1,4 +1,4 @@
-"""The routes of the outbox: list, show, retry, cancel (§4.3). An organization sees its own rows only."""
+"""The routes of the outbox: list, show, retry, cancel. An organization sees its own rows only."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def list_deliveries(
     cursor: Annotated[str | None, QueryParameter(pattern=ID_PATTERN)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
 ) -> DeliveryPage:
-    """List the organization's deliveries, newest first.
+    """List the organization's deliveries, newest first (§4.3).
 
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.

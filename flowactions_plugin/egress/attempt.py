@@ -1,4 +1,4 @@
-"""What an attempt consists of: a request, how far it has got, the response, and the outcome (§4.5, §8).
+"""What an attempt consists of: a request, how far it has got, the response, and the outcome.
 
 What is made for each of them is a `msgspec.Struct`: a named tuple takes several times as long to make.
 """
@@ -142,7 +142,7 @@ class Progress:
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request as it is sent, to a destination that was parsed once."""
+    """A request as it is sent, to a destination that was parsed once (§8)."""
 
     method: str
     destination: Destination
@@ -166,7 +166,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of one attempt.
+    """The result of one attempt (§4.5).
 
     Attributes:
         started_at: Unix milliseconds.

@@ -1,4 +1,4 @@
-"""Webhook URLs, parsed strictly: what was checked is what is dialled (§2.4)."""
+"""Webhook URLs, parsed strictly: what was checked is what is dialled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Destination(NamedTuple):
 
 
 def parse_destination(url: str) -> Destination:
-    """Parse a webhook URL.
+    """Parse a webhook URL (§2.4).
 
     Raises:
         EgressRefused: it is not a URL that the service sends to; the message says why.

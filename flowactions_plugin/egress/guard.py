@@ -1,4 +1,4 @@
-"""The egress guard: where a request to a URL of a customer may go (§2.4).
+"""The egress guard: where a request to a URL of a customer may go.
 
 It checks twice. At enqueue it parses the URL and checks the addresses that its name has now, so that an author
 learns of a mistake at once. At delivery every address that is dialled is checked, which prevents DNS rebinding. Where a
@@ -84,7 +84,7 @@ GLOBAL_V6: Final = ipaddress.ip_network("2000::/3")
 
 
 class EgressGuard:
-    """The rules on addresses, for one host.
+    """The rules on addresses, for one host (§2.4).
 
     Args:
         development: whether loopback and private networks are allowed.

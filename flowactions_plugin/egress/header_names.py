@@ -1,4 +1,4 @@
-"""The names of the headers that a delivery has from this plugin (§2.6)."""
+"""The names of the headers that a delivery has from this plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Final
 
 
 def folded(name: str) -> str:
-    """Return a header's name as names are compared: many servers read ``_`` as ``-``, and none tells upper from lower case."""
+    """Return a header's name as names are compared (§2.6).
+
+    Many servers read ``_`` as ``-``, and none tells upper from lower case.
+    """
     return name.strip().lower().replace("_", "-")
 
 

@@ -1,4 +1,4 @@
-"""When a connection may be used again, and when a request may go out a second time; no I/O (§4.5)."""
+"""When a connection may be used again, and when a request may go out a second time; no I/O."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def idle_seconds(head: bytes) -> float:
 
 
 class Reuse:
-    """What one connection has been through.
+    """What one connection has been through (§4.5).
 
     A connection on which anything came unasked, whose response was not read to the end, whose request was not written to
     the end, or that was to be closed is never used again.

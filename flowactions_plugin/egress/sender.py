@@ -1,4 +1,4 @@
-"""One attempt: sign, send, read the start of the response, all under one deadline (§4.5, §5.3.1, §8)."""
+"""One attempt: sign, send, read the start of the response, all under one deadline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Validate: TypeAlias = Callable[[str], Awaitable[Destination]]
 
 
 class Sender:
-    """Makes attempts through one transport.
+    """Makes attempts through one transport (§4.5, §5.3.1, §8).
 
     Args:
         transport: sends the requests.

@@ -1,4 +1,4 @@
-"""The outbound signature (§5.3)."""
+"""The outbound signature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keyed(secret: str) -> hmac.HMAC:
 
 
 def sign(secret: str, timestamp: int, body: bytes, keyed: Keyed = keyed) -> str:
-    """Sign one attempt (§5.3.2, §5.3.3).
+    """Sign one attempt (§5.3.2, §5.3.3, §5.3).
 
     Args:
         secret: the signing secret on the action's config, used as its UTF-8 bytes.

@@ -1,4 +1,4 @@
-"""The headers of Standard Webhooks, which a delivery carries beside its own when the setting says so (§5.3.8)."""
+"""The headers of Standard Webhooks, which a delivery carries beside its own when the setting says so."""
 
 from __future__ import annotations
 

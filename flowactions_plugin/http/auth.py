@@ -1,4 +1,4 @@
-"""Checks a request before its body is read: the caller, the site, the form (§5.1)."""
+"""Checks a request before its body is read: the caller, the site, the form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRINCIPAL: Final = "flowactions.principal"
 
 
 class RouteGuard:
-    """Checks a request, in this order, before any of its body is decoded.
+    """Checks a request, in this order, before any of its body is decoded (§5.1).
 
     The lifespan runs (503), the caller is authenticated (401), no page of another site sends it (403), it addresses no
     resource of another tenant (404), its query is valid (400), its body is JSON (415), not too large (413) and present

@@ -1,4 +1,4 @@
-"""Errors of the routes as RFC 9457 problem details (§7.3)."""
+"""Errors of the routes as RFC 9457 problem details."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _OF_STATUS: Final = {
 
 
 class Problem(FlowActionsError):
-    """An answer other than success.
+    """An answer other than success (§7.3).
 
     Args:
         code: one of `TITLES`.

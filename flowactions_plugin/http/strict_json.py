@@ -1,4 +1,4 @@
-"""Bodies of requests, decoded without conversions (§4)."""
+"""Bodies of requests, decoded without conversions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ERRORS: Final = 50
 
 
 def read_struct(body: bytes, kind: type[T]) -> T:
-    """Decode a request's body.
+    """Decode a request's body (§4).
 
     Args:
         body: the received bytes.

@@ -1,4 +1,4 @@
-"""The auth provider's events: verified (Svix signatures, §5.4), parsed, and each handed to the host once (§4.4)."""
+"""The auth provider's events: verified, parsed, and each handed to the host once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ParsedEvent(NamedTuple):
 
 
 class Verifier:
-    """Verifies requests of the auth provider with any of several secrets.
+    """Verifies requests of the auth provider with any of several secrets (§5.4).
 
     Args:
         secrets: the newest first, as the provider shows them (``whsec_…``).
@@ -173,7 +173,7 @@ def _parsed(event_id: str, timestamp: int, body: bytes) -> ParsedEvent:
 
 
 class AuthEvents:
-    """Processes authentic events.
+    """Processes authentic events (§4.4).
 
     Args:
         host: handles them.

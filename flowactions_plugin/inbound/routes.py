@@ -1,4 +1,4 @@
-"""The endpoint for the auth provider's events, and what it shares with the chat provider's (§1.6, §4.4)."""
+"""The endpoint for the auth provider's events, and what it shares with the chat provider's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Receiver(msgspec.Struct):
     **openapi_spec("authSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
-    """Take a signed event on an organization, a user or a session, and have the host handle it once.
+    """Take a signed event on an organization, a user or a session; the host handles it once (§1.6, §4.4).
 
     The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
     at most five minutes off. An event that was handled before is acknowledged.

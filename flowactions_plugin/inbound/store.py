@@ -1,4 +1,4 @@
-"""Inbound events: each event of a provider is recorded once, by its id (§5.4)."""
+"""Inbound events: each event of a provider is recorded once, by its id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flowactions_plugin.storage.schema import inbound_events
 
 
 async def record(database: Database, transaction: Transaction, provider: str, event_id: str) -> bool:
-    """Record an event, in the transaction that processes it.
+    """Record an event, in the transaction that processes it (§5.4).
 
     Args:
         database: the database.

@@ -1,1 +1,1 @@
-"""Logic actions: webhooks that an experience's triggers hold (§2.8)."""
+"""Logic actions: webhooks that an experience's triggers hold."""

@@ -1,4 +1,4 @@
-"""Dispatch of a logic action that fired on the server (§2.7, §2.8)."""
+"""Dispatch of a logic action that fired on the server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ActionUnusable(FlowActionsError):
 
 
 class Dispatcher:
-    """Enqueues the webhooks of logic actions; everything about them comes from the host.
+    """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8).
 
     Args:
         host: resolves the action.

@@ -1,4 +1,4 @@
-"""A customer backend triggers a configured webhook action: once per key, at a bounded rate (§1.5, §4.2)."""
+"""A customer backend triggers a configured webhook action: once per key, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RateExceeded(FlowActionsError):
 
 
 class Enqueuer:
-    """Takes logic-webhook calls.
+    """Takes logic-webhook calls (§1.5, §4.2).
 
     Args:
         database: whose clock says when a call came.

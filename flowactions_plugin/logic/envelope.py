@@ -1,4 +1,4 @@
-"""What a logic action's webhook says, and what makes it this event and no other (§2.5, §2.7)."""
+"""What a logic action's webhook says, and what makes it this event and no other."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def event_payload(of: Envelope) -> bytes:
 
 
 def entity(ref: LogicActionRef, occasion: Occasion) -> str:
-    """Name what the event is about: the action, its organization first, and what made it fire.
+    """Name what the event is about: the action, its organization first, and what made it fire (§2.5).
 
     A JSON array keeps the parts apart, whatever is in them.
     """

@@ -1,4 +1,4 @@
-"""The rate of logic-webhook calls: so many in any minute, counted exactly (§8)."""
+"""The rate of logic-webhook calls: so many in any minute, counted exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
 
 
 def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
-    """Decide on a call: in no stretch of a minute are more than ``limit`` admitted.
+    """Decide on a call: in no stretch of a minute are more than ``limit`` admitted (§8).
 
     Args:
         times: of the calls that were admitted, oldest first.

@@ -1,4 +1,4 @@
-"""The logic-webhook endpoint: a customer backend triggers an action that is configured here (§4.2)."""
+"""The logic-webhook endpoint: a customer backend triggers an action that is configured here."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def trigger(
     experience_id: FromPath[str],
     data: JSONBody[LogicWebhookCall],
 ) -> Response[Any]:
-    """Enqueue the webhook action that the ids point at, once per ``idempotencyKey`` and agent.
+    """Enqueue the webhook action that the ids point at, once per ``idempotencyKey`` and agent (§4.2).
 
     The action's URL, method, headers and secret are those of its configuration; nothing of them is taken from
     the request, and unknown fields are ignored. An agent may be called sixty times in any minute; repeated keys

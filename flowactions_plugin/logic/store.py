@@ -1,4 +1,4 @@
-"""All SQL of logic-webhook calls: which keys were used, and how many calls there were (§4.2, §8)."""
+"""All SQL of logic-webhook calls: which keys were used, and how many calls there were."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CallState(NamedTuple):
 
 
 class CallStore:
-    """The keys and rates of one database.
+    """The keys and rates of one database (§4.2, §8).
 
     Args:
         database: which.

@@ -1,1 +1,1 @@
-"""The two node types: configs, what reaching a node does, pacing, and what an editor asks of a draft (§1.1)."""
+"""The two node types: configs, what reaching a node does, pacing, and what an editor asks of a draft."""

@@ -1,4 +1,4 @@
-"""The chat-message node: its config, and posting when a walk reaches it (§1.2, §2.1, §6.3, §7.1)."""
+"""The chat-message node: its config, and posting when a walk reaches it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,9 @@ def target_of(config: ChatMessageConfig) -> str:
 
 
 class ChatMessageNode:
-    """What reaching a chat-message node does. Fail-open: the walk goes on unless the config says otherwise.
+    """What reaching a chat-message node does (§1.2).
+
+    Fail-open: the walk goes on unless the config says otherwise.
 
     Args:
         messenger: sends messages; ``None`` when chat is not configured.

@@ -1,4 +1,4 @@
-"""What is wrong with a config of our two types: pure rules, by the functions that run the node (§2.1, §2.4).
+"""What is wrong with a config of our two types: pure rules, by the functions that run the node.
 
 A problem of severity ``error`` keeps the node from running when it is reached, and nothing else does, as far as the
 config says. Its code is the reason of the node's result.
@@ -76,7 +76,7 @@ CHAT_FALLBACKS: Final = {
 def webhook_problems(
     stored: Mapping[str, Any], limit: int, variables: Variables = SAMPLE, *, standard_webhooks: bool = False
 ) -> Sequence[ConfigProblem]:
-    """Find what is wrong with a webhook's config, except where its URL leads.
+    """Find what is wrong with a webhook's config, except where its URL leads (§2.4).
 
     Args:
         stored: the config as the author has it.
@@ -97,7 +97,7 @@ def webhook_problems(
 
 
 def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
-    """Find what is wrong with a chat message's config, except what only the provider knows.
+    """Find what is wrong with a chat message's config, except what only the provider knows (§2.1).
 
     Args:
         stored: the config as the author has it.

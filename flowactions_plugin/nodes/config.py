@@ -1,4 +1,4 @@
-"""Reads node configs as they are stored: tolerantly, field by field (§2)."""
+"""Reads node configs as they are stored: tolerantly, field by field."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Config = TypeVar("Config", bound=msgspec.Struct)
 
 
 def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, frozenset[str]]:
-    """Read a stored config; a field that cannot be used falls back to its default.
+    """Read a stored config; a field that cannot be used falls back to its default (§2).
 
     Unknown keys are ignored, ``null`` counts as not there, and of a list only the items that can be used
     are taken. A required text that is missing reads as empty.

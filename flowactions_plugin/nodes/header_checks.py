@@ -1,4 +1,4 @@
-"""What is wrong with the custom headers of a webhook's config (§2.4), by the functions that make those of a delivery."""
+"""What is wrong with the custom headers of a webhook's config, by the functions that make those of a delivery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME_LENGTH: Final = 80
 def header_problems(
     items: object, config: WebhookConfig, variables: Variables, standard_webhooks: bool
 ) -> Iterator[ConfigProblem]:
-    """Find what is wrong with custom headers, each by its index in the author's list.
+    """Find what is wrong with custom headers, each by its index in the author's list (§2.4).
 
     Args:
         items: the list as the author has it; anything else has no headers.

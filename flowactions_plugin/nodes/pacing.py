@@ -1,4 +1,4 @@
-"""Pacing: runs a node at once in an eager walk, at its content step in a deferred one (§3.2)."""
+"""Pacing: runs a node at once in an eager walk, at its content step in a deferred one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOT_RECORDED: Final = {
 
 
 class Pacing:
-    """Runs nodes, or records them in deferred walks and runs them when the user gets there.
+    """Runs nodes, or records them in deferred walks and runs them when the user gets there (§3.2).
 
     Args:
         database: where records and outbox share transactions.

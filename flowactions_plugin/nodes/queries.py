@@ -1,4 +1,4 @@
-"""Reads the nodes that wait for a content step, and the runs that were halted (§3.2)."""
+"""Reads the nodes that wait for a content step, and the runs that were halted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 class DeferredQueries:
-    """Reads the records of one database.
+    """Reads the records of one database (§3.2).
 
     The column ``held_until`` is the end of a record's lease. Without a token it is the time from which the record is
     run again, and no record that nobody has got to has one. ``holds`` counts the leases of a record.

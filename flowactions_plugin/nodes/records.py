@@ -1,4 +1,4 @@
-"""What waits for a content step, as it is kept and as it is read again (§3.2)."""
+"""What waits for a content step, as it is kept and as it is read again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A node that waits, the walk as it was when the node was reached, and the token of its lease."""
+    """A node that waits, the walk as it was when the node was reached, and the token of its lease (§3.2)."""
 
     id: int
     walk: Walk

@@ -1,4 +1,4 @@
-"""Writes the nodes that wait for a content step, their leases, and the runs that were halted (§3.2)."""
+"""Writes the nodes that wait for a content step, their leases, and the runs that were halted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Release(NamedTuple):
 
 
 class DeferredStore:
-    """The waiting nodes of one database.
+    """The waiting nodes of one database (§3.2).
 
     Args:
         database: which.

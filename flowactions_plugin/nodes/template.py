@@ -1,4 +1,4 @@
-"""Template variables: ``{{userId}}`` and ``{{content}}``, and no others (§2.1, §2.4).
+"""Template variables: ``{{userId}}`` and ``{{content}}``, and no others.
 
 Substituted values are never scanned again, so a value that looks like a variable stays as it is. Rendering takes
 time in proportion to the template, whatever is in it, and a result that would be too large is never built.
@@ -67,7 +67,7 @@ def variables_of(walk: Walk) -> Variables:
 
 
 def interpolate(text: str, variables: Variables) -> str:
-    """Substitute the variables in plain text; nothing else in it changes."""
+    """Substitute the variables in plain text; nothing else in it changes (§2.1)."""
     return "".join(_pieces(text, {"userId": variables.user_id, "content": variables.content}))
 
 
@@ -89,7 +89,7 @@ def interpolate_header(text: str, variables: Variables, limit: int) -> str:
 
 
 def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_BODY_BYTES) -> str:
-    """Substitute the variables in a JSON body, byte for byte as authored elsewhere.
+    """Substitute the variables in a JSON body, byte for byte as authored elsewhere (§2.4).
 
     A bare token becomes a JSON string; a token within a string value is replaced by escaped text; object
     keys are left alone. A value can never change the body's syntax.

@@ -1,4 +1,4 @@
-"""The webhook node: its config, and enqueuing its webhook when a walk reaches it (§2.4, §7.2)."""
+"""The webhook node: its config, and enqueuing its webhook when a walk reaches it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def node_type(node: WebhookNode, check: Check, preview: MakePreview) -> NodeType
 
 
 class WebhookNode:
-    """What reaching a webhook node does: check, substitute, enqueue. The flow continues at once (§3.1)."""
+    """What reaching a webhook node does: check, substitute, enqueue. The flow continues at once (§3.1, §7.2)."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox

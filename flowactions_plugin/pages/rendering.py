@@ -1,6 +1,6 @@
 """Makes the pages of templates, with the headers that all of them have.
 
-Errors are pages too, with the status, title and advice that the JSON routes have for them (§7.3).
+Errors are pages too, with the status, title and advice that the JSON routes have for them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StaticFile:
 
 
 class Renderer:
-    """The templates and the files that they use; both are read at the first page."""
+    """The templates and the files that they use; both are read at the first page (§7.3)."""
 
     @cached_property
     def files(self) -> dict[str, StaticFile]:

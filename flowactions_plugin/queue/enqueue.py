@@ -1,4 +1,4 @@
-"""The one way into the outbox: check the destination, serialize the request, write the row (§1.4)."""
+"""The one way into the outbox: check the destination, serialize the request, write the row."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class _Work(Generic[T]):
 
 
 class Outbox:
-    """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve.
+    """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve (§1.4).
 
     Args:
         database: where the queue is.

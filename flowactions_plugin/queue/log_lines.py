@@ -1,4 +1,4 @@
-"""The log lines that operators search for: a delivery is dead, or what became of it elsewhere (§3.1)."""
+"""The log lines that operators search for: a delivery is dead, or what became of it elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("flowactions.outbox")
 
 
 def log_dead(row_id: object, destination: object, reason: str) -> None:
-    """Log that a delivery is dead: one line each, whatever its row holds."""
+    """Log that a delivery is dead: one line each, whatever its row holds (§3.1)."""
     name, where = (printable(as_text(value), message=True) for value in (row_id, destination))
     log.warning(
         "delivery %s to %s is dead: %s",

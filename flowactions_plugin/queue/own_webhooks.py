@@ -33,7 +33,7 @@ class OwnWebhooks:
         self._keys = keys
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedDelivery:
-        """Apply the egress rules and fix the bytes; no SQL (§5.2).
+        """Apply the egress rules and fix the bytes; no SQL.
 
         Args:
             webhook: what to send; checked before.

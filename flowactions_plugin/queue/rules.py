@@ -1,4 +1,4 @@
-"""The rules of a delivery, without I/O: states, attempts, backoff, event id, headers (§2.5, §2.6, §3.1, §8)."""
+"""The rules of a delivery, without I/O: states, attempts, backoff, event id, headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduled claims: once a tick, what is due up to a limit is claimed and executed (§8)."""
+"""Scheduled claims: once a tick, what is due up to a limit is claimed and executed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
 
 
 class ScheduledClaims:
-    """Claims at once, then every ``tick_seconds``.
+    """Claims at once, then every ``tick_seconds`` (§8).
 
     Ticks never overlap: one that takes longer than a period is followed by the next at once.
 

@@ -1,4 +1,4 @@
-"""The delivery worker: one loop, whose claim strategy decides when to claim (§8)."""
+"""The delivery worker: one loop, whose claim strategy decides when to claim."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ClaimStrategy(Protocol):
 
 
 class Worker:
-    """Delivers what is in the outbox.
+    """Delivers what is in the outbox (§8).
 
     Args:
         store: the queue.

@@ -1,7 +1,7 @@
 """Repeats transactions of the plugin's own that PostgreSQL has ended because of another transaction.
 
 They run as READ COMMITTED, whatever the default of the database, the role or the engine is. So what is left to repeat are
-deadlocks, and conflicts of statements that a database with another default ran before that was known (§8).
+deadlocks, and conflicts of statements that a database with another default ran before that was known.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pause_before(repetition: int, fraction: float) -> float:
 
 
 def repeated(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Run a function again, up to five times, when a transaction of the plugin's own in it has conflicted with another.
+    """Run a function again, up to five times, when an own transaction in it has conflicted with another (§8).
 
     Nothing of it is kept when its transaction was rolled back. In a transaction of the host's nothing is repeated: its own
     statements would have to be, too.

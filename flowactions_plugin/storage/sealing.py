@@ -1,4 +1,4 @@
-"""Sealing: secrets at rest are encrypted with AES-256-GCM by a key ring (§2.2)."""
+"""Sealing: secrets at rest are encrypted with AES-256-GCM by a key ring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONCE_BYTES: Final = 12
 
 
 class KeyRing:
-    """Seals with the newest key and opens with any.
+    """Seals with the newest key and opens with any (§2.2).
 
     A sealed value is the key's id, a random nonce, then the ciphertext with its tag. The associated data
     binds it to one organization and one purpose: moved to another row, it does not open. What encrypts is imported at

@@ -1,4 +1,4 @@
-"""How long callers wait for the database, also when they are cancelled, and what is known when they have waited in vain (§8)."""
+"""How long callers wait for the database, also when they are cancelled, and what is known when they have waited in vain."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def shielded(work: Awaitable[T], patience: float | None = None) -> T:
 
 @asynccontextmanager
 async def answering(seconds: float | None) -> AsyncIterator[None]:
-    """Cancel what a block waits for after some time; ``None``: never.
+    """Cancel what a block waits for after some time; ``None``: never (§8).
 
     A client-side limit changes no setting of a session or a transaction, which may be the host's. Of blocks within each other, the
     outermost one limits: a second cancellation would interrupt the driver while it asks the server to cancel the statement,

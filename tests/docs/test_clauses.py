@@ -9,6 +9,46 @@ from tests.docs.clauses import COMMAND, MODULE, PAGE, Mark, marks_of_code, marks
 
 CLAUSES = clauses.clauses()
 
+ROOMS: dict[str, set[str]] = {
+    "1.1": {"services.py"},
+    "1.2": {"nodes"},
+    "1.3": {"chat"},
+    "1.4": {"queue"},
+    "1.5": {"logic"},
+    "1.6": {"chat", "inbound"},
+    "2": {"nodes"},
+    "2.1": {"nodes"},
+    "2.2": {"chat", "cli", "storage"},
+    "2.3": {"chat", "cli"},
+    "2.4": {"cli", "egress", "nodes"},
+    "2.5": {"deliveries", "logic", "nodes", "queue"},
+    "2.6": {"egress", "queue"},
+    "2.7": {"logic"},
+    "2.8": {"logic"},
+    "3.1": {"deliveries", "nodes", "queue"},
+    "3.2": {"nodes", "runtime.py"},
+    "4": {"http"},
+    "4.1": {"chat"},
+    "4.2": {"logic", "queue"},
+    "4.3": {"deliveries"},
+    "4.4": {"inbound", "settings"},
+    "4.5": {"egress"},
+    "5.1": {"http", "pages"},
+    "5.2": {"chat"},
+    "5.3": {"cli", "deliveries", "egress", "nodes", "queue", "settings"},
+    "5.4": {"chat", "inbound", "settings"},
+    "5.5": {"chat", "settings"},
+    "6.1": {"deliveries", "queue"},
+    "6.2": {"chat", "cli"},
+    "6.3": {"nodes"},
+    "7.1": {"nodes"},
+    "7.2": {"nodes"},
+    "7.3": {"http", "pages"},
+    "8": {"chat", "egress", "logic", "queue", "settings", "storage"},
+    "9": {"storage"},
+}
+"""The rooms of the plugin that carry a section out: a citation elsewhere is of the wrong section."""
+
 
 def test_every_clause_has_code_and_a_test() -> None:
     """A clause that is not divided further is cited by the code that carries it out, and by a test that shows it."""
@@ -22,6 +62,17 @@ def test_every_clause_has_code_and_a_test() -> None:
         if clause.number not in cited
     ]
     assert not lacking, "\n".join(lacking)
+
+
+def test_a_citation_leads_to_a_function_of_the_clauses_room() -> None:
+    """In the plugin, not to a module; and in a room that has to do with the section."""
+    wrong = []
+    for mark in marks_of_code():
+        package, room, *_ = mark.path.relative_to(clauses.ROOT).parts
+        section = ".".join(mark.number.split(".")[:2])
+        if package == "flowactions_plugin" and (mark.name == MODULE or room not in ROOMS.get(section, ())):
+            wrong.append(f"{room}: §{mark.number} at {mark.name} of {mark.path.name}")
+    assert wrong == []
 
 
 def test_the_page_is_current() -> None:

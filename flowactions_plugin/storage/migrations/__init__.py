@@ -1,4 +1,4 @@
-"""The tables and their revisions (Alembic), which have a version table of their own beside a host's migrations (§9).
+"""The tables and their revisions (Alembic), which have a version table of their own beside a host's migrations.
 
 Tables are created, checked and upgraded when a database is opened, or by ``flowactions migrate``.
 
@@ -129,7 +129,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def run(metadata: MetaData) -> None:
-    """Run the revisions that Alembic has chosen; called by ``env.py``, which Alembic executes."""
+    """Run the revisions that Alembic has chosen; called by ``env.py``, which Alembic executes (§9)."""
     from alembic import context  # noqa: PLC0415  a proxy that works only while Alembic runs
 
     context.configure(
