@@ -132,10 +132,8 @@ async def callback(
 async def events(
     request: Request[Any, Any, Any], chat: NamedDependency[Chat], intake: NamedDependency[Intake]
 ) -> EventAnswer | Challenge:
-    """Take the provider's signed events (§1.6, §4.1.4, §5.4).
-
-    An uninstalled app and revoked tokens end the connection (§6.2).
-    """
+    """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
+    # The provider's only way in beside an install (§1.6, §4.1.4).
     if chat.signing_secret is None:
         raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
     body = await read_body(request)

@@ -86,10 +86,10 @@ class Receiver(msgspec.Struct):
     **openapi_spec("authSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
 async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
-    """Take a signed event on an organization, a user or a session; the host handles it once (§1.6, §4.4).
+    """Take a signed event on an organization, a user or a session, and have the host handle it once (§4.4).
 
     The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
-    at most five minutes off. An event that was handled before is acknowledged.
+    at most five minutes off. An event that was handled before is acknowledged (§1.6).
     """
     if receiver.verifier is None:
         raise NotConfigured(
