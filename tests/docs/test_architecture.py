@@ -17,8 +17,9 @@ MOST_HOPS = 15
 
 
 def names() -> list[str]:
-    """Give the dotted names of the page, of the plugin and of the contract."""
-    found = re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", TEXT)
+    """Give the dotted names of the page and of the one on claims, of the plugin and of the contract."""
+    pages = TEXT + (PAGE.parent / "claiming.md").read_text()
+    found = re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", pages)
     return sorted({name for name in found if not name.endswith((".py", ".toml"))})
 
 
