@@ -30,9 +30,9 @@ from flowactions_plugin.health.results import Counted, Overview
 from flowactions_plugin.health.status import COUNT_LIMIT, QueueStatus
 from flowactions_plugin.health.status_queries import HealthQueries
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.contact import is_token_of
 from flowactions_plugin.queue.due import free
 from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
-from flowactions_plugin.queue.tokens import is_token_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline

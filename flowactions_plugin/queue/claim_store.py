@@ -18,10 +18,9 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import CLAIM_BYTES, ClaimScope, Shape, claiming, eligible, size_of
-from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.due import paused_now
 from flowactions_plugin.queue.owners import NONE_FOUND, Found, Owners
-from flowactions_plugin.queue.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.text import is_text, read_all

@@ -1,4 +1,7 @@
-"""Whose leases are in doubt: for how long this worker could not write to the queue, and how long ago that was (decision 54).
+"""A worker as the queue knows it: the tokens of its claims, and when it could last write.
+
+A token names the worker whose claim it is, so that operators see who holds a row. Whose leases are in doubt is decided by how
+long a worker could not write to the queue, and how long ago that was (decision 54).
 
 A worker that cannot write keeps the outcomes of what it has sent. Its leases end meanwhile, and a worker that writes again a
 moment earlier would send its rows once more. So leases that ended while nobody could write are in doubt for the length of a
@@ -10,8 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import uuid4
 
 from flowactions_plugin.clock import lease_clock
+
+PREFIX_DIGITS: Final = 8
 
 LATE_MS: Final = 1000
 """How much later than it is asked how old the doubt is, the statement with the answer may read the time: leases that ended so
@@ -30,7 +36,7 @@ class Contact:
 
     Attributes:
         lease_seconds: the same.
-        token_prefix: what the worker's tokens begin with, see `queue.tokens`; empty: no worker claims, so there are no others.
+        token_prefix: what the worker's tokens begin with, see `new_token`; empty: no worker claims, so there are no others.
         probe_seconds: seconds between two statements that write to the queue, at the most.
     """
 
@@ -93,3 +99,22 @@ class Contact:
 
     def _is_late(self, now: float) -> bool:
         return self._last is not None and now - self._last > self._patience
+
+
+def token_prefix(worker_id: str) -> str:
+    """Return what the tokens of a worker's claims begin with: the end of its id, which is random."""
+    return worker_id[-PREFIX_DIGITS:]
+
+
+def new_token(prefix: str) -> str:
+    """Return a token that no other claim has: 32 hexadecimal digits.
+
+    Args:
+        prefix: of the worker that claims; empty: of nobody in particular.
+    """
+    return prefix + uuid4().hex[len(prefix) :]
+
+
+def is_token_of(token: object, worker_id: str) -> bool:
+    """Return whether a stored token is of a claim of this worker's."""
+    return isinstance(token, str) and token.startswith(token_prefix(worker_id))

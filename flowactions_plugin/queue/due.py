@@ -20,7 +20,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from flowactions_plugin.queue.tokens import PREFIX_DIGITS
+from flowactions_plugin.queue.contact import PREFIX_DIGITS
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
@@ -35,7 +35,7 @@ from flowactions_plugin.storage.schema import (
 DUE_COLUMNS: Final = ("id", "organization_id", "destination", "next_attempt_at")
 
 WORKER_PREFIX: Final = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
-"""What the tokens of a worker's claims begin with: `tokens.token_prefix` in SQL."""
+"""What the tokens of a worker's claims begin with: `contact.token_prefix` in SQL."""
 
 
 def due_rows(sql: Dialect, now: ColumnElement[int], limit: int, *, in_doubt: bool = False) -> Select[Any]:

@@ -17,8 +17,7 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import with_traceparent
-from flowactions_plugin.queue.episodes import Episodes
-from flowactions_plugin.queue.host_calls import NO_SECRET, Secret, SecretSource
+from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import DEAD, RETURN_SECONDS, Timing, transition

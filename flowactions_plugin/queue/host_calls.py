@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -14,7 +14,6 @@ from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.queue.episodes import Episodes
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -24,10 +23,44 @@ HOST_SECONDS: Final = 5.0
 MAX_PENDING_CALLBACKS: Final = 10
 """How many batches of notifications may be pending before the next batch of outcomes is written."""
 
+REMEMBERED: Final = 1000
+"""How many conditions that last are remembered; then all are forgotten, and logged again."""
+
 SigningSecret: TypeAlias = Callable[[Origin], Awaitable[str | None]]
 PluginSecrets: TypeAlias = Mapping[tuple[str, str], Callable[[PluginOrigin], Awaitable[str | None]]]
 """Plugin and origin name → what resolves the secret."""
 DeliveryFinished: TypeAlias = Callable[[Delivery], Awaitable[None]]
+
+
+class Episodes:
+    """Remembers which conditions have begun and not ended: each is logged once, and not for each delivery."""
+
+    def __init__(self) -> None:
+        self._open: set[Hashable] = set()
+
+    def begin(self, key: Hashable) -> bool:
+        """Record that a condition holds.
+
+        Returns:
+            Whether that is new, and so to be logged.
+        """
+        if key in self._open:
+            return False
+        if len(self._open) >= REMEMBERED:
+            self._open.clear()
+        self._open.add(key)
+        return True
+
+    def end(self, key: Hashable) -> bool:
+        """Record that a condition has ended.
+
+        Returns:
+            Whether it was recorded.
+        """
+        if key not in self._open:
+            return False
+        self._open.discard(key)
+        return True
 
 
 class Secret(NamedTuple):

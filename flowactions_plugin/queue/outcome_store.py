@@ -14,9 +14,8 @@ from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.operators.audit import PURGE, SKEW_MS
 from flowactions_plugin.queue import outcomes
 from flowactions_plugin.queue.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
-from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.contact import PREFIX_DIGITS, Contact, token_prefix
 from flowactions_plugin.queue.due import WORKER_PREFIX
-from flowactions_plugin.queue.tokens import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, audit, outbox, workers
 from flowactions_plugin.storage.text import as_text, is_text, read_all

@@ -26,10 +26,9 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
-from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.due import free, undoubted, unpaused
 from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, PAUSED_OFFSET_MS
-from flowactions_plugin.queue.tokens import new_token
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, QUARANTINED, outbox

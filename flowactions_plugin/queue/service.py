@@ -17,7 +17,7 @@ from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.contact import Contact, token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.queue.enqueue import Outbox
@@ -29,7 +29,6 @@ from flowactions_plugin.queue.outcome_store import OutcomeStore
 from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
-from flowactions_plugin.queue.tokens import token_prefix
 from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database

@@ -10,7 +10,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.tokens import is_token_of, new_token, token_prefix
+from flowactions_plugin.queue.contact import is_token_of, new_token, token_prefix
 from tests.queueing import Queue
 
 

@@ -16,10 +16,10 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.queue.claimed import Completion, Return
 from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import LARGE_BYTES
 from flowactions_plugin.queue.rules import DELIVERED, WAIT_LIMIT_SECONDS
-from flowactions_plugin.queue.tokens import token_prefix
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, an_executor
 

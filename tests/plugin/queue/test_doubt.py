@@ -14,11 +14,10 @@ import pytest
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.contact import Contact, token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
-from flowactions_plugin.queue.tokens import token_prefix
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
