@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 class Elements(HTMLParser):
-    """Collects elements and attributes."""
+    """Collects elements and attributes, and counts the cells of each row of each table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,12 +38,19 @@ class Elements(HTMLParser):
         self.attributes: set[str] = set()
         self.scripts: list[str | None] = []
         self.links: list[str] = []
+        self.tables: list[list[int]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
         if tag == "script":
             self.scripts.append(dict(attrs).get("src"))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append(0)
+        elif tag in {"td", "th"}:
+            self.tables[-1][-1] += int(dict(attrs).get("colspan") or 1)
         self.links += [value or "" for name, value in attrs if name in {"href", "action"}]
 
 
@@ -52,6 +59,7 @@ def check(text: str) -> None:
     page.feed(text)
     assert not page.tags & {"img", "iframe", "object", "style", "b"}
     assert not [name for name in page.attributes if name.startswith("on") or name == "style"]
+    assert all(len(set(cells)) <= 1 for cells in page.tables)  # each row has each column
     assert len(page.scripts) == 1
     assert str(page.scripts[0]).rpartition("/")[2].startswith("script.")
     assert not [link for link in page.links if re.match(r"(?!data:,)[a-z]+:", link)]
