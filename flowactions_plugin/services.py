@@ -49,7 +49,7 @@ from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.own_webhooks import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.service import OutboxService
-from flowactions_plugin.settings.of_host import settings_of
+from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, pruning_loop
 from flowactions_plugin.telemetry.telemetry import Telemetry
