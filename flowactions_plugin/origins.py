@@ -1,9 +1,11 @@
-"""Web origins (RFC 6454) in a normal form, so that equal origins are equal text."""
+"""Web origins (RFC 6454) and host names (IDNA) in normal forms, so that equal ones are equal text."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+import idna
 
 _ORIGIN: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?",
@@ -34,3 +36,24 @@ def origin_of(url: str) -> str | None:
     """Return the origin of an ``http`` or ``https`` URL; ``None`` when it has none."""
     scheme, separator, rest = url.partition("://")
     return parse_origin(f"{scheme}{separator}{re.split(r'[/?#]', rest, maxsplit=1)[0]}")
+
+
+def to_a_labels(host: str) -> str:
+    """Return a host name in ASCII, with A-labels (``xn--…``), mapped by UTS #46 (not transitional).
+
+    The mapping may turn full-width digits and dots into an IPv4 address, or another character into a slash. The caller
+    validates the result like any host.
+
+    Raises:
+        ValueError: IDNA does not allow the name; the message does not hold it.
+    """
+    if host.isascii():
+        return host
+    try:
+        mapped = idna.uts46_remap(host, std3_rules=False, transitional=False)
+        if mapped.isascii():
+            return mapped
+        return idna.encode(mapped, uts46=True, transitional=False).decode("ascii")
+    except (UnicodeError, IndexError):  # raised by the library
+        pass
+    raise ValueError("not a name that IDNA allows")

@@ -32,6 +32,7 @@ from flowactions_plugin.health.readiness import Health
 from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.logic.dispatch import Dispatcher
@@ -47,8 +48,7 @@ from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.own_webhooks import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.service import OutboxService
-from flowactions_plugin.runtime import PluginRuntime
-from flowactions_plugin.settings.of_host import settings_of
+from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, pruning_loop
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -61,22 +61,36 @@ CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 HOUR_MS = 3600 * 1000
 
 
+class PluginRuntime:
+    """What the contract's `Runtime` says, each method by the part that does it: pacing (§3.2), the outbox, tests of drafts."""
+
+    def __init__(self, pacing: Pacing, webhooks: OwnWebhooks, tests: NodeTests, host: Host) -> None:
+        self.reach, self.advance = pacing.reach, pacing.advance
+        self.prepare, self.enqueue = webhooks.prepare, webhooks.enqueue
+        self.test = tests.test
+        self._host = host
+
+    async def has_agent(self, organization_id: str, agent_id: str) -> bool:
+        """Return whether an agent is the organization's; ``True`` if the host has no method that says so."""
+        return not provides(self._host, "agent") or await has_agent(self._host, organization_id, agent_id)
+
+
 class Services:
     """Everything that the plugin does for one host; an async context manager that can be entered again.
 
     Args:
         host: the host. Its settings are read here; its engine and transport when the lifespan opens.
         actions: the host's facade; its node types are of all plugins.
+        timing: how long claims, attempts and quarantines last; tests alone set it.
 
     Raises:
         SettingsInvalid: the settings cannot be used.
     """
 
-    def __init__(self, host: Host, actions: FlowActions) -> None:
+    def __init__(self, host: Host, actions: FlowActions, *, timing: Timing | None = None) -> None:
         self._host = host
         self._actions = actions
-        # Tests give their hosts other times.
-        self._timing = timing = cast("Timing", getattr(host, "_flowactions_timing", Timing()))
+        self._timing = timing = timing or Timing()
         # Tests give their hosts providers of OpenTelemetry's of their own: the global ones are set once in a process.
         self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
         self._settings = settings_of(host)

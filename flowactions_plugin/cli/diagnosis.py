@@ -19,8 +19,7 @@ from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
 from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.settings.of_host import settings_of
+from flowactions_plugin.settings.model import read_settings, settings_of
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""

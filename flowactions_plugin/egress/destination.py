@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.hostnames import to_a_labels
-from flowactions_plugin.origins import DEFAULT_PORTS
+from flowactions_plugin.origins import DEFAULT_PORTS, to_a_labels
 
 MAX_URL_LENGTH: Final = 2048
 

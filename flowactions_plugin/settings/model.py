@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from flowactions_hookspecs import SettingsInvalid
+from flowactions_hookspecs import Host, SettingsInvalid, provides
 from flowactions_plugin.settings.readers import (
     Network,
     api_url,
@@ -32,6 +32,8 @@ from flowactions_plugin.storage.urls import parse_database_url
 PREFIX: Final = "FLOWACTIONS_"
 TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
 """Names with it belong to test suites and are not read."""
+
+AUTH_SECRET: Final = "AUTH_WEBHOOK_SIGNING_SECRET"  # noqa: S105  a setting's name
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 
@@ -216,6 +218,30 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
     if wrong:
         raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
     return Settings(**values)
+
+
+def settings_of(host: Host) -> Settings:
+    """Read the settings of a host.
+
+    Raises:
+        SettingsInvalid: its message lists everything that is wrong, and never a value. A secret for the auth
+            provider's events is wrong in a host that cannot handle them (§4.4).
+    """
+    unhandled = ""
+    if str(host.settings.get(AUTH_SECRET, "")).strip() and not provides(host, "auth_event"):
+        name = type(host).__name__
+        unhandled = f"{AUTH_SECRET} is set, and {name} has no method auth_event: add it, or remove the secret"
+    settings, wrong = None, ""
+    try:
+        settings = read_settings(host.settings)
+    except SettingsInvalid as exc:
+        wrong = str(exc)
+    # Raised here, and not where the first one was caught: what it came from may hold a value.
+    if settings is None:
+        raise SettingsInvalid("; ".join(filter(None, (wrong, unhandled))))
+    if unhandled:
+        raise SettingsInvalid(f"these settings cannot be used: {unhandled}")
+    return settings
 
 
 def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from flowactions_plugin.hostnames import to_a_labels
+from flowactions_plugin.origins import to_a_labels
 
 _NOT_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.ASCII)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.services import Services
 from tests.support import SmallHost
 
 
@@ -35,14 +36,16 @@ def use_up_descriptors(seconds: float) -> None:
 
 
 class TimedHost(SmallHost):
-    """A host whose deliveries have other times."""
+    """A host whose deliveries have other times: its process has no other host, so they are the default of `Services`."""
 
     _asked = False
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         given = os.environ.get("FLOWACTIONS_TEST_TIMING", "")
-        self._flowactions_timing = Timing(*map(float, given.split()))
+        defaults = Services.__init__.__kwdefaults__
+        assert defaults is not None
+        defaults["timing"] = Timing(*map(float, given.split()))
 
     async def signing_secret(self, origin: Origin) -> str | None:
         if os.environ.get("FLOWACTIONS_TEST_DIES") == "signing_secret":

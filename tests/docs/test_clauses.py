@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "2.7": {"logic"},
     "2.8": {"logic"},
     "3.1": {"deliveries", "nodes", "queue"},
-    "3.2": {"nodes", "runtime.py"},
+    "3.2": {"nodes", "services.py"},
     "4": {"http"},
     "4.1": {"chat"},
     "4.2": {"logic", "queue"},
