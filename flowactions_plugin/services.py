@@ -131,13 +131,15 @@ class Services:
         self._health = Health(self._database, lambda: self._is_running, writes=writes)
         status = QueueStatus.of(self._database, self._settings, writes, self._uptime_ms)
         self._operators = OperatorQueries.of(self._database, self._settings, status)
-        tests = NodeTests(
+        self.tests = NodeTests(
             self._pacing.reach,
             self._operators,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
         )
-        self.runtime: Runtime = PluginRuntime(self._pacing, OwnWebhooks(self._outbox, self._keys), tests, host)
+        self.runtime: Runtime = PluginRuntime(
+            self._pacing, OwnWebhooks(self._outbox, self._keys), self.tests, host
+        )
         self._dispatcher = Dispatcher(host, self._outbox)
         self._open = AsyncExitStack()
         self._is_running = False

@@ -107,7 +107,7 @@ async def test_unsigned_tests_wait_for_a_worker_of_the_present(rolling: Rolling)
     await rolling.before.start()
     host = SmallHost(development(rolling.url, FLOWACTIONS_HOST_WORKER="off"))
     actions = FlowActions.load(host)
-    services_of(host).runtime._tests._wait_seconds = 0  # type: ignore[attr-defined]
+    services_of(host).tests._wait_seconds = 0
     node = Node(id="n", type="webhook", config={"webhookUrl": rolling.receiver.url})
     async with actions.lifespan():
         draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)

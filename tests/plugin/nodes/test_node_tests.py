@@ -140,7 +140,7 @@ class TestWebhook:
         """Without a worker nothing ends; the outcome names the delivery, which stays in the queue."""
         host = SmallHost(development(database_url))
         actions = FlowActions.load(host)
-        services_of(host).runtime._tests._wait_seconds = 0.2  # type: ignore[attr-defined]
+        services_of(host).tests._wait_seconds = 0.2
         async with actions.lifespan(tasks=False):
             outcome = await actions.test(a_draft(webhookUrl="http://127.0.0.1:9/"), a_walk())
             assert (outcome.status, outcome.delivery_id is not None) == ("pending", True)
@@ -181,7 +181,7 @@ class TestRate:
         async def fails(_: str) -> int:
             raise StorageUnavailable("gone")
 
-        monkeypatch.setattr(services_of(run.host).runtime._tests, "_admit", fails)  # type: ignore[attr-defined]
+        monkeypatch.setattr(services_of(run.host).tests, "_admit", fails)
         outcome = await run.test()
         assert (outcome.status, outcome.reason) == ("failed", "storage_unavailable")
         assert run.receiver.requests == []

@@ -66,7 +66,7 @@ async def test_secret_fields_are_never_stored_or_shown(
     host.secret = SECRET
     actions = FlowActions.load(host, plugins=[plugin])
     async with recorder() as receiver, actions.lifespan(tasks=False):
-        services_of(host).runtime._tests._wait_seconds = 0.1  # type: ignore[attr-defined]
+        services_of(host).tests._wait_seconds = 0.1
         configs: dict[str, dict[str, Any]] = {
             "webhook": {"webhookUrl": receiver.url, "webhookSecret": SECRET},
             "crm": {"token": SECRET, "keys": {"a": [SECRET]}, "name": "plain-4711"},

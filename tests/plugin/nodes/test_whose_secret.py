@@ -131,7 +131,7 @@ async def running(database_url: str, kind: type[BareHost] = SavingHost) -> Async
     host = kind(development(database_url))
     actions = FlowActions.load(host, plugins=[Forwarding()])
     # What is not about the rate is not limited by it.
-    services_of(host).runtime._tests._admit = _admitted  # type: ignore[attr-defined]
+    services_of(host).tests._admit = _admitted
     client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
     async with recorder() as receiver, actions.lifespan(), client:
         yield Running(host, actions, receiver, client)
