@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import httpx
 from litestar import Litestar
@@ -121,9 +122,26 @@ def app_with_routes(actions: FlowActions) -> Litestar:
     return Litestar(route_handlers=[*actions.route_handlers], openapi_config=None, logging_config=None)
 
 
-def transport_of(actions: FlowActions) -> httpx.ASGITransport:
+def transport_of(actions: FlowActions) -> httpx.AsyncBaseTransport:
     """Give a client's way to the plugins' routes, around an app that has none itself."""
-    return httpx.ASGITransport(app=actions.wrap(_nothing_here, lifespan=False))
+    return _Routes(actions)
+
+
+class _Routes(httpx.AsyncBaseTransport):
+    """The routes of loaded plugins, built for the first request: building takes longer than most tests, and many ask nothing."""
+
+    _built: ClassVar[WeakKeyDictionary[FlowActions, httpx.ASGITransport]] = WeakKeyDictionary()
+
+    def __init__(self, actions: FlowActions) -> None:
+        self._actions = actions
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        built = self._built.get(self._actions)
+        if built is None:
+            built = self._built[self._actions] = httpx.ASGITransport(
+                app=self._actions.wrap(_nothing_here, lifespan=False)
+            )
+        return await built.handle_async_request(request)
 
 
 async def _nothing_here(scope: Any, receive: Any, send: Any) -> None:
