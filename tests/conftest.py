@@ -11,6 +11,7 @@ import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -19,10 +20,10 @@ from sqlalchemy.engine import make_url
 
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests import reaper
+from tests import reaper, sharing
 from tests.outages import Outage
 from tests.queueing import Queue
-from tests.rings import Case, rings
+from tests.rings import Case, announcement, rings
 
 reaper.begin()
 
@@ -35,8 +36,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_xdist_auto_num_workers() -> int:
     """Half as many workers again as processors: many tests wait for deadlines; with more, all of them get slower."""
     given = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(given) if given else round(1.5 * count)
+    return int(given) if given else round(1.5 * _processors())
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pytest_report_collectionfinish(items: list[pytest.Item]) -> str:
+    """Say what the run is about to do, where one process runs all tests."""
+    return announcement(len(items), 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Say it, where several processes run them, once: tests begin when all processes have collected them."""
+    if node.gateway.id == "gw0":
+        reporter = node.config.pluginmanager.getplugin("terminalreporter")
+        reporter.ensure_newline()
+        reporter.write_line(announcement(len(ids), _processors()))
 
 
 EMPTY = (
@@ -99,6 +117,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)  # each host that a test loads makes some ten thousand objects
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def done_once() -> Iterator[None]:
+    """What each host does anew is done once."""
+    with sharing.signatures(), sharing.templates(), sharing.statements():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ one of the tables below. So a reader of the test and of this page knows, without
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -35,6 +36,32 @@ DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")
 MOSTLY_RUN: Final = {("sqlite", "scheduled"), ("postgresql", "continuous")}
 """Of tests in both modes on both databases: each database as it is mostly run. `.ci/full` adds the other two."""
+
+PROGRAMS: Final = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "node and npm": ("npm",),
+    "go": ("go",),
+    "java": ("javac",),
+    "ruby": ("ruby",),
+    "php": ("php",),
+}
+"""What tests use that pip does not install, by the commands that do. A test of one that is not there is skipped, but not in CI."""
+
+TEST_SECONDS: Final = 0.09
+"""Of one processor, on an average over the README's ring."""
+
+
+def announcement(count: int, processors: int) -> str:
+    """Say what a run is about to do.
+
+    Args:
+        count: of its tests.
+        processors: that it may use.
+    """
+    minutes = max(1, round(count * TEST_SECONDS / processors / 60))
+    missing = [name for name, commands in PROGRAMS.items() if not any(map(shutil.which, commands))]
+    skipped = f"; skipped, for they are not here: what needs {', '.join(missing)}" if missing else ""
+    return f"{count:,} tests, about {minutes} min on {processors} idle processors{skipped}"
 
 
 class Case(NamedTuple):

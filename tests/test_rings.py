@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.clauses import clauses, marks_of_tests, without_parts
-from tests.rings import DATABASES, MODES, OWN_SQL, Case, rings
+from tests.rings import DATABASES, MODES, OWN_SQL, Case, announcement, rings
 
 ROOT = Path(__file__).parents[1]
 BOTH = [f"{database}-{mode}" for database, mode in product(DATABASES, MODES)]
@@ -59,6 +59,39 @@ def test_a_marker_moves_a_test_to_a_later_ring(mark: str) -> None:
     found = ring_of("tests/crash/test_a.py", BOTH, (mark,))
     assert found["sqlite-scheduled"] == found["postgresql-continuous"] == mark
     assert found["sqlite-continuous"] == "full"
+
+
+def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """How many tests, about how long, and what is skipped for want of which program."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "google-chrome").touch(mode=0o755)
+    assert announcement(6_000, 2) == (
+        "6,000 tests, about 4 min on 2 idle processors;"
+        " skipped, for they are not here: what needs node and npm, go, java, ruby, php"
+    )
+    for name in ("npm", "go", "javac", "ruby", "php"):
+        (tmp_path / name).touch(mode=0o755)
+    assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_the_first_line_of_a_run_is_that(processes: str) -> None:
+    """Before any test, in one process and in several."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        processes,
+        f"{__file__}::test_a_marker_moves_a_test_to_a_later_ring",
+    ]
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    said = done.stdout.index("2 tests, about 1 min on ")
+    assert said < done.stdout.index("2 passed")
 
 
 @pytest.mark.ci
