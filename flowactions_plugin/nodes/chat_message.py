@@ -27,8 +27,6 @@ log = logging.getLogger("flowactions")
 NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
-MISSING_CHANNEL: Final = "Choose a channel."
-MISSING_PERSON: Final = "Choose a person."
 EMPTY_MESSAGE: Final = "The message is empty: write a text."
 
 ICON: Final = (
@@ -73,6 +71,26 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
             description="Off: the flow stops here when sending fails.",
         ),
     ] = True
+
+    @property
+    def to_member(self) -> bool:
+        """Whether the message goes to a member; otherwise it goes to a channel."""
+        return self.chat_action_type == "dm"
+
+    @property
+    def target(self) -> str:
+        """The id of the member or channel; empty when it is missing."""
+        return ((self.chat_user_id if self.to_member else self.chat_channel_id) or "").strip()
+
+    @property
+    def target_field(self) -> str:
+        """The field that holds it."""
+        return "chatUserId" if self.to_member else "chatChannelId"
+
+    @property
+    def missing_target(self) -> str:
+        """What to do when it is missing."""
+        return "Choose a person." if self.to_member else "Choose a channel."
 
 
 UI_SCHEMA: Final[dict[str, Any]] = {
@@ -148,12 +166,6 @@ def node_type(
     )
 
 
-def target_of(config: ChatMessageConfig) -> str:
-    """Give the id of the channel or member that a message goes to; empty when it is missing."""
-    to_member = config.chat_action_type == "dm"
-    return ((config.chat_user_id if to_member else config.chat_channel_id) or "").strip()
-
-
 class ChatMessageNode:
     """What reaching a chat-message node does (§1.2).
 
@@ -173,7 +185,7 @@ class ChatMessageNode:
         until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
         result = await self._result(walk, node, config, until)
-        target = "member" if config.chat_action_type == "dm" else "channel"
+        target = "member" if config.to_member else "channel"
         self._meters.count(names.CHAT_SENDS, target=target, result=result.reason or result.status)
         return result
 
@@ -190,13 +202,7 @@ class ChatMessageNode:
         return NodeResult(node_id=node.id, status="sent")
 
     async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> None:
-        """Send a message.
-
-        Args:
-            walk: gives the organization and the variables.
-            node: named in the connection's last error.
-            config: of the node.
-            until: a moment of the event loop's clock at which it ends, the database included.
+        """Send a message, until a moment of the event loop's clock, the database included.
 
         Raises:
             _NotSent: for one of the reasons of §6.3.
@@ -212,18 +218,20 @@ class ChatMessageNode:
             raise _NotSent("send_failed", advice, "storage_unavailable") from None
         if messenger is None or stored is None:
             raise _NotSent("not_connected", NOT_CONNECTED)
-        to_member = config.chat_action_type == "dm"
-        target = target_of(config)
-        if not target:
-            raise _NotSent("missing_target", MISSING_PERSON if to_member else MISSING_CHANNEL)
+        if not config.target:
+            raise _NotSent("missing_target", config.missing_target)
         text = chat_message(config.chat_message_text, variables_of(walk))
         if not text:
             raise _NotSent("empty_message", EMPTY_MESSAGE)
         try:
-            origin = (walk.flow_id, node.id)
-            retry = config.chat_retry_on_failure
             await messenger.send(
-                stored, target, text, to_member=to_member, retry=retry, until=until, origin=origin
+                stored,
+                config.target,
+                text,
+                to_member=config.to_member,
+                retry=config.chat_retry_on_failure,
+                until=until,
+                origin=(walk.flow_id, node.id),
             )
         except ChatRefused as refusal:
             raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None

@@ -7,22 +7,22 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from flowactions_hookspecs import ConfigProblem, Header, NodeDraft, Preview, Walk
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.directory import NOT_CHECKED, Directory
+from flowactions_plugin.chat.directory import NOT_CHECKED, TargetFault
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers
 from flowactions_plugin.egress.standard_webhooks import with_standard_headers
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, NotConfigured, StorageUnavailable, TooLarge
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url
-from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig, target_of
+from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.header_checks import Severity
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
 from flowactions_plugin.nodes.webhook import WebhookConfig, render, url_refusal
 from flowactions_plugin.queue.enqueue import Outbox
@@ -51,16 +51,17 @@ class WebhookDrafts:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
-        return (await self._problems(draft, SAMPLE))[0]
+        config, _ = read_config(WebhookConfig, draft.node.config)
+        return (await self._problems(draft, config, SAMPLE))[0]
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the request that would leave, made by what makes the real one; nothing is sent or written."""
-        problems, destination = await self._problems(draft, variables_of(walk))
         config, unusable = read_config(WebhookConfig, draft.node.config)
-        method = method_name(config.webhook_method) or "POST"
-        authored = without_surrogates(config.webhook_url.strip())
-        url = authored if destination is None else destination.url
-        shown = Preview(method=method, url=masked_url(url) or None, problems=problems)
+        problems, destination = await self._problems(draft, config, variables_of(walk))
+        url = without_surrogates(config.webhook_url.strip()) if destination is None else destination.url
+        shown = Preview(
+            method=method_name(config.webhook_method) or "POST", url=masked_url(url) or None, problems=problems
+        )
         try:
             webhook = render(config, unusable, walk, draft.node, self._outbox.max_body_bytes)
             delivery, _ = self._outbox.serialize(webhook, url, "")
@@ -70,24 +71,24 @@ class WebhookDrafts:
         headers = attempt_headers(delivery.headers, MASK, signature)
         if self._outbox.standard_webhooks:
             headers = with_standard_headers(headers, MASK, signature)
-        return Preview(
-            method=delivery.method,
-            url=shown.url,
+        return replace(
+            shown,
             headers=tuple(
                 Header(key=name, value=value if value == signature else masked_header(name, value))
                 for name, value in headers
             ),
             body=None if delivery.body is None else delivery.body.decode(),
-            problems=problems,
         )
 
     async def _problems(
-        self, draft: NodeDraft, variables: Variables
+        self, draft: NodeDraft, config: WebhookConfig, variables: Variables
     ) -> tuple[Sequence[ConfigProblem], Destination | None]:
-        stored = draft.node.config
-        standard = self._outbox.standard_webhooks
-        problems = webhook_problems(stored, self._outbox.max_body_bytes, variables, standard_webhooks=standard)
-        config, _ = read_config(WebhookConfig, stored)
+        problems = webhook_problems(
+            draft.node.config,
+            self._outbox.max_body_bytes,
+            variables,
+            standard_webhooks=self._outbox.standard_webhooks,
+        )
         url = config.webhook_url.strip()
         try:
             destination, is_unknown = await self._guard.look_up(url)
@@ -130,25 +131,28 @@ class ChatDrafts:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config; the provider is asked only when the draft says so."""
-        return await self._problems(draft, SAMPLE)
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        return await self._problems(draft, config, SAMPLE)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the message that would be posted; nothing is sent or written."""
-        variables = variables_of(walk)
-        problems = await self._problems(draft, variables)
         config, _ = read_config(ChatMessageConfig, draft.node.config)
+        variables = variables_of(walk)
+        problems = await self._problems(draft, config, variables)
         text = without_surrogates(chat_message(config.chat_message_text, variables))
-        target = without_surrogates(target_of(config))
-        return Preview(target=target or None, text=text or None, problems=problems)
+        return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=problems)
 
-    async def _problems(self, draft: NodeDraft, variables: Variables) -> Sequence[ConfigProblem]:
+    async def _problems(
+        self, draft: NodeDraft, config: ChatMessageConfig, variables: Variables
+    ) -> Sequence[ConfigProblem]:
+        problem = await self._of_connection(draft, config)
         problems = chat_problems(draft.node.config, variables)
-        return bounded([*await self._of_connection(draft), *problems])
+        return problems if problem is None else bounded([problem, *problems])
 
-    async def _of_connection(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+    async def _of_connection(self, draft: NodeDraft, config: ChatMessageConfig) -> ConfigProblem | None:
         chat = self._chat
         if isinstance(chat, NotConfigured):
-            return [ConfigProblem(code="not_connected", message=f"{NOT_CONNECTED} {chat}")]
+            return ConfigProblem(code="not_connected", message=f"{NOT_CONNECTED} {chat}")
         until = seconds_from_now(SEND_SECONDS)
         try:
             stored = await chat.messenger.connection_of(draft.organization_id, until)
@@ -157,32 +161,24 @@ class ChatDrafts:
                 "the chat connection could not be read: %s", exc, extra={"event": "draft.chat_not_checked"}
             )
             message = "The database did not answer, so the chat connection was not checked."
-            return [ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")]
+            return ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")
         if stored is None:
-            return [ConfigProblem(code="not_connected", message=NOT_CONNECTED)]
+            return ConfigProblem(code="not_connected", message=NOT_CONNECTED)
         unusable = chat.connections.reason(stored)
         if unusable is not None:
-            return [ConfigProblem(code=unusable, message=advice(unusable))]
-        config, _ = read_config(ChatMessageConfig, draft.node.config)
-        if draft.ask_provider and target_of(config):
-            return await _of_target(chat.directory, stored, config, until)
-        return []
+            return ConfigProblem(code=unusable, message=advice(unusable))
+        if draft.ask_provider and config.target:
+            fault = await chat.directory.target_fault(
+                stored, config.target, to_member=config.to_member, until=until
+            )
+            return None if fault is None else _of_target(fault, config)
+        return None
 
 
-async def _of_target(
-    directory: Directory, stored: StoredConnection, config: ChatMessageConfig, until: float
-) -> Sequence[ConfigProblem]:
-    to_member = config.chat_action_type == "dm"
-    fault = await directory.target_fault(stored, target_of(config), to_member=to_member, until=until)
-    if fault is None:
-        return []
-    field = "chatUserId" if to_member else "chatChannelId"
-    severity: Severity = "error" if fault.certain else "warning"
-    return [
-        ConfigProblem(
-            path=(field,) if fault.of_target else (),
-            code=fault.code,
-            message=fault.message,
-            severity=severity,
-        )
-    ]
+def _of_target(fault: TargetFault, config: ChatMessageConfig) -> ConfigProblem:
+    return ConfigProblem(
+        path=(config.target_field,) if fault.of_target else (),
+        code=fault.code,
+        message=fault.message,
+        severity="error" if fault.certain else "warning",
+    )
