@@ -191,7 +191,7 @@ class WebhookNode:
             return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
             return _skipped(node, config, url_refusal(config), str(exc))
-        return InTransaction(PreparedDelivery(self._outbox, delivery).write)
+        return InTransaction(PreparedDelivery(self._outbox, delivery))
 
     def _rendered(self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node) -> Webhook:
         try:
