@@ -179,7 +179,7 @@ class Services:
                 is_running=lambda: self._is_running,
                 chat=self._chat,
                 operators=self._operators,
-                enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
+                enqueuer=Enqueuer(self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
                 database=self._database,
                 telemetry=self._telemetry,

@@ -11,13 +11,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
-from flowactions_hookspecs import (
-    ApiPrincipal,
-    ExperienceTriggerRef,
-    Host,
-    LogicActionRef,
-    NodeTriggerRef,
-)
+from flowactions_hookspecs import ApiPrincipal, Host, LogicActionRef
 from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
@@ -143,7 +137,15 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
     """
 
     async def check_agent(request: ASGIRequest) -> None:
-        await _check_agent(host, principal_of(request), request.path_params["agent_id"])
+        # Another's agent is as if it were not there.
+        principal: ApiPrincipal = principal_of(request)
+        agent_id = request.path_params["agent_id"]
+        if (
+            id_fault(agent_id)
+            or not await has_agent(host, principal.organization_id, agent_id)
+            or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
+        ):
+            raise Problem("not_found", "There is no such agent.")
 
     return Router(
         "/",
@@ -159,28 +161,13 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
     )
 
 
-async def _check_agent(host: Host, principal: ApiPrincipal, agent_id: str) -> None:
-    """Let only the principal's own agents through; another's is as if it were not there."""
-    if (
-        id_fault(agent_id)
-        or not await has_agent(host, principal.organization_id, agent_id)
-        or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
-    ):
-        raise Problem("not_found", "There is no such agent.")
-
-
 def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience_id: str) -> LogicActionRef:
     """Check which ids go with which source, and make the reference.
 
     Raises:
         Problem: some are missing or do not belong there; all of them are listed.
     """
-    given = {
-        "triggerRowId": call.trigger_row_id,
-        "nodeId": call.node_id,
-        "nodeTriggerGroupId": call.node_trigger_group_id,
-        "questionId": call.question_id,
-    }
+    given = msgspec.to_builtins(call)
     of_experience = call.source == "experience_trigger"
     wanted, others = (OF_EXPERIENCE, ONLY_OF_NODE) if of_experience else (OF_NODE, OF_EXPERIENCE)
     errors = [_required(name) for name in wanted if given[name] is None]
@@ -193,23 +180,9 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
         raise Problem("unknown_action", "There is no webhook action at this place.")
     if errors:
         raise Problem("invalid_request", "The ids do not go with the source.", errors)
-    if of_experience:
-        return ExperienceTriggerRef(
-            organization_id=organization_id,
-            agent_id=agent_id,
-            experience_id=experience_id,
-            trigger_row_id=call.trigger_row_id or "",
-            action_index=call.action_index,
-        )
-    return NodeTriggerRef(
-        organization_id=organization_id,
-        agent_id=agent_id,
-        experience_id=experience_id,
-        node_id=call.node_id or "",
-        node_trigger_group_id=call.node_trigger_group_id or "",
-        action_index=call.action_index,
-        question_id=call.question_id,
-    )
+    where = {"organizationId": organization_id, "agentId": agent_id, "experienceId": experience_id}
+    ref: LogicActionRef = msgspec.convert(given | where, LogicActionRef)
+    return ref
 
 
 def _required(path: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from flowactions_plugin.clock import new_token, timer
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.records import Lease, Step, step_of
+from flowactions_plugin.nodes.queries import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction

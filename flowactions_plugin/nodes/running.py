@@ -28,8 +28,7 @@ from flowactions_plugin.egress.guard import RESOLVE_SECONDS
 from flowactions_plugin.errors import LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.queries import LEASE_SECONDS
-from flowactions_plugin.nodes.records import Record
+from flowactions_plugin.nodes.queries import LEASE_SECONDS, Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.queue.prepared import PreparedDelivery
