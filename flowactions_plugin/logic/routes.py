@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from litestar import Response, Router, post
@@ -12,20 +12,16 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from flowactions_hookspecs import ApiPrincipal, Host, LogicActionRef
-from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
+from flowactions_hookspecs.checks import id_fault
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.strict_json import NO_NUL, Id
 from flowactions_plugin.logic.dispatch import ActionUnusable
 from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
 
 PATH: Final = "/v1/agents/{agent_id:str}/experiences/{experience_id:str}/logic-webhook"
-
-WORD_PATTERN: Final = r"^[^\x00]+$"
-"""PostgreSQL's text cannot hold NUL."""
-
-Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=WORD_PATTERN)]
 
 OF_EXPERIENCE: Final = ("triggerRowId",)
 OF_NODE: Final = ("nodeId", "nodeTriggerGroupId")
@@ -50,7 +46,7 @@ class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
         Meta(
             min_length=1,
             max_length=200,
-            pattern=WORD_PATTERN,
+            pattern=NO_NUL,
             description="Stable for one event of yours: with the same key, the action is enqueued once.",
             examples=["order-4711-paid"],
         ),
@@ -61,10 +57,10 @@ class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
     action_index: Annotated[
         int, Meta(ge=0, le=2**31 - 1, description="The action's place in its row or group.", examples=[0])
     ]
-    trigger_row_id: Word | None = None
-    node_id: Word | None = None
-    node_trigger_group_id: Word | None = None
-    question_id: Word | None = None
+    trigger_row_id: Id | None = None
+    node_id: Id | None = None
+    node_trigger_group_id: Id | None = None
+    question_id: Id | None = None
 
 
 class EnqueuedAnswer(msgspec.Struct):

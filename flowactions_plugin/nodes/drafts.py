@@ -1,32 +1,65 @@
-"""Check and preview of our two types: the rules of `checks`, and what only the network or the database knows."""
+"""Drafts: check and preview of our two types, and one real send of any type, by the real path.
+
+A check is the rules of `checks`, and what only the network or the database knows.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from flowactions_hookspecs import ConfigProblem, Header, NodeDraft, Preview, Walk
+from flowactions_hookspecs import (
+    ConfigProblem,
+    Eager,
+    Header,
+    Host,
+    Node,
+    NodeDraft,
+    NodeResult,
+    OriginGone,
+    Preview,
+    TestOutcome,
+    UnsignedTestOrigin,
+    Walk,
+    provides,
+)
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.directory import NOT_CHECKED, TargetFault
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.clock import new_token, timer
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers
 from flowactions_plugin.egress.standard_webhooks import with_standard_headers
-from flowactions_plugin.errors import BodyInvalid, EgressRefused, NotConfigured, StorageUnavailable, TooLarge
-from flowactions_plugin.http.masking import MASK, masked_header, masked_url
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
+from flowactions_plugin.errors import (
+    BodyInvalid,
+    EgressRefused,
+    HostFailed,
+    NotConfigured,
+    StorageUnavailable,
+    TooLarge,
+)
+from flowactions_plugin.host_answers import checked, saved_node
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
-from flowactions_plugin.nodes.webhook import WebhookConfig, render, url_refusal
-from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.rules import method_name
+from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
+from flowactions_plugin.nodes.webhook import RETRY_FIELD, WebhookConfig, origin, place_of, render, url_refusal
+from flowactions_plugin.queue.enqueue import Outbox, unsigned_test
+from flowactions_plugin.queue.host_calls import call_host
+from flowactions_plugin.queue.rules import FINISHED, method_name
 
 log = logging.getLogger("flowactions")
 
@@ -35,6 +68,29 @@ LEADS_ELSEWHERE: Final = (
     " are refused."
 )
 """Without the address: what a name resolves to here is nothing that an author has to know."""
+
+TESTS_A_MINUTE: Final = 10
+"""Of one organization, in all processes together."""
+
+WAIT_SECONDS: Final = 12.0
+"""The deadline of an attempt, and some more to claim and write it."""
+
+RUN_SECONDS: Final = 30.0
+"""How long a node of any type may run in a test."""
+
+FIRST_POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.5
+
+NOT_SAVED: Final = "save the node first."
+OTHER_URL: Final = "its URL differs from the saved one."
+NOT_KNOWN: Final = (
+    f"{NOT_SAVED} If you have saved it: this service does not look up saved nodes, so it signs no tests."
+)
+OTHER_TYPE: Final = "tests of this type of node are not signed."
+"""Why a test is sent unsigned; follows a colon."""
+
+Run = Callable[[Walk, Node], Awaitable[NodeResult]]
+Admit = Callable[[str], Awaitable[int]]
 
 
 class WebhookDrafts:
@@ -182,3 +238,155 @@ def _of_target(fault: TargetFault, config: ChatMessageConfig) -> ConfigProblem:
         message=fault.message,
         severity="error" if fault.certain else "warning",
     )
+
+
+class NodeTests:
+    """Runs drafts.
+
+    Args:
+        run: runs a node that was reached.
+        queries: where the deliveries of webhooks are.
+        admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
+        host: has the saved nodes.
+        wait_seconds: how long the end of an attempt is waited for.
+    """
+
+    def __init__(
+        self, run: Run, queries: OperatorQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        self._run = run
+        self._queries = queries
+        self._admit = admit
+        self._host = host
+        self._wait_seconds = wait_seconds
+
+    async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
+        """Run a draft once, with a visit of its own: its event id is new, so no receiver takes it for a repetition."""
+        try:
+            wait_ms = await self._admit(draft.organization_id)
+        except StorageUnavailable as exc:
+            log.error("a test was not counted, and not made: %s", exc, extra={"event": "node_test.not_counted"})  # noqa: TRY400
+            message = "The database did not answer, so nothing was sent."
+            return TestOutcome(status="failed", reason="storage_unavailable", message=message)
+        if wait_ms:
+            message = (
+                f"At most {TESTS_A_MINUTE} tests a minute: try again in {max(1, round(wait_ms / 1000))} s."
+            )
+            return TestOutcome(status="limited", reason="rate_limited", message=message)
+        walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
+        node, unsigned = draft.node, OTHER_TYPE
+        if node.type == WEBHOOK:
+            node = replace(node, config={**node.config, RETRY_FIELD: False})
+            try:
+                unsigned = await self._unsigned(walk, node)
+            except HostFailed:
+                message = "The saved node could not be read; the server's log has the details."
+                return TestOutcome(status="failed", reason="host_error", message=message)
+        outcome = await self._outcome(walk, node, unsigned)
+        authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
+        return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
+
+    async def _unsigned(self, walk: Walk, node: Node) -> str:
+        """Say why a draft's webhook is sent unsigned; empty: it may be signed, for it goes where the saved node sends.
+
+        What the author typed as the secret takes no part in it (§5.3.6).
+
+        Raises:
+            HostFailed: the host could not tell; it was logged.
+        """
+        if not provides(self._host, "node"):
+            return NOT_KNOWN
+        saved = await saved_node(self._host, walk, node)
+        if saved is None or saved.type != WEBHOOK:
+            return NOT_SAVED
+        place = place_of(saved.config)
+        if place is None or place != place_of(node.config):
+            return OTHER_URL
+        try:
+            # Before anything is written: a delivery whose secret the host cannot give would wait for days.
+            answer = await call_host(self._host.signing_secret, origin(walk, node))
+            checked(self._host, "signing_secret", str | None, answer)
+        except OriginGone:
+            return NOT_SAVED
+        except Exception as exc:
+            method = f"{type(self._host).__name__}.signing_secret"
+            log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
+            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
+        return ""
+
+    async def _outcome(self, walk: Walk, node: Node, unsigned: str) -> TestOutcome:
+        if not unsigned:
+            return await self._run_once(walk, node)
+        with unsigned_test(UnsignedTestOrigin(**asdict(origin(walk, node)))) as test:
+            outcome = await self._run_once(walk, node)
+        if not test.was_used:
+            return outcome
+        said = f"{outcome.message or ''} The test was sent unsigned: {unsigned}".lstrip()
+        return replace(outcome, message=said)
+
+    async def _run_once(self, walk: Walk, node: Node) -> TestOutcome:
+        started = timer()
+        try:
+            async with asyncio.timeout(RUN_SECONDS):
+                result = await self._run(walk, node)
+        except TimeoutError:
+            message = f"The node did not end within {RUN_SECONDS:g} s, and was cancelled."
+            return TestOutcome(status="failed", reason="timeout", message=message)
+        if result.status == "queued" and result.delivery_id is not None:
+            return await self._ended(walk.organization_id, result.delivery_id)
+        took = int((timer() - started) * 1000)
+        if result.status == "sent" or result.status == "skipped" or result.status == "failed":  # noqa: PLR1714  narrows the type
+            return TestOutcome(
+                status=result.status,
+                reason=result.reason,
+                message=result.message,
+                duration_ms=took if result.status == "sent" else None,
+                delivery_id=result.delivery_id,
+            )
+        return TestOutcome(status="pending", message=result.message, delivery_id=result.delivery_id)
+
+    async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
+        """Wait for the end of a delivery's first attempt, whichever process makes it."""
+        until = timer() + self._wait_seconds
+        pause = FIRST_POLL_SECONDS
+        while True:
+            outcome = await self._poll(organization_id, delivery_id)
+            if outcome is not None:
+                return outcome
+            left = until - timer()
+            if left <= 0:
+                message = "The attempt has not ended yet. It is made all the same: look at the delivery for its outcome."
+                return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, POLL_SECONDS)
+
+    async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
+        try:
+            found = await self._queries.detail(delivery_id, organization_id)
+        except StorageUnavailable:
+            return None
+        if found is None:
+            return None
+        shown = detail(*found)
+        if shown.status not in FINISHED and not shown.attempts:
+            return None
+        attempt = shown.attempt_log[-1] if shown.attempt_log else None
+        outcome = TestOutcome(status="delivered", delivery_id=delivery_id)
+        if attempt is not None:
+            outcome = replace(
+                outcome,
+                status_code=attempt.status_code,
+                response=attempt.response or None,
+                duration_ms=attempt.duration_ms,
+            )
+        if shown.status == "delivered":
+            return outcome
+        if attempt is not None and attempt.status_code is not None:
+            message = f"The receiver answered {attempt.status_code}."
+            if THROUGH_PROXY in (attempt.note or ""):
+                message = (
+                    f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
+                )
+            return replace(outcome, status="failed", reason="bad_status", message=message)
+        reason = "not_sent" if attempt is None else "no_answer"
+        return replace(outcome, status="failed", reason=reason, message=shown.last_error)

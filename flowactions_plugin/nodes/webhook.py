@@ -207,10 +207,9 @@ def url_refusal(config: WebhookConfig) -> str:
 
 
 def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return where a stored config sends, as it is dialled: two spellings of one URL give the same.
+    """Return where a stored config sends, as it is dialled; ``None`` if its URL cannot be used.
 
-    Returns:
-        Scheme, host and port; and path and query. ``None`` if the URL cannot be used.
+    Two spellings of one URL give the same scheme, host and port, and the same path and query.
     """
     config, _ = read_config(WebhookConfig, stored)
     try:
@@ -282,19 +281,11 @@ def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
 def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
     """Make the webhook that a node sends; nothing is checked of its URL.
 
-    Args:
-        config: the node's.
-        unusable: the names of the fields that could not be used.
-        walk: the run, which gives the variables.
-        node: the node.
-        limit: bytes of the body at the most.
-
     Raises:
         BodyInvalid: the body is no JSON.
-        TooLarge: the body or the headers would be too large.
+        TooLarge: the body would be larger than ``limit`` bytes, or the headers would be too large.
     """
     variables = variables_of(walk)
-    body = render_body(config, variables, unusable, limit)
     return Webhook(
         organization_id=walk.organization_id,
         agent_id=walk.agent_id,
@@ -304,7 +295,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         url=config.webhook_url.strip(),
         method=config.webhook_method,
         headers=render_headers(config, variables),
-        body=body,
+        body=render_body(config, variables, unusable, limit),
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
     )
 
