@@ -60,24 +60,14 @@ class ActionUnusable(FlowActionsError):
 
 
 class Dispatcher:
-    """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8).
-
-    Args:
-        host: resolves the action.
-        outbox: takes the webhook in.
-    """
+    """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8)."""
 
     def __init__(self, host: Host, outbox: Outbox) -> None:
         self._host = host
         self._outbox = outbox
 
     async def resolve(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
-        """Resolve an action and make its delivery; nothing is written yet.
-
-        Args:
-            ref: where the action is.
-            occurred_at: when it fired, with time zone.
-            occasion: what made it fire.
+        """Resolve an action that has fired, and make its delivery; nothing is written yet.
 
         Raises:
             ActionUnusable: there is no such action, or it may not be sent.

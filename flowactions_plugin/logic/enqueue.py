@@ -43,13 +43,7 @@ class RateExceeded(FlowActionsError):
 
 
 class Enqueuer:
-    """Takes logic-webhook calls (§1.5, §4.2).
-
-    Args:
-        calls: the keys and rates.
-        dispatcher: resolves actions.
-        outbox: takes deliveries in; its database's clock says when a call came.
-    """
+    """Takes logic-webhook calls (§1.5, §4.2)."""
 
     def __init__(self, calls: CallStore, dispatcher: Dispatcher, outbox: Outbox) -> None:
         self._calls = calls

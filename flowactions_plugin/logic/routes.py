@@ -124,13 +124,7 @@ async def trigger(
 
 
 def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
-    """Make the router of the logic-webhook endpoint.
-
-    Args:
-        host: resolves agents.
-        guard: decides who may call.
-        enqueuer: takes the calls.
-    """
+    """Make the router of the logic-webhook endpoint. The host says whose agent is called."""
 
     async def check_agent(request: ASGIRequest) -> None:
         # Another's agent is as if it were not there.
@@ -146,10 +140,7 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
     return Router(
         "/",
         route_handlers=with_description(trigger),
-        dependencies={
-            "principal": PRINCIPAL,
-            "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False),
-        },
+        dependencies={"principal": PRINCIPAL, "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False)},
         guards=[guard.guard(check_agent)],
         request_max_body_size=BODY_BYTES,
         exception_handlers=HANDLERS,

@@ -51,12 +51,7 @@ def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
 
 
 class CallStore:
-    """The keys and rates of one database (§4.2, §8).
-
-    Args:
-        database: which.
-        keys: the idempotency keys of the same database.
-    """
+    """The keys and rates of one database (§4.2, §8)."""
 
     def __init__(self, database: Database, keys: IdempotencyKeys) -> None:
         self._database = database

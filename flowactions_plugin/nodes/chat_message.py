@@ -139,15 +139,7 @@ def node_type(
     check: Check,
     preview: MakePreview,
 ) -> NodeType:
-    """Describe the node type to the flow editor.
-
-    Args:
-        node: what reaching such a node does.
-        pickers: field → route of its picker.
-        unavailable: why chat cannot be used in this host.
-        check: finds what is wrong with a draft.
-        preview: shows what a draft would post.
-    """
+    """Describe the node type to the flow editor, with the routes of its fields' pickers, and why chat cannot be used here."""
     return NodeType(
         name=NAME,
         title="Chat message",

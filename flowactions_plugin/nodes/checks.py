@@ -101,12 +101,7 @@ def webhook_problems(
 
 
 def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
-    """Find what is wrong with a chat message's config, except what only the provider knows (§2.1).
-
-    Args:
-        stored: the config as the author has it.
-        variables: the values.
-    """
+    """Find what is wrong with a chat message's config, except what only the provider knows (§2.1)."""
     config, unusable = read_config(ChatMessageConfig, stored)
     found = list(_wrong_types(CHAT_FALLBACKS, unusable - {"chatActionType"}))
     if "chatActionType" in unusable:

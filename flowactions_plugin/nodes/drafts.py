@@ -94,12 +94,7 @@ Admit = Callable[[str], Awaitable[int]]
 
 
 class WebhookDrafts:
-    """Checks and previews drafts of webhook nodes.
-
-    Args:
-        outbox: makes the delivery that a preview shows.
-        guard: decides where requests may go, as at enqueue.
-    """
+    """Checks and previews drafts of webhook nodes, by the outbox and the rules that a real one passes."""
 
     def __init__(self, outbox: Outbox, guard: EgressGuard) -> None:
         self._outbox = outbox
@@ -176,11 +171,7 @@ def _public(url: str, refusal: EgressRefused) -> str:
 
 
 class ChatDrafts:
-    """Checks and previews drafts of chat-message nodes.
-
-    Args:
-        chat: the chat part; or why chat cannot be used in this host.
-    """
+    """Checks and previews drafts of chat-message nodes, if chat can be used in this host."""
 
     def __init__(self, chat: Chat | NotConfigured) -> None:
         self._chat = chat

@@ -102,10 +102,6 @@ class DeferredQueries:
 
     The column ``held_until`` is the end of a record's lease. Without a token it is the time from which the record is
     run again, and no record that nobody has got to has one. ``holds`` counts the leases of a record.
-
-    Args:
-        database: which.
-        types: returns the node types that this process offers.
     """
 
     def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
@@ -154,11 +150,7 @@ class DeferredQueries:
         return Found("unavailable", first.id, mark=mark, unreadable=unreadable)
 
     async def expired(self, limit: int) -> Sequence[Step]:
-        """List steps whose leases have expired and whose records this process can run, the earliest first.
-
-        Args:
-            limit: how many at the most.
-        """
+        """List steps whose leases have expired and whose records this process can run, the earliest first."""
         other = deferred.alias("other")
         key = [deferred.c[name] for name in Step._fields]
         being_run = exists().where(

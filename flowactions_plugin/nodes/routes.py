@@ -152,12 +152,7 @@ async def try_node(
 
 
 def nodes_router(guard: RouteGuard, actions: FlowActions) -> Router:
-    """Make the router of the flow editor's routes.
-
-    Args:
-        guard: decides who may call.
-        actions: the host's facade; its node types are of all plugins.
-    """
+    """Make the router of the flow editor's routes, for the node types of all plugins."""
     return Router(
         PATH,
         route_handlers=with_description(check_node, preview_node, try_node),

@@ -55,13 +55,7 @@ CANCEL_SECONDS: Final = 5.0
 
 
 class NodeRunner:
-    """Runs nodes, deferred or not.
-
-    Args:
-        database: whose transactions the effects join.
-        store: the records of deferred nodes.
-        host: has the secret fields of deferred nodes.
-    """
+    """Runs nodes, deferred or not. The host has the secret fields of deferred ones."""
 
     def __init__(self, database: Database, store: DeferredStore, host: Host) -> None:
         self._database = database

@@ -68,11 +68,8 @@ class DeferredStore:
     """The waiting nodes of one database (§3.2).
 
     Args:
-        database: which.
+        database: where they are.
         types: returns the node types that this process offers. Records of others wait for a process that does.
-
-    Attributes:
-        queries: reads them.
     """
 
     def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:

@@ -67,13 +67,8 @@ def variables_of(walk: Walk) -> Variables:
 def interpolate_header(text: str, variables: Variables, limit: int) -> str:
     """Substitute the variables in a header's value.
 
-    Args:
-        text: as authored.
-        variables: the values.
-        limit: characters of the result at the most.
-
     Raises:
-        HeadersTooLarge: the result would be longer; it is not built.
+        HeadersTooLarge: the result would be longer than ``limit`` characters; it is not built.
     """
     pieces = _pieces(text, variables)
     if sum(map(len, pieces)) > limit:
@@ -87,14 +82,9 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
     A bare token becomes a JSON string; a token within a string value is replaced by escaped text; object
     keys are left alone. A value can never change the body's syntax.
 
-    Args:
-        text: as authored.
-        variables: the values.
-        limit: bytes (UTF-8) of the template and of the result at the most.
-
     Raises:
         BodyInvalid: the body is no JSON.
-        BodyTooLarge: the template is larger than the limit, or the result would be; it is not built.
+        BodyTooLarge: the template is larger than ``limit`` bytes (UTF-8), or the result would be; it is not built.
     """
     if len(text) > limit or len(text.encode()) > limit:
         raise _body_too_large(limit)
@@ -130,9 +120,6 @@ def as_json_of_same_length(text: str) -> tuple[str, Mapping[str, int]]:
 
     It is valid exactly when `interpolate_json` gives something valid, whatever the values: bare tokens become strings
     of their own length, and tokens within strings are text anyhow.
-
-    Args:
-        text: as authored.
 
     Returns:
         The JSON; and the variables in keys, where they are not substituted: name → offset of the first, in characters.

@@ -128,16 +128,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 UI_SCHEMA: Final[dict[str, Any]] = {
-    "ui:order": [
-        "webhookUrl",
-        "webhookMethod",
-        "webhookHeaders",
-        "webhookBody",
-        SECRET_FIELD,
-        RETRY_FIELD,
-        "webhookContinueOnFailure",
-        "*",
-    ],
+    "ui:order": [*WebhookConfig.__struct_encode_fields__, "*"],
     "webhookUrl": {"ui:placeholder": "https://example.com/hooks/orders"},
     "webhookHeaders": {"items": {"value": {"ui:options": {"templates": True}}}},
     "webhookBody": {
@@ -150,13 +141,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 
 
 def node_type(node: WebhookNode, check: Check, preview: MakePreview) -> NodeType:
-    """Describe the node type to the flow editor.
-
-    Args:
-        node: what reaching such a node does.
-        check: finds what is wrong with a draft.
-        preview: shows what a draft would send.
-    """
+    """Describe the node type to the flow editor."""
     return NodeType(
         name=NAME,
         title="Webhook",
