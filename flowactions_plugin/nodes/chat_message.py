@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -158,6 +158,20 @@ def node_type(
     )
 
 
+class _NotSent(NamedTuple):
+    """Why a message was not sent.
+
+    Attributes:
+        reason: one of those of §6.3.
+        advice: what a person should do.
+        code: for the log; empty when there is nothing more precise than the reason.
+    """
+
+    reason: str
+    advice: str
+    code: str = ""
+
+
 class ChatMessageNode:
     """What reaching a chat-message node does (§1.2).
 
@@ -176,29 +190,22 @@ class ChatMessageNode:
         """Send the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
         until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
-        result = await self._result(walk, node, config, until)
+        try:
+            failure = await self._send(walk, node, config, until)
+        except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
+            # Without the message and the traceback, which may hold what was sent.
+            failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
+        if failure is None:
+            log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
+            result = NodeResult(node_id=node.id, status="sent")
+        else:
+            result = _failed(walk, node, config, failure)
         target = "member" if config.to_member else "channel"
         self._meters.count(names.CHAT_SENDS, target=target, result=result.reason or result.status)
         return result
 
-    async def _result(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> NodeResult:
-        try:
-            await self._send(walk, node, config, until)
-        except _NotSent as failure:
-            return _failed(walk, node, config, failure)
-        except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
-            # Without the message and the traceback, which may hold what was sent.
-            code = f"{type(exc).__name__}{_place(exc)}"
-            return _failed(walk, node, config, _NotSent("send_failed", advice(UNEXPECTED), code))
-        log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
-        return NodeResult(node_id=node.id, status="sent")
-
-    async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> None:
-        """Send a message, until a moment of the event loop's clock, the database included.
-
-        Raises:
-            _NotSent: for one of the reasons of §6.3.
-        """
+    async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> _NotSent | None:
+        """Send a message, until a moment of the event loop's clock, the database included."""
         messenger = self._messenger
         try:
             stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
@@ -207,14 +214,14 @@ class ChatMessageNode:
                 "the chat connection could not be read: %s", exc, extra={"event": "chat.connection_unreadable"}
             )
             advice = "The database did not answer: try again later."
-            raise _NotSent("send_failed", advice, "storage_unavailable") from None
+            return _NotSent("send_failed", advice, "storage_unavailable")
         if messenger is None or stored is None:
-            raise _NotSent("not_connected", NOT_CONNECTED)
+            return _NotSent("not_connected", NOT_CONNECTED)
         if not config.target:
-            raise _NotSent("missing_target", config.missing_target)
+            return _NotSent("missing_target", config.missing_target)
         text = chat_message(config.chat_message_text, variables_of(walk))
         if not text:
-            raise _NotSent("empty_message", EMPTY_MESSAGE)
+            return _NotSent("empty_message", EMPTY_MESSAGE)
         try:
             await messenger.send(
                 stored,
@@ -226,7 +233,8 @@ class ChatMessageNode:
                 origin=(walk.flow_id, node.id),
             )
         except ChatRefused as refusal:
-            raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None
+            return _NotSent("send_failed", str(refusal), code_with_detail(refusal))
+        return None
 
 
 def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
@@ -242,7 +250,7 @@ def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent
         "chat_message node %s of organization %s: %s: %s",
         printable(node.id),
         printable(walk.organization_id),
-        failure.code,
+        failure.code or failure.reason,
         failure.advice,
         extra={"event": "chat_message.not_sent_because"},
     )
@@ -259,19 +267,3 @@ def _place(exc: Exception) -> str:
     """Say where an exception was raised, without anything of what was at work there."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-
-
-class _NotSent(Exception):
-    """A message was not sent, for one of the reasons of §6.3.
-
-    Attributes:
-        reason: one of them.
-        advice: what a person should do.
-        code: for the log; the reason itself when there is nothing more precise.
-    """
-
-    def __init__(self, reason: str, advice: str, code: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.advice = advice
-        self.code = code or reason
