@@ -257,7 +257,7 @@ def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header,
 
 
 def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
-    """Says where the host finds a node's signing secret."""
+    """Say where the host finds a node's signing secret."""
     return FlowNodeOrigin(
         organization_id=walk.organization_id, agent_id=walk.agent_id, flow_id=walk.flow_id, node_id=node.id
     )
@@ -271,6 +271,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         TooLarge: the body would be larger than ``limit`` bytes, or the headers would be too large.
     """
     variables = variables_of(walk)
+    body = render_body(config, variables, unusable, limit)
     return Webhook(
         organization_id=walk.organization_id,
         agent_id=walk.agent_id,
@@ -280,7 +281,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         url=config.webhook_url.strip(),
         method=config.webhook_method,
         headers=render_headers(config, variables),
-        body=render_body(config, variables, unusable, limit),
+        body=body,
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
     )
 
