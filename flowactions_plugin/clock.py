@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
 Clock: TypeAlias = Callable[[], float]
-"""Returns the time as Unix seconds."""
+"""Returns a time in seconds: Unix seconds, if nothing else is said."""
 
 system_clock: Clock = time.time
+
+timer: Clock = time.monotonic
+"""Returns the seconds of a clock that is never set, for durations."""
 
 
 def lease_clock() -> float:
@@ -58,6 +61,11 @@ def new_id(now: float) -> str:
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(UUID(int=value & (1 << 128) - 1))
+
+
+def new_token() -> str:
+    """Return 32 random hexadecimal digits."""
+    return uuid4().hex
 
 
 def id_at(milliseconds: int, *, last: bool = False) -> str:

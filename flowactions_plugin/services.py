@@ -39,10 +39,9 @@ from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
-from flowactions_plugin.nodes.drafts import ChatDrafts, WebhookDrafts
+from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, ChatDrafts, NodeTests, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing, recovery_loop
 from flowactions_plugin.nodes.store import DeferredStore
-from flowactions_plugin.nodes.testing import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.own_webhooks import OwnWebhooks
@@ -179,7 +178,7 @@ class Services:
                 is_running=lambda: self._is_running,
                 chat=self._chat,
                 operators=self._operators,
-                enqueuer=Enqueuer(self._database, self._calls, self._dispatcher, self._outbox),
+                enqueuer=Enqueuer(self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
                 database=self._database,
                 telemetry=self._telemetry,

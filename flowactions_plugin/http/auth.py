@@ -111,11 +111,7 @@ def principal_of(request: ASGIRequest) -> Any:
     return cast("dict[str, Any]", request.scope)[_PRINCIPAL]
 
 
-def _principal(request: AnyRequest) -> Any:
-    return principal_of(request)
-
-
-PRINCIPAL: Final = Provide(_principal, sync_to_thread=False)
+PRINCIPAL: Final = Provide(principal_of, sync_to_thread=False)
 """The dependency that provides the principal."""
 
 

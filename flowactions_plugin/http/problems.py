@@ -44,6 +44,9 @@ TITLES: Final = {
 LOOK_IN_LOG: Final = "The server's log has the details."
 WRONG_FORM: Final = "The request does not have the right form."
 
+MAX_ERRORS: Final = 50
+"""The maximum number of fields or parameters in an answer."""
+
 NO_STORE: Final = {"Cache-Control": "no-store"}
 """For private answers, and for problems, which may be temporary."""
 

@@ -11,16 +11,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from flowactions_plugin.http.problems import WRONG_FORM, Problem
+from flowactions_plugin.http.problems import MAX_ERRORS, WRONG_FORM, Problem
 
 Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time in ISO 8601 (RFC 3339) with a time zone."""
 
 Check: TypeAlias = Callable[[str], str | None]
 """Tells what is wrong with a value; ``None``: nothing."""
-
-MAX_ERRORS: Final = 50
-"""The maximum number of parameters in an answer."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 

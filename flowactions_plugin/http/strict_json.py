@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from litestar.dto import AbstractDTO
+from msgspec import Meta
 
+from flowactions_hookspecs.checks import MAX_ID_LENGTH
 from flowactions_plugin.errors import JSONInvalid
 from flowactions_plugin.http.json_text import parse
-from flowactions_plugin.http.problems import WRONG_FORM, Problem
+from flowactions_plugin.http.problems import MAX_ERRORS, WRONG_FORM, Problem
 
 T = TypeVar("T")
 
+NO_NUL: Final = r"^[^\x00]+$"
+"""PostgreSQL's text cannot hold NUL."""
+
+Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=NO_NUL)]
+"""An id of the host's, in a body."""
+
 _AT: Final = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
-
-
-MAX_ERRORS: Final = 50
-"""The maximum number of fields in an answer."""
 
 
 def read_struct(body: bytes, kind: type[T]) -> T:

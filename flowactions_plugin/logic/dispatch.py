@@ -1,13 +1,15 @@
-"""Dispatch of a logic action that fired on the server."""
+"""Dispatch of a logic action: what its webhook says, and what makes it this event and no other."""
 
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from flowactions_hookspecs import (
+    ExperienceTriggerRef,
     Firing,
     FlowActionsError,
     Host,
@@ -17,15 +19,31 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
+from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import EgressRefused, HostAnswerInvalid, HostFailed, StorageUnavailable, TooLarge
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.logic.envelope import EVENT_TYPE, Occasion, entity, envelope, event_payload
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.outages import answer_to
 
 log = logging.getLogger("flowactions")
+
+EVENT_TYPE: Final = "experience.logic_action.webhook"
+ENVELOPE_VERSION: Final = 1
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+class Occasion(NamedTuple):
+    """What made a logic action fire, told apart from everything else that did.
+
+    Attributes:
+        kind: who gave the id: the caller of the endpoint (``key``) or of `FlowActions.dispatch` (``firing``).
+        id: the idempotency key or the firing id.
+    """
+
+    kind: Literal["key", "firing"]
+    id: str
 
 
 class ActionUnusable(FlowActionsError):
@@ -42,24 +60,14 @@ class ActionUnusable(FlowActionsError):
 
 
 class Dispatcher:
-    """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8).
-
-    Args:
-        host: resolves the action.
-        outbox: takes the webhook in.
-    """
+    """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8)."""
 
     def __init__(self, host: Host, outbox: Outbox) -> None:
         self._host = host
         self._outbox = outbox
 
     async def resolve(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
-        """Resolve an action and make its delivery; nothing is written yet.
-
-        Args:
-            ref: where the action is.
-            occurred_at: when it fired, with time zone.
-            occasion: what made it fire.
+        """Resolve an action that has fired, and make its delivery; nothing is written yet.
 
         Raises:
             ActionUnusable: there is no such action, or it may not be sent.
@@ -110,16 +118,44 @@ class Dispatcher:
 
 
 def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:
-    body = envelope(ref, occurred_at)
     return Webhook(
         organization_id=ref.organization_id,
         agent_id=ref.agent_id,
         origin=LogicActionOrigin(ref=ref),
         event_type=EVENT_TYPE,
-        entity=entity(ref, occasion),
+        entity=_entity(ref, occasion),
         url=action.url.strip(),
         method=action.method,
         headers=tuple(action.headers),
-        body=msgspec.json.encode(body),
-        event_payload=event_payload(body),
+        body=_envelope(ref, to_iso((occurred_at - EPOCH) // timedelta(milliseconds=1))),
+        # A call that is repeated with its key gets the time of its repetition, and is the same event.
+        event_payload=_envelope(ref, ""),
     )
+
+
+def _envelope(ref: LogicActionRef, occurred_at: str) -> bytes:
+    """Make the body of a logic action's webhook (§2.7). The time is ISO 8601, UTC."""
+    data = {
+        "entityId": ref.trigger_row_id if isinstance(ref, ExperienceTriggerRef) else ref.node_id,
+        "occurredAt": occurred_at,
+        "agentId": ref.agent_id,
+        "experienceId": ref.experience_id,
+        "source": ref.__struct_config__.tag,
+        "actionIndex": ref.action_index,
+    }
+    return msgspec.json.encode({"type": EVENT_TYPE, "version": ENVELOPE_VERSION, "data": data})
+
+
+def _entity(ref: LogicActionRef, occasion: Occasion) -> str:
+    """Name what the event is about: the action, its organization first, and what made it fire (§2.5).
+
+    A JSON array keeps the parts apart, whatever is in them.
+    """
+    where: tuple[str | None, ...]
+    if isinstance(ref, ExperienceTriggerRef):
+        where = (ref.trigger_row_id,)
+    else:
+        where = (ref.node_id, ref.node_trigger_group_id, ref.question_id)
+    source = ref.__struct_config__.tag
+    parts = (ref.organization_id, ref.agent_id, ref.experience_id, source, *where, ref.action_index, *occasion)
+    return msgspec.json.encode(parts).decode()

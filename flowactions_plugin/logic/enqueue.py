@@ -9,13 +9,11 @@ import msgspec
 
 from flowactions_hookspecs import FlowActionsError, LogicActionRef
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.logic.dispatch import Dispatcher
-from flowactions_plugin.logic.envelope import Occasion
+from flowactions_plugin.logic.dispatch import Dispatcher, Occasion
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.keys import KEY_SECONDS, api_owner
-from flowactions_plugin.queue.rules import NewDelivery
-from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.database import Transaction
 
 
 class Enqueued(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,17 +43,9 @@ class RateExceeded(FlowActionsError):
 
 
 class Enqueuer:
-    """Takes logic-webhook calls (§1.5, §4.2).
+    """Takes logic-webhook calls (§1.5, §4.2)."""
 
-    Args:
-        database: whose clock says when a call came.
-        calls: the keys and rates.
-        dispatcher: resolves actions.
-        outbox: takes deliveries in.
-    """
-
-    def __init__(self, database: Database, calls: CallStore, dispatcher: Dispatcher, outbox: Outbox) -> None:
-        self._database = database
+    def __init__(self, calls: CallStore, dispatcher: Dispatcher, outbox: Outbox) -> None:
         self._calls = calls
         self._dispatcher = dispatcher
         self._outbox = outbox
@@ -86,30 +76,26 @@ class Enqueuer:
             raise
 
     async def _call(self, ref: LogicActionRef, key: str) -> Enqueued | None:
+        database = self._outbox.database
         # Looked at first, so that a repeated or throttled call costs the host nothing.
-        async with self._outbox.database.answering():
-            seen = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
-        if seen.is_duplicate:
+        async with database.answering():
+            wait_ms = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
+        if wait_ms is None:
             return None
-        if seen.wait_ms:
-            raise RateExceeded(seen.wait_ms)
-        called_at = datetime.fromtimestamp(self._database.clock(), UTC)
+        if wait_ms:
+            raise RateExceeded(wait_ms)
+        called_at = datetime.fromtimestamp(database.clock(), UTC)
         delivery = await self._dispatcher.resolve(ref, called_at, Occasion("key", key))
-        return await self._write(delivery, key)
-
-    async def _write(self, delivery: NewDelivery, key: str) -> Enqueued | None:
-        agent_id = delivery.agent_id or ""
 
         async def write(connection: Transaction) -> Enqueued | None:
             if not await self._calls.use_key(delivery, key, connection):
                 return None
-            wait_ms = await self._calls.count(delivery.organization_id, agent_id, connection)
+            wait_ms = await self._calls.count(ref.organization_id, ref.agent_id, connection)
             if wait_ms:
                 raise RateExceeded(wait_ms)
             await self._outbox.write(delivery, connection)
             return Enqueued(id=delivery.id, event_id=delivery.event_id)
 
-        async with self._outbox.database.answering(KEY_SECONDS):
-            return await self._outbox.together(
-                delivery, (*api_owner(delivery.organization_id, agent_id), key), write
-            )
+        async with database.answering(KEY_SECONDS):
+            order = (*api_owner(ref.organization_id, ref.agent_id), key)
+            return await self._outbox.together(delivery, order, write)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from litestar import Response, Router, post
@@ -11,27 +11,17 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
-from flowactions_hookspecs import (
-    ApiPrincipal,
-    ExperienceTriggerRef,
-    Host,
-    LogicActionRef,
-    NodeTriggerRef,
-)
-from flowactions_hookspecs.checks import MAX_ID_LENGTH, id_fault
+from flowactions_hookspecs import ApiPrincipal, Host, LogicActionRef
+from flowactions_hookspecs.checks import id_fault
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.strict_json import NO_NUL, Id
 from flowactions_plugin.logic.dispatch import ActionUnusable
 from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
 
 PATH: Final = "/v1/agents/{agent_id:str}/experiences/{experience_id:str}/logic-webhook"
-
-WORD_PATTERN: Final = r"^[^\x00]+$"
-"""PostgreSQL's text cannot hold NUL."""
-
-Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=WORD_PATTERN)]
 
 OF_EXPERIENCE: Final = ("triggerRowId",)
 OF_NODE: Final = ("nodeId", "nodeTriggerGroupId")
@@ -56,7 +46,7 @@ class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
         Meta(
             min_length=1,
             max_length=200,
-            pattern=WORD_PATTERN,
+            pattern=NO_NUL,
             description="Stable for one event of yours: with the same key, the action is enqueued once.",
             examples=["order-4711-paid"],
         ),
@@ -67,10 +57,10 @@ class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
     action_index: Annotated[
         int, Meta(ge=0, le=2**31 - 1, description="The action's place in its row or group.", examples=[0])
     ]
-    trigger_row_id: Word | None = None
-    node_id: Word | None = None
-    node_trigger_group_id: Word | None = None
-    question_id: Word | None = None
+    trigger_row_id: Id | None = None
+    node_id: Id | None = None
+    node_trigger_group_id: Id | None = None
+    question_id: Id | None = None
 
 
 class EnqueuedAnswer(msgspec.Struct):
@@ -134,39 +124,28 @@ async def trigger(
 
 
 def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
-    """Make the router of the logic-webhook endpoint.
-
-    Args:
-        host: resolves agents.
-        guard: decides who may call.
-        enqueuer: takes the calls.
-    """
+    """Make the router of the logic-webhook endpoint. The host says whose agent is called."""
 
     async def check_agent(request: ASGIRequest) -> None:
-        await _check_agent(host, principal_of(request), request.path_params["agent_id"])
+        # Another's agent is as if it were not there.
+        principal: ApiPrincipal = principal_of(request)
+        agent_id = request.path_params["agent_id"]
+        if (
+            id_fault(agent_id)
+            or not await has_agent(host, principal.organization_id, agent_id)
+            or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
+        ):
+            raise Problem("not_found", "There is no such agent.")
 
     return Router(
         "/",
         route_handlers=with_description(trigger),
-        dependencies={
-            "principal": PRINCIPAL,
-            "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False),
-        },
+        dependencies={"principal": PRINCIPAL, "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False)},
         guards=[guard.guard(check_agent)],
         request_max_body_size=BODY_BYTES,
         exception_handlers=HANDLERS,
         tags=["Logic webhooks"],
     )
-
-
-async def _check_agent(host: Host, principal: ApiPrincipal, agent_id: str) -> None:
-    """Let only the principal's own agents through; another's is as if it were not there."""
-    if (
-        id_fault(agent_id)
-        or not await has_agent(host, principal.organization_id, agent_id)
-        or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
-    ):
-        raise Problem("not_found", "There is no such agent.")
 
 
 def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience_id: str) -> LogicActionRef:
@@ -175,12 +154,7 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
     Raises:
         Problem: some are missing or do not belong there; all of them are listed.
     """
-    given = {
-        "triggerRowId": call.trigger_row_id,
-        "nodeId": call.node_id,
-        "nodeTriggerGroupId": call.node_trigger_group_id,
-        "questionId": call.question_id,
-    }
+    given = msgspec.to_builtins(call)
     of_experience = call.source == "experience_trigger"
     wanted, others = (OF_EXPERIENCE, ONLY_OF_NODE) if of_experience else (OF_NODE, OF_EXPERIENCE)
     errors = [_required(name) for name in wanted if given[name] is None]
@@ -193,23 +167,9 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
         raise Problem("unknown_action", "There is no webhook action at this place.")
     if errors:
         raise Problem("invalid_request", "The ids do not go with the source.", errors)
-    if of_experience:
-        return ExperienceTriggerRef(
-            organization_id=organization_id,
-            agent_id=agent_id,
-            experience_id=experience_id,
-            trigger_row_id=call.trigger_row_id or "",
-            action_index=call.action_index,
-        )
-    return NodeTriggerRef(
-        organization_id=organization_id,
-        agent_id=agent_id,
-        experience_id=experience_id,
-        node_id=call.node_id or "",
-        node_trigger_group_id=call.node_trigger_group_id or "",
-        action_index=call.action_index,
-        question_id=call.question_id,
-    )
+    where = {"organizationId": organization_id, "agentId": agent_id, "experienceId": experience_id}
+    ref: LogicActionRef = msgspec.convert(given | where, LogicActionRef)
+    return ref
 
 
 def _required(path: str) -> dict[str, str]:

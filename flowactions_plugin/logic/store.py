@@ -1,4 +1,4 @@
-"""All SQL of logic-webhook calls: which keys were used, and how many calls there were."""
+"""Logic-webhook calls: which keys were used, and how many calls there were; so many in any minute, counted exactly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import msgspec
 from sqlalchemy import Executable, bindparam, select, update
 
-from flowactions_plugin.logic.rate import LIMIT, admit
 from flowactions_plugin.queue.keys import IdempotencyKeys, api_owner
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.conflicts import repeated
@@ -16,63 +15,76 @@ from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
 
+LIMIT: Final = 60
+WINDOW_MS: Final = 60_000
 IDLE_MS: Final = 3600 * 1000
 
 TESTS: Final = ""
 """In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
 
 
-class CallState(NamedTuple):
-    """What is stored about a call, read without a lock.
+class Verdict(NamedTuple):
+    """Whether one more call is within the rate.
 
     Attributes:
-        is_duplicate: whether its key was used within the window.
-        wait_ms: how long the agent has to wait before another call is admitted.
+        times: those that count from now on, this call among them when it is admitted; Unix milliseconds.
+        wait_ms: when the oldest ceases to count; 0 when the call is admitted.
     """
 
-    is_duplicate: bool
+    times: Sequence[int]
     wait_ms: int
 
 
-class CallStore:
-    """The keys and rates of one database (§4.2, §8).
+def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
+    """Decide on a call: in no stretch of a minute are more than ``limit`` admitted (§8).
 
     Args:
-        database: which.
-        keys: the idempotency keys of the same database.
+        times: of the calls that were admitted, oldest first.
+        now: Unix milliseconds. A clock that was set back counts as standing still.
+        limit: how many a minute admits.
     """
+    now = max(now, times[-1]) if times else now
+    recent = [time for time in times if time > now - WINDOW_MS]
+    if len(recent) >= limit:
+        return Verdict(recent, recent[-limit] + WINDOW_MS - now)
+    return Verdict([*recent, now], 0)
+
+
+class CallStore:
+    """The keys and rates of one database (§4.2, §8)."""
 
     def __init__(self, database: Database, keys: IdempotencyKeys) -> None:
         self._database = database
         self._keys = keys
 
-    async def look_up(self, organization_id: str, agent_id: str, key: str) -> CallState:
-        """Look a call up without a lock; the answer may be different when the call is counted."""
+    async def look_up(self, organization_id: str, agent_id: str, key: str) -> int | None:
+        """Look a call up without a lock; the answer may be different when the call is counted.
+
+        Returns:
+            How many milliseconds the agent has to wait before another call is admitted; ``None`` when the key was used
+            within the window.
+        """
         rate = select(enqueue_rates.c.times, self._database.now()).where(
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
             first = await self._keys.find(api_owner(organization_id, agent_id), key, connection)
             row = (await connection.execute(rate)).first()
-        return CallState(first is not None, 0 if row is None else admit(_times(row[0]), row[1]).wait_ms)
+        if first is not None:
+            return None
+        return 0 if row is None else admit(_times(row[0]), row[1]).wait_ms
 
     async def use_key(self, delivery: NewDelivery, key: str, connection: Transaction) -> bool:
-        """Use an idempotency key, within the caller's transaction.
+        """Use an idempotency key, within the caller's transaction; return whether it was free.
 
-        Returns:
-            Whether it was free; of any number of racing callers, one is told so. Those behind wait for the
-            first one's transaction.
+        Of any number of racing callers, one is told so. Those behind wait for the first one's transaction.
         """
         owner = api_owner(delivery.organization_id, delivery.agent_id or "")
         return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
 
     @repeated
     async def count_test(self, organization_id: str, limit: int) -> int:
-        """Count a test of a node; an organization's tests have a rate of their own, across all processes.
-
-        Returns:
-            As `count`.
-        """
+        """Count a test of a node, as `count`: an organization's tests have a rate of their own, across all processes."""
         async with self._database.write() as connection:
             return await self.count(organization_id, TESTS, connection, limit)
 

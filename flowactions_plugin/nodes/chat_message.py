@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -27,8 +27,6 @@ log = logging.getLogger("flowactions")
 NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
-MISSING_CHANNEL: Final = "Choose a channel."
-MISSING_PERSON: Final = "Choose a person."
 EMPTY_MESSAGE: Final = "The message is empty: write a text."
 
 ICON: Final = (
@@ -73,6 +71,26 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
             description="Off: the flow stops here when sending fails.",
         ),
     ] = True
+
+    @property
+    def to_member(self) -> bool:
+        """Whether the message goes to a member; otherwise it goes to a channel."""
+        return self.chat_action_type == "dm"
+
+    @property
+    def target(self) -> str:
+        """The id of the member or channel; empty when it is missing."""
+        return ((self.chat_user_id if self.to_member else self.chat_channel_id) or "").strip()
+
+    @property
+    def target_field(self) -> str:
+        """The field that holds it."""
+        return "chatUserId" if self.to_member else "chatChannelId"
+
+    @property
+    def missing_target(self) -> str:
+        """What to do when it is missing."""
+        return "Choose a person." if self.to_member else "Choose a channel."
 
 
 UI_SCHEMA: Final[dict[str, Any]] = {
@@ -121,15 +139,7 @@ def node_type(
     check: Check,
     preview: MakePreview,
 ) -> NodeType:
-    """Describe the node type to the flow editor.
-
-    Args:
-        node: what reaching such a node does.
-        pickers: field → route of its picker.
-        unavailable: why chat cannot be used in this host.
-        check: finds what is wrong with a draft.
-        preview: shows what a draft would post.
-    """
+    """Describe the node type to the flow editor, with the routes of its fields' pickers, and why chat cannot be used here."""
     return NodeType(
         name=NAME,
         title="Chat message",
@@ -148,10 +158,18 @@ def node_type(
     )
 
 
-def target_of(config: ChatMessageConfig) -> str:
-    """Give the id of the channel or member that a message goes to; empty when it is missing."""
-    to_member = config.chat_action_type == "dm"
-    return ((config.chat_user_id if to_member else config.chat_channel_id) or "").strip()
+class _NotSent(NamedTuple):
+    """Why a message was not sent.
+
+    Attributes:
+        reason: one of those of §6.3.
+        advice: what a person should do.
+        code: for the log; empty when there is nothing more precise than the reason.
+    """
+
+    reason: str
+    advice: str
+    code: str = ""
 
 
 class ChatMessageNode:
@@ -172,35 +190,22 @@ class ChatMessageNode:
         """Send the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
         until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
-        result = await self._result(walk, node, config, until)
-        target = "member" if config.chat_action_type == "dm" else "channel"
+        try:
+            failure = await self._send(walk, node, config, until)
+        except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
+            # Without the message and the traceback, which may hold what was sent.
+            failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
+        if failure is None:
+            log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
+            result = NodeResult(node_id=node.id, status="sent")
+        else:
+            result = _failed(walk, node, config, failure)
+        target = "member" if config.to_member else "channel"
         self._meters.count(names.CHAT_SENDS, target=target, result=result.reason or result.status)
         return result
 
-    async def _result(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> NodeResult:
-        try:
-            await self._send(walk, node, config, until)
-        except _NotSent as failure:
-            return _failed(walk, node, config, failure)
-        except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
-            # Without the message and the traceback, which may hold what was sent.
-            code = f"{type(exc).__name__}{_place(exc)}"
-            return _failed(walk, node, config, _NotSent("send_failed", advice(UNEXPECTED), code))
-        log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
-        return NodeResult(node_id=node.id, status="sent")
-
-    async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> None:
-        """Send a message.
-
-        Args:
-            walk: gives the organization and the variables.
-            node: named in the connection's last error.
-            config: of the node.
-            until: a moment of the event loop's clock at which it ends, the database included.
-
-        Raises:
-            _NotSent: for one of the reasons of §6.3.
-        """
+    async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> _NotSent | None:
+        """Send a message, until a moment of the event loop's clock, the database included."""
         messenger = self._messenger
         try:
             stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
@@ -209,24 +214,27 @@ class ChatMessageNode:
                 "the chat connection could not be read: %s", exc, extra={"event": "chat.connection_unreadable"}
             )
             advice = "The database did not answer: try again later."
-            raise _NotSent("send_failed", advice, "storage_unavailable") from None
+            return _NotSent("send_failed", advice, "storage_unavailable")
         if messenger is None or stored is None:
-            raise _NotSent("not_connected", NOT_CONNECTED)
-        to_member = config.chat_action_type == "dm"
-        target = target_of(config)
-        if not target:
-            raise _NotSent("missing_target", MISSING_PERSON if to_member else MISSING_CHANNEL)
+            return _NotSent("not_connected", NOT_CONNECTED)
+        if not config.target:
+            return _NotSent("missing_target", config.missing_target)
         text = chat_message(config.chat_message_text, variables_of(walk))
         if not text:
-            raise _NotSent("empty_message", EMPTY_MESSAGE)
+            return _NotSent("empty_message", EMPTY_MESSAGE)
         try:
-            origin = (walk.flow_id, node.id)
-            retry = config.chat_retry_on_failure
             await messenger.send(
-                stored, target, text, to_member=to_member, retry=retry, until=until, origin=origin
+                stored,
+                config.target,
+                text,
+                to_member=config.to_member,
+                retry=config.chat_retry_on_failure,
+                until=until,
+                origin=(walk.flow_id, node.id),
             )
         except ChatRefused as refusal:
-            raise _NotSent("send_failed", str(refusal), code_with_detail(refusal)) from None
+            return _NotSent("send_failed", str(refusal), code_with_detail(refusal))
+        return None
 
 
 def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
@@ -242,7 +250,7 @@ def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent
         "chat_message node %s of organization %s: %s: %s",
         printable(node.id),
         printable(walk.organization_id),
-        failure.code,
+        failure.code or failure.reason,
         failure.advice,
         extra={"event": "chat_message.not_sent_because"},
     )
@@ -259,19 +267,3 @@ def _place(exc: Exception) -> str:
     """Say where an exception was raised, without anything of what was at work there."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-
-
-class _NotSent(Exception):
-    """A message was not sent, for one of the reasons of §6.3.
-
-    Attributes:
-        reason: one of them.
-        advice: what a person should do.
-        code: for the log; the reason itself when there is nothing more precise.
-    """
-
-    def __init__(self, reason: str, advice: str, code: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.advice = advice
-        self.code = code or reason

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from flowactions_hookspecs import ConfigProblem
-from flowactions_plugin.errors import BodyInvalid, TooLarge
-from flowactions_plugin.nodes.chat_message import (
-    EMPTY_MESSAGE,
-    MISSING_CHANNEL,
-    MISSING_PERSON,
-    ChatMessageConfig,
-    target_of,
-)
-from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.header_checks import MOST_TOKENS, Severity, header_problems
+from flowactions_hookspecs import ConfigProblem, Header
+from flowactions_plugin.egress.header_names import folded
+from flowactions_plugin.errors import BodyInvalid, HeadersTooLarge, TooLarge
+from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConfig
+from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     Variables,
@@ -38,19 +32,31 @@ from flowactions_plugin.nodes.template_check import (
 )
 from flowactions_plugin.nodes.webhook import (
     SECRET_FIELD,
+    HeaderField,
     WebhookConfig,
     has_body,
     render_body,
+    render_header,
+    render_headers,
 )
-from flowactions_plugin.queue.rules import method_name
+from flowactions_plugin.queue.rules import (
+    MAX_HEADER_NAME_BYTES,
+    delivery_headers,
+    method_name,
+    sendable_headers,
+)
 
-SAMPLE: Final = Variables("x", "x")
+SAMPLE: Final = {"userId": "x", "content": "x"}
 """Values for a check without a walk: short, and not empty."""
 
-LONG: Final = Variables("x" * 255, "x" * CHAT_MESSAGE_LENGTH)
+LONG: Final = {"userId": "x" * 255, "content": "x" * CHAT_MESSAGE_LENGTH}
 """Values as long as an end user may well write."""
 
 MOST_PROBLEMS: Final = 100
+MOST_TOKENS: Final = 20
+"""Problems of one kind in one text."""
+
+NAME_LENGTH: Final = 80
 USUAL_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 WEBHOOK_FALLBACKS: Final = {
@@ -85,50 +91,40 @@ def webhook_problems(
         standard_webhooks: whether the names of that scheme's headers are reserved, too.
     """
     config, unusable = read_config(WebhookConfig, stored)
-    found: list[ConfigProblem] = []
-    found += _wrong_types(WEBHOOK_FALLBACKS, unusable)
-    url = config.webhook_url
-    found += _texts("webhookUrl", "token_not_substituted", [*known_tokens(url), *unknown_tokens(url)])
+    found = list(_wrong_types(WEBHOOK_FALLBACKS, unusable))
+    found += _not_substituted(config.webhook_url, "webhookUrl")
     found += _method(config)
-    found += header_problems(stored.get("webhookHeaders"), config, variables, standard_webhooks)
+    found += _headers(stored.get("webhookHeaders"), config, variables, standard_webhooks)
     found += _body(config, unusable, variables, limit)
     found += _secret(config)
     return bounded(found)
 
 
 def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
-    """Find what is wrong with a chat message's config, except what only the provider knows (§2.1).
-
-    Args:
-        stored: the config as the author has it.
-        variables: the values.
-    """
+    """Find what is wrong with a chat message's config, except what only the provider knows (§2.1)."""
     config, unusable = read_config(ChatMessageConfig, stored)
-    found = list(_wrong_types(CHAT_FALLBACKS, unusable, "chatActionType"))
+    found = list(_wrong_types(CHAT_FALLBACKS, unusable - {"chatActionType"}))
     if "chatActionType" in unusable:
-        found.append(_warning("chatActionType", "unknown_action_type", CHAT_FALLBACKS["chatActionType"]))
-    to_member = config.chat_action_type == "dm"
-    field, target = ("chatUserId" if to_member else "chatChannelId"), target_of(config)
+        found.append(_problem("unknown_action_type", CHAT_FALLBACKS["chatActionType"], "chatActionType"))
+    field, target = config.target_field, config.target
     if not target:
-        message = MISSING_PERSON if to_member else MISSING_CHANNEL
-        found.append(ConfigProblem(path=(field,), code="missing_target", message=message))
+        found.append(_problem("missing_target", config.missing_target, field, severity="error"))
     elif target.startswith(("#", "@")):
         message = "This looks like a name, and the id is needed: choose from the list, or copy the id."
-        found.append(_warning(field, "not_an_id", message))
-    found += _texts(field, "token_not_substituted", [*known_tokens(target), *unknown_tokens(target)])
+        found.append(_problem("not_an_id", message, field))
+    found += _not_substituted(target, field)
     text = config.chat_message_text
     if not chat_message(text, variables):
-        found.append(ConfigProblem(path=("chatMessageText",), code="empty_message", message=EMPTY_MESSAGE))
+        found.append(_problem("empty_message", EMPTY_MESSAGE, "chatMessageText", severity="error"))
     elif is_chat_message_cut(text, variables):
         message = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
-        found.append(_warning("chatMessageText", "text_cut", message))
-    found += _texts("chatMessageText", "unknown_token", unknown_tokens(text))
-    found += _texts("chatMessageText", "malformed_token", malformed_tokens(text))
+        found.append(_problem("text_cut", message, "chatMessageText"))
+    found += _misspelt(text, "chatMessageText")
     return bounded(found)
 
 
 def bounded(problems: Sequence[ConfigProblem]) -> Sequence[ConfigProblem]:
-    """Leaves out what is too much to read; warnings first."""
+    """Leave out what is too much to read; warnings first."""
     if len(problems) <= MOST_PROBLEMS:
         return tuple(problems)
     errors = [each for each in problems if each.severity == "error"]
@@ -136,22 +132,107 @@ def bounded(problems: Sequence[ConfigProblem]) -> Sequence[ConfigProblem]:
     return tuple([*errors, *others][:MOST_PROBLEMS])
 
 
-def _wrong_types(
-    fallbacks: Mapping[str, str], unusable: frozenset[str], *apart: str
-) -> Iterator[ConfigProblem]:
+def _wrong_types(fallbacks: Mapping[str, str], unusable: frozenset[str]) -> Iterator[ConfigProblem]:
     for field, message in fallbacks.items():
-        if field in unusable and field not in apart:
-            yield _warning(field, "wrong_type", message)
+        if field in unusable:
+            yield _problem("wrong_type", message, field)
 
 
 def _method(config: WebhookConfig) -> Iterator[ConfigProblem]:
     name = method_name(config.webhook_method)
     if name is None:
         message = "This is not the name of an HTTP method that can be sent: POST is used."
-        yield _warning("webhookMethod", "invalid_method", message)
+        yield _problem("invalid_method", message, "webhookMethod")
     elif name not in USUAL_METHODS:
         message = f"{name} is not one of the usual methods. Check that the receiver takes it."
-        yield _warning("webhookMethod", "unusual_method", message)
+        yield _problem("unusual_method", message, "webhookMethod")
+
+
+def _headers(
+    items: object, config: WebhookConfig, variables: Variables, standard_webhooks: bool
+) -> Iterator[ConfigProblem]:
+    """Find what is wrong with custom headers, each by its index in the author's list."""
+    if not isinstance(items, list | tuple):
+        return
+    too_large = False
+    names: set[str] = set()
+    for index, item in enumerate(items):
+        at = ("webhookHeaders", index)
+        field = read_item(HeaderField, item)
+        if field is None:
+            part = _part_of_wrong_type(item)
+            message = (
+                "This is not text, so the header is left out."
+                if part
+                else "This is no header, and is left out."
+            )
+            yield _problem("wrong_type", message, *at, *part)
+            continue
+        for problem in _header(at, field, variables, standard_webhooks):
+            too_large |= problem.severity == "error"
+            yield problem
+        name = folded(field.key)
+        if name in names:
+            message = "This header is there twice: both are sent, and receivers differ in which one they read."
+            yield _problem("header_repeated", message, *at, "key")
+        elif name:
+            names.add(name)
+    try:
+        _sent_headers(render_headers(config, variables), standard_webhooks)
+    except HeadersTooLarge as exc:
+        if not too_large:
+            yield _problem(exc.reason, str(exc), "webhookHeaders", severity="error")
+
+
+def _header(
+    at: tuple[str, int], field: HeaderField, variables: Variables, standard_webhooks: bool
+) -> Iterator[ConfigProblem]:
+    name = field.key.strip()
+    if not name:
+        if field.value.strip():
+            yield _problem("header_dropped", "A header without a name is left out.", *at, "key")
+        return
+    try:
+        header = render_header(field, variables)
+        assert header is not None  # noqa: S101  it has a name
+        headers, dropped = _sent_headers([header], standard_webhooks)
+    except HeadersTooLarge as exc:
+        yield _problem(exc.reason, str(exc), *at, "value", severity="error")
+        return
+    if dropped:
+        yield _problem("header_dropped", _why_dropped(name), *at, "key")
+        return
+    if headers[-1][1] != header.value.strip():
+        message = "Line breaks and other control characters are sent as spaces."
+        yield _problem("control_characters", message, *at, "value")
+    yield from _misspelt(field.value, *at, "value")
+
+
+def _sent_headers(
+    headers: Iterable[Header], standard_webhooks: bool
+) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+    return delivery_headers(
+        headers, event_id="", event_type="", has_body=False, standard_webhooks=standard_webhooks
+    )
+
+
+def _why_dropped(name: str) -> str:
+    shown = without_surrogates(name[:NAME_LENGTH])
+    if len(name) > MAX_HEADER_NAME_BYTES:
+        return f"The name is longer than {MAX_HEADER_NAME_BYTES} bytes, so the header is left out."
+    if not sendable_headers([(name, "")], ""):
+        return (
+            f"{shown} is not the name of a header: it is left out. A name has no spaces, colons or variables."
+        )
+    return f"{shown} is set by the service: this header is left out."
+
+
+def _part_of_wrong_type(item: object) -> tuple[str, ...]:
+    if isinstance(item, Mapping):
+        for part in ("key", "value"):
+            if not isinstance(item.get(part, ""), str):
+                return (part,)
+    return ()
 
 
 def _body(
@@ -161,27 +242,27 @@ def _body(
     if not has_body(config):
         if text.strip() or "webhookBody" in unusable:
             name = method_name(config.webhook_method)
-            yield _warning("webhookBody", "body_dropped", f"{name} is sent without a body.")
+            yield _problem("body_dropped", f"{name} is sent without a body.", "webhookBody")
         return
     fault = json_fault(text) if text.strip() and len(text) <= limit else None
+    invalid: Fault | str | None = fault
     try:
         render_body(config, variables, unusable, limit)
     except BodyInvalid as exc:
-        yield _problem("webhookBody", "invalid_body", fault or Fault(str(exc)), "error")
+        invalid = fault or str(exc)
     except TooLarge as exc:
-        yield _problem("webhookBody", exc.reason, Fault(str(exc)), "error")
+        yield _problem(exc.reason, str(exc), "webhookBody", severity="error")
         return
+    if invalid is not None:
+        yield _problem("invalid_body", invalid, "webhookBody", severity="error")
     else:
-        if fault is not None:
-            yield _problem("webhookBody", "invalid_body", fault, "error")
-        else:
-            yield from _room(config, unusable, limit)
-    at_fault = None if fault is None else (fault.line, fault.column)
-    unknown = (each for each in unknown_tokens(text) if (each.line, each.column) != at_fault)
-    yield from _texts("webhookBody", "unknown_token", unknown)
+        yield from _room(config, unusable, limit)
     if fault is None and text.strip():
-        yield from _texts("webhookBody", "malformed_token", malformed_tokens(text))
-        yield from _texts("webhookBody", "token_not_substituted", tokens_in_keys(text))
+        yield from _misspelt(text, "webhookBody")
+        yield from _texts("token_not_substituted", tokens_in_keys(text), "webhookBody")
+    elif fault is not None:
+        unknown = (each for each in unknown_tokens(text) if each[1:] != fault[1:])
+        yield from _texts("unknown_token", unknown, "webhookBody")
 
 
 def _room(config: WebhookConfig, unusable: frozenset[str], limit: int) -> Iterator[ConfigProblem]:
@@ -191,7 +272,7 @@ def _room(config: WebhookConfig, unusable: frozenset[str], limit: int) -> Iterat
         render_body(config, LONG, unusable, limit)
     except TooLarge:
         message = f"With long values, the body is larger than {limit} bytes, and nothing is sent then."
-        yield _warning("webhookBody", "body_may_be_too_large", message)
+        yield _problem("body_may_be_too_large", message, "webhookBody")
 
 
 def _secret(config: WebhookConfig) -> Iterator[ConfigProblem]:
@@ -200,24 +281,26 @@ def _secret(config: WebhookConfig) -> Iterator[ConfigProblem]:
         message = (
             "The secret begins or ends with a space or line break, which counts: the receiver needs the same."
         )
-        yield _warning(SECRET_FIELD, "secret_has_spaces", message)
+        yield _problem("secret_has_spaces", message, SECRET_FIELD)
 
 
-def _texts(field: str, code: str, faults: Iterable[Fault]) -> Iterator[ConfigProblem]:
+def _not_substituted(text: str, field: str) -> Iterator[ConfigProblem]:
+    """Find what looks like variables in a text in which none is substituted."""
+    return _texts("token_not_substituted", [*known_tokens(text), *unknown_tokens(text)], field)
+
+
+def _misspelt(text: str, *path: str | int) -> Iterator[ConfigProblem]:
+    yield from _texts("unknown_token", unknown_tokens(text), *path)
+    yield from _texts("malformed_token", malformed_tokens(text), *path)
+
+
+def _texts(code: str, faults: Iterable[Fault], *path: str | int) -> Iterator[ConfigProblem]:
     for fault in islice(faults, MOST_TOKENS):
-        yield _problem(field, code, fault, "warning")
+        yield _problem(code, fault, *path)
 
 
-def _problem(field: str, code: str, fault: Fault, severity: Severity) -> ConfigProblem:
-    return ConfigProblem(
-        path=(field,),
-        code=code,
-        message=fault.message,
-        severity=severity,
-        line=fault.line,
-        column=fault.column,
-    )
-
-
-def _warning(field: str, code: str, message: str) -> ConfigProblem:
-    return _problem(field, code, Fault(message), "warning")
+def _problem(
+    code: str, fault: Fault | str, *path: str | int, severity: Literal["error", "warning"] = "warning"
+) -> ConfigProblem:
+    message, line, column = Fault(fault) if isinstance(fault, str) else fault
+    return ConfigProblem(path=path, code=code, message=message, severity=severity, line=line, column=column)

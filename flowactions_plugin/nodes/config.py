@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 
 Config = TypeVar("Config", bound=msgspec.Struct)
+Item = TypeVar("Item")
 
 
 def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, frozenset[str]]:
@@ -38,16 +39,18 @@ def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, 
     return kind(**values), frozenset(unusable)
 
 
-def read_item(kind: type[Config], value: object) -> Config | None:
+def read_item(kind: type[Item], value: object) -> Item | None:
     """Read one item of a list in a stored config; ``None`` for one that cannot be used, and is left out."""
-    item = _item(value, kind)
-    return item if isinstance(item, kind) else None
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def _converted(value: object, annotation: Any) -> object:
     kind = _unconstrained(annotation)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):
-        items = (_item(item, get_args(kind)[0]) for item in value)
+        items = (read_item(get_args(kind)[0], item) for item in value)
         return tuple(item for item in items if item is not None)
     return msgspec.convert(value, kind)
 
@@ -59,10 +62,3 @@ def _unconstrained(annotation: Any) -> Any:
     if get_origin(annotation) is Union:
         return Union[tuple(_unconstrained(kind) for kind in get_args(annotation))]  # noqa: UP007  built at run time
     return annotation
-
-
-def _item(value: object, kind: Any) -> object:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return None

@@ -1,32 +1,65 @@
-"""Check and preview of our two types: the rules of `checks`, and what only the network or the database knows."""
+"""Drafts: check and preview of our two types, and one real send of any type, by the real path.
+
+A check is the rules of `checks`, and what only the network or the database knows.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from flowactions_hookspecs import ConfigProblem, Header, NodeDraft, Preview, Walk
+from msgspec.structs import asdict, replace
+
+from flowactions_hookspecs import (
+    ConfigProblem,
+    Eager,
+    Header,
+    Host,
+    Node,
+    NodeDraft,
+    NodeResult,
+    OriginGone,
+    Preview,
+    TestOutcome,
+    UnsignedTestOrigin,
+    Walk,
+    provides,
+)
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.directory import NOT_CHECKED, Directory
+from flowactions_plugin.chat.directory import NOT_CHECKED, TargetFault
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.chat.store import StoredConnection
+from flowactions_plugin.clock import new_token, timer
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers
 from flowactions_plugin.egress.standard_webhooks import with_standard_headers
-from flowactions_plugin.errors import BodyInvalid, EgressRefused, NotConfigured, StorageUnavailable, TooLarge
-from flowactions_plugin.http.masking import MASK, masked_header, masked_url
-from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig, target_of
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
+from flowactions_plugin.errors import (
+    BodyInvalid,
+    EgressRefused,
+    HostFailed,
+    NotConfigured,
+    StorageUnavailable,
+    TooLarge,
+)
+from flowactions_plugin.host_answers import checked, saved_node
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
+from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.header_checks import Severity
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
-from flowactions_plugin.nodes.webhook import WebhookConfig, render, url_refusal
-from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.rules import method_name
+from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
+from flowactions_plugin.nodes.webhook import RETRY_FIELD, WebhookConfig, origin, place_of, render, url_refusal
+from flowactions_plugin.queue.enqueue import Outbox, unsigned_test
+from flowactions_plugin.queue.host_calls import call_host
+from flowactions_plugin.queue.rules import FINISHED, method_name
 
 log = logging.getLogger("flowactions")
 
@@ -36,14 +69,32 @@ LEADS_ELSEWHERE: Final = (
 )
 """Without the address: what a name resolves to here is nothing that an author has to know."""
 
+TESTS_A_MINUTE: Final = 10
+"""Of one organization, in all processes together."""
+
+WAIT_SECONDS: Final = 12.0
+"""The deadline of an attempt, and some more to claim and write it."""
+
+RUN_SECONDS: Final = 30.0
+"""How long a node of any type may run in a test."""
+
+FIRST_POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.5
+
+NOT_SAVED: Final = "save the node first."
+OTHER_URL: Final = "its URL differs from the saved one."
+NOT_KNOWN: Final = (
+    f"{NOT_SAVED} If you have saved it: this service does not look up saved nodes, so it signs no tests."
+)
+OTHER_TYPE: Final = "tests of this type of node are not signed."
+"""Why a test is sent unsigned; follows a colon."""
+
+Run = Callable[[Walk, Node], Awaitable[NodeResult]]
+Admit = Callable[[str], Awaitable[int]]
+
 
 class WebhookDrafts:
-    """Checks and previews drafts of webhook nodes.
-
-    Args:
-        outbox: makes the delivery that a preview shows.
-        guard: decides where requests may go, as at enqueue.
-    """
+    """Checks and previews drafts of webhook nodes, by the outbox and the rules that a real one passes."""
 
     def __init__(self, outbox: Outbox, guard: EgressGuard) -> None:
         self._outbox = outbox
@@ -51,16 +102,17 @@ class WebhookDrafts:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
-        return (await self._problems(draft, SAMPLE))[0]
+        config, _ = read_config(WebhookConfig, draft.node.config)
+        return (await self._problems(draft, config, SAMPLE))[0]
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the request that would leave, made by what makes the real one; nothing is sent or written."""
-        problems, destination = await self._problems(draft, variables_of(walk))
         config, unusable = read_config(WebhookConfig, draft.node.config)
-        method = method_name(config.webhook_method) or "POST"
-        authored = without_surrogates(config.webhook_url.strip())
-        url = authored if destination is None else destination.url
-        shown = Preview(method=method, url=masked_url(url) or None, problems=problems)
+        problems, destination = await self._problems(draft, config, variables_of(walk))
+        url = without_surrogates(config.webhook_url.strip()) if destination is None else destination.url
+        shown = Preview(
+            method=method_name(config.webhook_method) or "POST", url=masked_url(url) or None, problems=problems
+        )
         try:
             webhook = render(config, unusable, walk, draft.node, self._outbox.max_body_bytes)
             delivery, _ = self._outbox.serialize(webhook, url, "")
@@ -70,24 +122,24 @@ class WebhookDrafts:
         headers = attempt_headers(delivery.headers, MASK, signature)
         if self._outbox.standard_webhooks:
             headers = with_standard_headers(headers, MASK, signature)
-        return Preview(
-            method=delivery.method,
-            url=shown.url,
+        return replace(
+            shown,
             headers=tuple(
                 Header(key=name, value=value if value == signature else masked_header(name, value))
                 for name, value in headers
             ),
             body=None if delivery.body is None else delivery.body.decode(),
-            problems=problems,
         )
 
     async def _problems(
-        self, draft: NodeDraft, variables: Variables
+        self, draft: NodeDraft, config: WebhookConfig, variables: Variables
     ) -> tuple[Sequence[ConfigProblem], Destination | None]:
-        stored = draft.node.config
-        standard = self._outbox.standard_webhooks
-        problems = webhook_problems(stored, self._outbox.max_body_bytes, variables, standard_webhooks=standard)
-        config, _ = read_config(WebhookConfig, stored)
+        problems = webhook_problems(
+            draft.node.config,
+            self._outbox.max_body_bytes,
+            variables,
+            standard_webhooks=self._outbox.standard_webhooks,
+        )
         url = config.webhook_url.strip()
         try:
             destination, is_unknown = await self._guard.look_up(url)
@@ -119,36 +171,35 @@ def _public(url: str, refusal: EgressRefused) -> str:
 
 
 class ChatDrafts:
-    """Checks and previews drafts of chat-message nodes.
-
-    Args:
-        chat: the chat part; or why chat cannot be used in this host.
-    """
+    """Checks and previews drafts of chat-message nodes, if chat can be used in this host."""
 
     def __init__(self, chat: Chat | NotConfigured) -> None:
         self._chat = chat
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config; the provider is asked only when the draft says so."""
-        return await self._problems(draft, SAMPLE)
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        return await self._problems(draft, config, SAMPLE)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the message that would be posted; nothing is sent or written."""
-        variables = variables_of(walk)
-        problems = await self._problems(draft, variables)
         config, _ = read_config(ChatMessageConfig, draft.node.config)
+        variables = variables_of(walk)
+        problems = await self._problems(draft, config, variables)
         text = without_surrogates(chat_message(config.chat_message_text, variables))
-        target = without_surrogates(target_of(config))
-        return Preview(target=target or None, text=text or None, problems=problems)
+        return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=problems)
 
-    async def _problems(self, draft: NodeDraft, variables: Variables) -> Sequence[ConfigProblem]:
+    async def _problems(
+        self, draft: NodeDraft, config: ChatMessageConfig, variables: Variables
+    ) -> Sequence[ConfigProblem]:
+        problem = await self._of_connection(draft, config)
         problems = chat_problems(draft.node.config, variables)
-        return bounded([*await self._of_connection(draft), *problems])
+        return problems if problem is None else bounded([problem, *problems])
 
-    async def _of_connection(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+    async def _of_connection(self, draft: NodeDraft, config: ChatMessageConfig) -> ConfigProblem | None:
         chat = self._chat
         if isinstance(chat, NotConfigured):
-            return [ConfigProblem(code="not_connected", message=f"{NOT_CONNECTED} {chat}")]
+            return ConfigProblem(code="not_connected", message=f"{NOT_CONNECTED} {chat}")
         until = seconds_from_now(SEND_SECONDS)
         try:
             stored = await chat.messenger.connection_of(draft.organization_id, until)
@@ -157,32 +208,176 @@ class ChatDrafts:
                 "the chat connection could not be read: %s", exc, extra={"event": "draft.chat_not_checked"}
             )
             message = "The database did not answer, so the chat connection was not checked."
-            return [ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")]
+            return ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")
         if stored is None:
-            return [ConfigProblem(code="not_connected", message=NOT_CONNECTED)]
+            return ConfigProblem(code="not_connected", message=NOT_CONNECTED)
         unusable = chat.connections.reason(stored)
         if unusable is not None:
-            return [ConfigProblem(code=unusable, message=advice(unusable))]
-        config, _ = read_config(ChatMessageConfig, draft.node.config)
-        if draft.ask_provider and target_of(config):
-            return await _of_target(chat.directory, stored, config, until)
-        return []
+            return ConfigProblem(code=unusable, message=advice(unusable))
+        if draft.ask_provider and config.target:
+            fault = await chat.directory.target_fault(
+                stored, config.target, to_member=config.to_member, until=until
+            )
+            return None if fault is None else _of_target(fault, config)
+        return None
 
 
-async def _of_target(
-    directory: Directory, stored: StoredConnection, config: ChatMessageConfig, until: float
-) -> Sequence[ConfigProblem]:
-    to_member = config.chat_action_type == "dm"
-    fault = await directory.target_fault(stored, target_of(config), to_member=to_member, until=until)
-    if fault is None:
-        return []
-    field = "chatUserId" if to_member else "chatChannelId"
-    severity: Severity = "error" if fault.certain else "warning"
-    return [
-        ConfigProblem(
-            path=(field,) if fault.of_target else (),
-            code=fault.code,
-            message=fault.message,
-            severity=severity,
-        )
-    ]
+def _of_target(fault: TargetFault, config: ChatMessageConfig) -> ConfigProblem:
+    return ConfigProblem(
+        path=(config.target_field,) if fault.of_target else (),
+        code=fault.code,
+        message=fault.message,
+        severity="error" if fault.certain else "warning",
+    )
+
+
+class NodeTests:
+    """Runs drafts.
+
+    Args:
+        run: runs a node that was reached.
+        queries: where the deliveries of webhooks are.
+        admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
+        host: has the saved nodes.
+        wait_seconds: how long the end of an attempt is waited for.
+    """
+
+    def __init__(
+        self, run: Run, queries: OperatorQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        self._run = run
+        self._queries = queries
+        self._admit = admit
+        self._host = host
+        self._wait_seconds = wait_seconds
+
+    async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
+        """Run a draft once, with a visit of its own: its event id is new, so no receiver takes it for a repetition."""
+        try:
+            wait_ms = await self._admit(draft.organization_id)
+        except StorageUnavailable as exc:
+            log.error("a test was not counted, and not made: %s", exc, extra={"event": "node_test.not_counted"})  # noqa: TRY400
+            message = "The database did not answer, so nothing was sent."
+            return TestOutcome(status="failed", reason="storage_unavailable", message=message)
+        if wait_ms:
+            message = (
+                f"At most {TESTS_A_MINUTE} tests a minute: try again in {max(1, round(wait_ms / 1000))} s."
+            )
+            return TestOutcome(status="limited", reason="rate_limited", message=message)
+        walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
+        node, unsigned = draft.node, OTHER_TYPE
+        if node.type == WEBHOOK:
+            node = replace(node, config={**node.config, RETRY_FIELD: False})
+            try:
+                unsigned = await self._unsigned(walk, node)
+            except HostFailed:
+                message = "The saved node could not be read; the server's log has the details."
+                return TestOutcome(status="failed", reason="host_error", message=message)
+        outcome = await self._outcome(walk, node, unsigned)
+        authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
+        return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
+
+    async def _unsigned(self, walk: Walk, node: Node) -> str:
+        """Say why a draft's webhook is sent unsigned; empty: it may be signed, for it goes where the saved node sends.
+
+        What the author typed as the secret takes no part in it (§5.3.6).
+
+        Raises:
+            HostFailed: the host could not tell; it was logged.
+        """
+        if not provides(self._host, "node"):
+            return NOT_KNOWN
+        saved = await saved_node(self._host, walk, node)
+        if saved is None or saved.type != WEBHOOK:
+            return NOT_SAVED
+        place = place_of(saved.config)
+        if place is None or place != place_of(node.config):
+            return OTHER_URL
+        try:
+            # Before anything is written: a delivery whose secret the host cannot give would wait for days.
+            answer = await call_host(self._host.signing_secret, origin(walk, node))
+            checked(self._host, "signing_secret", str | None, answer)
+        except OriginGone:
+            return NOT_SAVED
+        except Exception as exc:
+            method = f"{type(self._host).__name__}.signing_secret"
+            log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
+            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
+        return ""
+
+    async def _outcome(self, walk: Walk, node: Node, unsigned: str) -> TestOutcome:
+        if not unsigned:
+            return await self._run_once(walk, node)
+        with unsigned_test(UnsignedTestOrigin(**asdict(origin(walk, node)))) as test:
+            outcome = await self._run_once(walk, node)
+        if not test.was_used:
+            return outcome
+        said = f"{outcome.message or ''} The test was sent unsigned: {unsigned}".lstrip()
+        return replace(outcome, message=said)
+
+    async def _run_once(self, walk: Walk, node: Node) -> TestOutcome:
+        started = timer()
+        try:
+            async with asyncio.timeout(RUN_SECONDS):
+                result = await self._run(walk, node)
+        except TimeoutError:
+            message = f"The node did not end within {RUN_SECONDS:g} s, and was cancelled."
+            return TestOutcome(status="failed", reason="timeout", message=message)
+        if result.status == "queued" and result.delivery_id is not None:
+            return await self._ended(walk.organization_id, result.delivery_id)
+        took = int((timer() - started) * 1000)
+        if result.status == "sent" or result.status == "skipped" or result.status == "failed":  # noqa: PLR1714  narrows the type
+            return TestOutcome(
+                status=result.status,
+                reason=result.reason,
+                message=result.message,
+                duration_ms=took if result.status == "sent" else None,
+                delivery_id=result.delivery_id,
+            )
+        return TestOutcome(status="pending", message=result.message, delivery_id=result.delivery_id)
+
+    async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
+        """Wait for the end of a delivery's first attempt, whichever process makes it."""
+        until = timer() + self._wait_seconds
+        pause = FIRST_POLL_SECONDS
+        while True:
+            outcome = await self._poll(organization_id, delivery_id)
+            if outcome is not None:
+                return outcome
+            left = until - timer()
+            if left <= 0:
+                message = "The attempt has not ended yet. It is made all the same: look at the delivery for its outcome."
+                return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, POLL_SECONDS)
+
+    async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
+        try:
+            found = await self._queries.detail(delivery_id, organization_id)
+        except StorageUnavailable:
+            return None
+        if found is None:
+            return None
+        shown = detail(*found)
+        if shown.status not in FINISHED and not shown.attempts:
+            return None
+        attempt = shown.attempt_log[-1] if shown.attempt_log else None
+        outcome = TestOutcome(status="delivered", delivery_id=delivery_id)
+        if attempt is not None:
+            outcome = replace(
+                outcome,
+                status_code=attempt.status_code,
+                response=attempt.response or None,
+                duration_ms=attempt.duration_ms,
+            )
+        if shown.status == "delivered":
+            return outcome
+        if attempt is not None and attempt.status_code is not None:
+            message = f"The receiver answered {attempt.status_code}."
+            if THROUGH_PROXY in (attempt.note or ""):
+                message = (
+                    f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
+                )
+            return replace(outcome, status="failed", reason="bad_status", message=message)
+        reason = "not_sent" if attempt is None else "no_answer"
+        return replace(outcome, status="failed", reason=reason, message=shown.last_error)

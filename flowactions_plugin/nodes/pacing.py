@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
-from uuid import uuid4
 
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
 from flowactions_hookspecs.nodes import AdvancedState, plugin_failed
+from flowactions_plugin.clock import new_token, timer
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.records import Lease, Step, step_of
+from flowactions_plugin.nodes.queries import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.outages import OutageLog, answer_to, keep_on, reason_of
+from flowactions_plugin.storage.outages import answer_to, keep_on, reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -63,7 +62,7 @@ class Pacing:
         host: Host,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self._database = database
+        self.database = database
         self._store = store
         self._node_types = node_types
         self._host = host
@@ -72,14 +71,9 @@ class Pacing:
         self._spans, self._meters = telemetry.spans, telemetry.meters
         self._releases: list[Release] = []
 
-    @property
-    def outage_log(self) -> OutageLog:
-        """Logs the outages of the database."""
-        return self._database.outage_log
-
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
-        with self._database.using(transaction):
+        with self.database.using(transaction):
             try:
                 if isinstance(walk.pacing, Deferred):
                     return await self._record(walk, node, walk.pacing.next_step_id, transaction)
@@ -97,7 +91,7 @@ class Pacing:
         # Secrets stay on the action's config (§5.3.6).
         secret = self._node_types()[node.type].secret_fields
         config = {name: value for name, value in node.config.items() if name not in secret}
-        async with self._database.answering():
+        async with self.database.answering():
             answer = await self._store.record(walk, replace(node, config=config), step_id, transaction)
         if answer == "recorded":
             return NodeResult(node_id=node.id, status="recorded")
@@ -114,16 +108,15 @@ class Pacing:
         However many calls race, one of them runs the step's nodes. The others get ``running`` while it does, and
         then how that ended. When its process is killed, `recover` goes on where it stopped.
         """
-        with self._database.using(transaction):
+        with self.database.using(transaction):
             step = step_of(walk, step_id)
             try:
                 lease = await self._lease(step, transaction)
             except StorageUnavailable as exc:
-                run, at = printable(walk.run_id), printable(step_id)
                 log.error(  # noqa: TRY400
                     "run %s: the records of step %s could not be read: %s",
-                    run,
-                    at,
+                    printable(walk.run_id),
+                    printable(step_id),
                     exc,
                     extra={"event": "deferred.unreadable_now"},
                 )
@@ -173,18 +166,16 @@ class Pacing:
             )
 
     async def _release(self, transaction: Transaction | None, step: Step | None = None) -> None:
-        """Releases leases of this process that it could not go on with.
+        """Release leases of this process that it could not go on with, or only a step's.
 
-        Args:
-            transaction: the host's, which then decides.
-            step: only its leases: a host's transaction locks no rows of other runs.
+        A host's transaction, which then decides, locks no rows of other runs.
         """
         for release in [each for each in self._releases if step is None or each.step == step]:
             if release not in self._releases:
                 continue  # another call has it
             self._releases.remove(release)
             try:
-                async with self._database.answering():
+                async with self.database.answering():
                     await self._store.release(release, transaction)
             except BaseException:
                 self._to_release(release)
@@ -197,9 +188,9 @@ class Pacing:
 
     async def _lease(self, step: Step, transaction: Transaction | None) -> Lease:
         await self._release(transaction, step if transaction is not None else None)
-        token = uuid4().hex
+        token = new_token()
         try:
-            async with self._database.answering():
+            async with self.database.answering():
                 return await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost.
@@ -216,23 +207,13 @@ class Pacing:
             state: AdvancedState = "done" if complete and not lease.blocked else "unavailable"
             if not complete:
                 left = Release(step, token, RETRY_SECONDS, counts=True)
-        except StorageUnavailable as exc:
-            log.error(  # noqa: TRY400
-                "run %s: deferred nodes wait: %s",
-                printable(step.run_id),
-                exc,
-                extra={"event": "deferred.waits"},
-            )
-            self._to_release(Release(step, token))
-            state = "unavailable"
-        except HostFailed as exc:
-            log.error(  # noqa: TRY400
-                "run %s: deferred nodes wait: %s",
-                printable(step.run_id),
-                exc,
-                extra={"event": "deferred.waits"},
-            )
-            left = Release(step, token, RETRY_SECONDS)
+        except (StorageUnavailable, HostFailed) as exc:
+            run = printable(step.run_id)
+            log.error("run %s: deferred nodes wait: %s", run, exc, extra={"event": "deferred.waits"})  # noqa: TRY400
+            if isinstance(exc, HostFailed):
+                left = Release(step, token, RETRY_SECONDS)
+            else:
+                self._to_release(Release(step, token))
             state = "unavailable"
         except asyncio.CancelledError:
             self._to_release(Release(step, token))
@@ -253,12 +234,12 @@ class Pacing:
     ) -> bool:
         """Run the records one after the other, up to one that halts; return whether none is left to be run again."""
         complete = True
-        leased_at = time.monotonic()
+        leased_at = timer()
         for record in lease.records:
-            if transaction is None and time.monotonic() - leased_at > RENEW_AFTER:
+            if transaction is None and timer() - leased_at > RENEW_AFTER:
                 if not await self._store.renew(record):
                     raise LeaseLost
-                leased_at = time.monotonic()
+                leased_at = timer()
             try:
                 node_type = self._node_types()[record.node.type]
                 with self._spans.node(record.walk, record.node) as span:
@@ -281,7 +262,7 @@ class Pacing:
 
     async def _state(self, step: Step, transaction: Transaction | None) -> AdvancedState:
         try:
-            async with self._database.answering():
+            async with self.database.answering():
                 return await self._store.state(step, transaction)
         except StorageUnavailable:
             return "unavailable"
@@ -295,7 +276,7 @@ async def recovery_loop(pacing: Pacing) -> None:
             pass
         return RECOVER_SECONDS
 
-    await keep_on(recover, "deferred nodes", pacing.outage_log)
+    await keep_on(recover, "deferred nodes", pacing.database.outage_log)
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:

@@ -1,11 +1,13 @@
-"""Reads the nodes that wait for a content step, and the runs that were halted."""
+"""What is kept of the nodes that wait for a content step and of runs that were halted, and reading it."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Integer,
@@ -23,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.nodes.records import RAN_FLOW, Step, ran_prefix, stored_text
+from flowactions_hookspecs import Deferred, Node, Walk
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
 
@@ -34,6 +36,49 @@ LEASE_SECONDS: Final = 15.0
 
 UNREADABLE_TYPE: Final = ""
 """The node type of records whose type could not be read when they were carried over from an earlier release."""
+
+WALK_FIELDS: Final = ("agent_id", "user_id", "content")
+"""What a record keeps of the walk beside its own columns."""
+
+KEPT: Final = ("node_id", "node_type", "visit", "walk", "node")
+"""What is read again of a record that is leased."""
+
+RAN_FLOW: Final = ""
+"""Instead of a flow's id, in a record that has run."""
+
+
+class Step(NamedTuple):
+    """A content step of one run of a flow; ``step_id`` is empty for the end of the flow."""
+
+    organization_id: str
+    run_id: str
+    flow_id: str
+    step_id: str
+
+
+class Record(NamedTuple):
+    """A node that waits, the walk as it was when the node was reached, and the token of its lease (§3.2)."""
+
+    id: int
+    walk: Walk
+    node: Node
+    token: str
+
+
+class Lease(NamedTuple):
+    """The answer to asking for a step's records.
+
+    Attributes:
+        state: ``leased`` (the records are the caller's to run), or why there are none: ``done`` (nothing waits),
+            ``running`` (somebody else leases them), ``halted`` (the run was halted before), ``unavailable`` (the first
+            one is of a type that is not offered here).
+        records: those that the caller leases, in walk order.
+        blocked: whether behind them waits one of a type that is not offered here.
+    """
+
+    state: Literal["leased", "done", "running", "halted", "unavailable"]
+    records: Sequence[Record] = ()
+    blocked: bool = False
 
 
 class Found(NamedTuple):
@@ -57,10 +102,6 @@ class DeferredQueries:
 
     The column ``held_until`` is the end of a record's lease. Without a token it is the time from which the record is
     run again, and no record that nobody has got to has one. ``holds`` counts the leases of a record.
-
-    Args:
-        database: which.
-        types: returns the node types that this process offers.
     """
 
     def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
@@ -109,11 +150,7 @@ class DeferredQueries:
         return Found("unavailable", first.id, mark=mark, unreadable=unreadable)
 
     async def expired(self, limit: int) -> Sequence[Step]:
-        """List steps whose leases have expired and whose records this process can run, the earliest first.
-
-        Args:
-            limit: how many at the most.
-        """
+        """List steps whose leases have expired and whose records this process can run, the earliest first."""
         other = deferred.alias("other")
         key = [deferred.c[name] for name in Step._fields]
         being_run = exists().where(
@@ -181,3 +218,73 @@ def has_run(step: Step, node_id: Any, visit: Any) -> ColumnElement[bool]:
 def is_halted(step: Step) -> ColumnElement[bool]:
     """Select whether a step's run was halted."""
     return exists().where(*of_run(halted_runs, step))
+
+
+def step_of(walk: Walk, step_id: str | None) -> Step:
+    """Name the step of a walk's run; ``None`` is the end of the flow."""
+    return Step(walk.organization_id, walk.run_id, walk.flow_id, step_id or "")
+
+
+def ran_prefix(flow_id: str) -> str:
+    """Return what precedes the step of a record that has run, in its column ``step_id``.
+
+    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record;
+    processes of revision 0004 never do.
+    """
+    return f"{len(flow_id)}:{flow_id}"
+
+
+def columns_of(walk: Walk, node: Node, step_id: str | None) -> dict[str, str]:
+    """Return what is kept of a node that waits for a step, column by column."""
+    return {
+        **step_of(walk, step_id)._asdict(),
+        "node_id": node.id,
+        "visit": walk.visit,
+        "node_type": node.type,
+        # Written as ASCII: a text that UTF-8 cannot hold is kept, too.
+        "walk": json.dumps({name: getattr(walk, name) for name in WALK_FIELDS}),
+        "node": json.dumps(
+            {"id": node.id, "type": node.type, "version": node.version, "config": dict(node.config)}
+        ),
+    }
+
+
+def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any]) -> Record | None:
+    """Read what was kept; ``None`` when it is corrupt.
+
+    Args:
+        row_id: the record's.
+        token: of its lease.
+        step: the step that it waits for; a record runs for no other run, whatever it says.
+        columns: those of `KEPT`, as they are stored.
+    """
+    texts = {name: stored_text(value) for name, value in columns.items()}
+    visit = texts["visit"]
+    try:
+        walk = json.loads(texts["walk"] or "")
+        kept = msgspec.convert({name: walk[name] for name in WALK_FIELDS}, dict[str, str])
+        # Records of release 0.1.0 have no version. A config that is missing is none.
+        node = msgspec.convert({"config": None} | json.loads(texts["node"] or ""), Node)
+    except (ValueError, TypeError, LookupError, RecursionError, msgspec.ValidationError):
+        return None
+    if visit is None or (node.id, node.type) != (texts["node_id"], texts["node_type"]):
+        return None
+    whole = Walk(
+        organization_id=step.organization_id,
+        run_id=step.run_id,
+        flow_id=step.flow_id,
+        visit=visit,
+        pacing=Deferred(step.step_id or None),
+        **kept,
+    )
+    return Record(row_id, whole, node, token)
+
+
+def stored_text(stored: object) -> str | None:
+    """Read a stored text, given as text or as bytes; ``None`` when it is none."""
+    if not isinstance(stored, bytes):
+        return stored if isinstance(stored, str) else None
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return None

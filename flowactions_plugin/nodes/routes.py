@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
-from uuid import uuid4
+from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Router, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import JSONBody
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from flowactions_hookspecs import (
     ConfigProblem,
@@ -21,10 +21,11 @@ from flowactions_hookspecs import (
     TestOutcome,
     Walk,
 )
-from flowactions_hookspecs.checks import MAX_ID_LENGTH
+from flowactions_plugin.clock import new_token
 from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS
+from flowactions_plugin.http.strict_json import Id
 
 PATH: Final = "/integrations/nodes"
 
@@ -33,8 +34,6 @@ BODY_BYTES: Final = 2 << 20
 
 SAMPLE_USER: Final = "sample-user"
 SAMPLE_CONTENT: Final = "This is a sample message."
-
-Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=r"^[^\x00]+$")]
 
 
 class DraftNode(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -153,12 +152,7 @@ async def try_node(
 
 
 def nodes_router(guard: RouteGuard, actions: FlowActions) -> Router:
-    """Make the router of the flow editor's routes.
-
-    Args:
-        guard: decides who may call.
-        actions: the host's facade; its node types are of all plugins.
-    """
+    """Make the router of the flow editor's routes, for the node types of all plugins."""
     return Router(
         PATH,
         route_handlers=with_description(check_node, preview_node, try_node),
@@ -172,23 +166,14 @@ def nodes_router(guard: RouteGuard, actions: FlowActions) -> Router:
 
 def _draft(principal: DashboardPrincipal, data: DraftCheck) -> NodeDraft:
     # The organization is the principal's, whatever else a body says.
-    node = data.node
     return NodeDraft(
         organization_id=principal.organization_id,
         agent_id=data.agent_id,
-        node=Node(id=node.id, type=node.type, config=node.config, version=node.version),
+        node=Node(**asdict(data.node)),
         ask_provider=data.ask_provider,
     )
 
 
 def _walk(principal: DashboardPrincipal, data: DraftRun) -> Walk:
-    walk = data.walk
-    return Walk(
-        organization_id=principal.organization_id,
-        agent_id=data.agent_id,
-        flow_id=walk.flow_id,
-        run_id=walk.run_id or uuid4().hex,
-        user_id=walk.user_id,
-        content=walk.content,
-        visit=walk.visit,
-    )
+    given = asdict(data.walk) | {"run_id": data.walk.run_id or new_token()}
+    return Walk(organization_id=principal.organization_id, agent_id=data.agent_id, **given)

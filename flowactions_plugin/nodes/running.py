@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -24,12 +23,12 @@ from flowactions_hookspecs import (
 from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.nodes import plugin_failed
 from flowactions_hookspecs.tasks import is_being_cancelled
+from flowactions_plugin.clock import timer
 from flowactions_plugin.egress.guard import RESOLVE_SECONDS
 from flowactions_plugin.errors import LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.queries import LEASE_SECONDS
-from flowactions_plugin.nodes.records import Record
+from flowactions_plugin.nodes.queries import LEASE_SECONDS, Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.queue.prepared import PreparedDelivery
@@ -39,7 +38,7 @@ from flowactions_plugin.storage.outages import is_outage
 
 log = logging.getLogger("flowactions")
 
-T = TypeVar("T")
+Reached: TypeAlias = tuple[Node, NodeResult | InTransaction]
 
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
 RUN_SECONDS: Final = 300.0
@@ -56,13 +55,7 @@ CANCEL_SECONDS: Final = 5.0
 
 
 class NodeRunner:
-    """Runs nodes, deferred or not.
-
-    Args:
-        database: whose transactions the effects join.
-        store: the records of deferred nodes.
-        host: has the secret fields of deferred nodes.
-    """
+    """Runs nodes, deferred or not. The host has the secret fields of deferred ones."""
 
     def __init__(self, database: Database, store: DeferredStore, host: Host) -> None:
         self._database = database
@@ -78,7 +71,7 @@ class NodeRunner:
             NodeFailed: the node type does not do what the contract says; nothing was written.
             StorageUnavailable: the database failed; nothing was written.
         """
-        began = time.monotonic()
+        began = timer()
         try:
             async with asyncio.timeout(RUN_SECONDS):
                 action = await _reach(node_type, walk, node)
@@ -88,12 +81,11 @@ class NodeRunner:
             raise NodeFailed(f"a node of type {node_type.name!r} was cancelled from within") from None
         if isinstance(action, NodeResult):
             return action
-        prepared = _prepared(action)
         # To resolve a name took some of the walk's time.
-        async with self._database.answering(-min(RESOLVE_SECONDS, time.monotonic() - began)):
-            if transaction is None and prepared is not None:
+        async with self._database.answering(-min(RESOLVE_SECONDS, timer() - began)):
+            if transaction is None and isinstance(action.write, PreparedDelivery):
                 # By itself in its transaction: in fewer round trips than a transaction that others share.
-                return _named(await prepared.write(None), node)
+                return _named(await action.write(None), node)
             return await self._run_write(node_type, node, action, transaction)
 
     @repeated
@@ -125,11 +117,13 @@ class NodeRunner:
         @repeated
         async def finish() -> NodeResult:
             async with self._database.answering(), self._database.write(transaction) as connection:
-                await self._pop(record, connection)
+                if not await self._store.pop(record, connection):
+                    raise LeaseLost
                 result = action
                 if isinstance(result, InTransaction):
                     result = await self._write(node_type, node, result, connection)
-                await self._halt(record, result, connection)
+                if result.halt:
+                    await self._store.halt(record.walk, connection)
             return result
 
         if isinstance(action, InTransaction):
@@ -148,17 +142,7 @@ class NodeRunner:
             )
             raise
 
-    async def _pop(self, record: Record, connection: Transaction) -> None:
-        if not await self._store.pop(record, connection):
-            raise LeaseLost
-
-    async def _halt(self, record: Record, result: NodeResult, connection: Transaction) -> None:
-        if result.halt:
-            await self._store.halt(record.walk, connection)
-
-    async def _reach_with_secrets(
-        self, node_type: NodeType, record: Record
-    ) -> tuple[Node, NodeResult | InTransaction]:
+    async def _reach_with_secrets(self, node_type: NodeType, record: Record) -> Reached:
         node = await self._with_secrets(node_type, record)
         return node, await _reach(node_type, record.walk, node)
 
@@ -185,7 +169,7 @@ class NodeRunner:
         """
         failed = f"the write of a node of type {node_type.name!r} failed"
         try:
-            if _prepared(action) is not None:
+            if isinstance(action.write, PreparedDelivery):
                 result: object = await action.write(connection)
             else:
                 seconds = LONE_WRITE_SECONDS if self._database.sql.one_writer else WRITE_SECONDS
@@ -204,13 +188,10 @@ class NodeRunner:
             raise NodeFailed(failed) from exc
 
 
-async def _bounded(running: Coroutine[Any, Any, T], record: Record, store: DeferredStore | None) -> T:
-    """Awaits a deferred node, which may take longer than its lease.
-
-    Args:
-        running: the node.
-        record: its record.
-        store: renews the lease meanwhile; ``None``: it needs no renewal.
+async def _bounded(
+    running: Coroutine[Any, Any, Reached], record: Record, store: DeferredStore | None
+) -> Reached:
+    """Await a deferred node, which may take longer than its lease. The store, if there is one, renews it meanwhile.
 
     Raises:
         LeaseLost: another process has reclaimed the lease; the node was cancelled.
@@ -218,11 +199,11 @@ async def _bounded(running: Coroutine[Any, Any, T], record: Record, store: Defer
         StorageUnavailable: the lease could not be renewed until its end; the node was cancelled.
     """
     task = asyncio.ensure_future(running)
-    now = time.monotonic()
+    now = timer()
     lease_end, run_end = now + LEASE_SECONDS - RENEW_SECONDS, now + RUN_SECONDS
     try:
         while not (await asyncio.wait({task}, timeout=min(RENEW_SECONDS, run_end - now)))[0]:
-            if (now := time.monotonic()) >= run_end:
+            if (now := timer()) >= run_end:
                 raise NodeFailed(f"it took longer than {RUN_SECONDS:g} s")
             if store is None:
                 continue
@@ -232,7 +213,7 @@ async def _bounded(running: Coroutine[Any, Any, T], record: Record, store: Defer
                 lease_end = now + LEASE_SECONDS
             except StorageUnavailable:
                 # What has begun is not interrupted while nobody else can begin it.
-                if time.monotonic() >= lease_end:
+                if timer() >= lease_end:
                     raise
     finally:
         if not task.done():
@@ -266,12 +247,6 @@ async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | In
         # It has run, as far as anybody knows, so it does not run again.
         log.error("node %s: %s", printable(node.id), exc, extra={"event": "node.result_invalid"})  # noqa: TRY400
         return plugin_failed(node.id)
-
-
-def _prepared(action: InTransaction) -> PreparedDelivery | None:
-    """Return the webhook whose `write` this is, if it is nothing else."""
-    prepared = getattr(action.write, "__self__", None)
-    return prepared if isinstance(prepared, PreparedDelivery) and action.write == prepared.write else None
 
 
 def _named(result: NodeResult, node: Node) -> NodeResult:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
-from uuid import uuid4
 
 from sqlalchemy import Text, Update, and_, case, delete, func, literal, not_, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Node, Walk
+from flowactions_plugin.clock import new_token
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.queries import (
+    KEPT,
     LEASE_SECONDS,
-    DeferredQueries,
-    has_run,
-    is_halted,
-    of_run,
-    of_step,
-)
-from flowactions_plugin.nodes.records import (
     RAN_FLOW,
+    DeferredQueries,
     Lease,
     Record,
     Step,
     columns_of,
+    has_run,
+    is_halted,
+    of_run,
+    of_step,
     ran_prefix,
     read_record,
     step_of,
@@ -48,8 +47,6 @@ LAST_ID: Final = 2**63 - 1
 AGAIN: Final = "has run"
 """Instead of a token, in a record of a node that has run already. It is deleted in the same transaction."""
 
-KEPT: Final = ("node_id", "node_type", "visit", "walk", "node")
-
 
 class Release(NamedTuple):
     """A lease that is given back.
@@ -71,11 +68,8 @@ class DeferredStore:
     """The waiting nodes of one database (§3.2).
 
     Args:
-        database: which.
+        database: where they are.
         types: returns the node types that this process offers. Records of others wait for a process that does.
-
-    Attributes:
-        queries: reads them.
     """
 
     def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
@@ -110,7 +104,7 @@ class DeferredStore:
     async def lease(
         self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
     ) -> Lease:
-        """Leases what waits for a step, for `LEASE_SECONDS`: nobody else runs it meanwhile.
+        """Lease what waits for a step, for `LEASE_SECONDS`: nobody else runs it meanwhile.
 
         Args:
             step: which.
@@ -147,7 +141,7 @@ class DeferredStore:
                 return Lease("running")
             if exhausted:
                 await self._drop_exhausted(step, found.first, connection)
-            return await self._lease_all(step, token or uuid4().hex, connection)
+            return await self._lease_all(step, token or new_token(), connection)
 
     async def state(
         self, step: Step, transaction: AsyncConnection | None = None
@@ -172,12 +166,10 @@ class DeferredStore:
     async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
         emptied = _emptied(step.flow_id).where(deferred.c.id == first)
         dropped = await connection.execute(emptied.returning(self._database.sql.undecoded(deferred.c.node_id)))
-        node_id = stored_text(dropped.scalar_one())
-        node, run = printable(node_id), printable(step.run_id)
         log.error(
             "deferred node %s of run %s is dropped: it failed or ended its process %s times",
-            node,
-            run,
+            printable(stored_text(dropped.scalar_one())),
+            printable(step.run_id),
             MAX_LEASES,
             extra={"event": "deferred.dropped"},
         )
@@ -248,18 +240,11 @@ class DeferredStore:
 
     @repeated
     async def renew(self, record: Record) -> bool:
-        """Renews the lease of a record and of those after it for another `LEASE_SECONDS`.
-
-        Returns:
-            Whether nobody else has reclaimed it in the meantime.
-        """
-        walk = record.walk
+        """Renew the lease of a record and of those after it; return whether nobody else has reclaimed it meanwhile."""
         leased = (
             update(deferred)
             .where(
-                deferred.c.organization_id == walk.organization_id,
-                deferred.c.run_id == walk.run_id,
-                deferred.c.flow_id == walk.flow_id,
+                *of_run(deferred, step_of(record.walk, None)),
                 deferred.c.id >= record.id,
                 deferred.c.token == record.token,
             )
@@ -270,7 +255,7 @@ class DeferredStore:
 
     @repeated
     async def release(self, release: Release, transaction: AsyncConnection | None = None) -> None:
-        """Lets others run what is left of a lease whose process lives and could not go on."""
+        """Let others run what is left of a lease whose process lives and could not go on."""
         leases = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
         released = (
             update(deferred)
@@ -285,11 +270,7 @@ class DeferredStore:
             await connection.execute(released)
 
     async def pop(self, record: Record, connection: AsyncConnection) -> bool:
-        """Empty a record that is leased, so that its node does not run again at this step.
-
-        Returns:
-            Whether it was still there, under the same token.
-        """
+        """Empty a record, so that its node does not run again at this step; return whether its lease still held."""
         emptied = _emptied(record.walk.flow_id).where(
             deferred.c.id == record.id, deferred.c.token == record.token
         )

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, NoReturn
 
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.template import VARIABLES, as_json_of_same_length, check_json, place
+from flowactions_plugin.nodes.template import (
+    VARIABLES,
+    as_json_of_same_length,
+    check_json,
+    place,
+    without_surrogates,
+)
 
 TOKEN_LENGTH: Final = 100
 """Characters between the braces at the most; what is longer was hardly meant as a variable."""
@@ -34,17 +40,10 @@ class Fault(NamedTuple):
 
 
 def json_fault(text: str) -> Fault | None:
-    """Find what keeps a body from being JSON once its variables are substituted, whatever their values.
-
-    Args:
-        text: as authored.
-
-    Returns:
-        The first error; ``None`` when there is none.
-    """
+    """Find the first error that keeps a body from being JSON once its variables are substituted, whatever their values."""
     same, _ = as_json_of_same_length(text)
     try:
-        check_json(same)
+        check_json(without_surrogates(same).encode())
     except BodyInvalid as exc:
         found = _first_error(same)
         if found is None:
@@ -97,16 +96,15 @@ def malformed_tokens(text: str) -> Iterator[Fault]:
 def known_tokens(text: str) -> Iterator[Fault]:
     """Find the variables in a text in which none is substituted; each of them once."""
     for name in VARIABLES:
-        token = f"{{{{{name}}}}}"
-        if token in text:
-            message = f"{token} is not substituted here. It is sent as it stands."
-            yield Fault(message, *place(text[: text.index(token)]))
+        before, token, _ = text.partition(_braced(name))
+        if token:
+            yield Fault(f"{token} is not substituted here. It is sent as it stands.", *place(before))
 
 
 def tokens_in_keys(text: str) -> Iterator[Fault]:
     """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
     for name, offset in as_json_of_same_length(text)[1].items():
-        message = f"{{{{{name}}}}} is not substituted in a key. It is sent as it stands."
+        message = f"{_braced(name)} is not substituted in a key. It is sent as it stands."
         yield Fault(message, *place(text[:offset]))
 
 
@@ -136,8 +134,8 @@ def _braced(name: str) -> str:
 
 def _not_a_variable(name: str) -> str:
     meant = next((known for known in VARIABLES if known.lower() == name.strip().lower()), None)
-    instead = f": write {{{{{meant}}}}}." if meant else "."
-    return f"{{{{{name}}}}} is not a variable{instead}"
+    instead = f": write {_braced(meant)}." if meant else "."
+    return f"{_braced(name)} is not a variable{instead}"
 
 
 def _first_error(text: str) -> tuple[str, int] | None:

@@ -128,16 +128,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 UI_SCHEMA: Final[dict[str, Any]] = {
-    "ui:order": [
-        "webhookUrl",
-        "webhookMethod",
-        "webhookHeaders",
-        "webhookBody",
-        SECRET_FIELD,
-        RETRY_FIELD,
-        "webhookContinueOnFailure",
-        "*",
-    ],
+    "ui:order": [*WebhookConfig.__struct_encode_fields__, "*"],
     "webhookUrl": {"ui:placeholder": "https://example.com/hooks/orders"},
     "webhookHeaders": {"items": {"value": {"ui:options": {"templates": True}}}},
     "webhookBody": {
@@ -150,13 +141,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 
 
 def node_type(node: WebhookNode, check: Check, preview: MakePreview) -> NodeType:
-    """Describe the node type to the flow editor.
-
-    Args:
-        node: what reaching such a node does.
-        check: finds what is wrong with a draft.
-        preview: shows what a draft would send.
-    """
+    """Describe the node type to the flow editor."""
     return NodeType(
         name=NAME,
         title="Webhook",
@@ -191,7 +176,7 @@ class WebhookNode:
             return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
             return _skipped(node, config, url_refusal(config), str(exc))
-        return InTransaction(PreparedDelivery(self._outbox, delivery).write)
+        return InTransaction(PreparedDelivery(self._outbox, delivery))
 
     def _rendered(self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node) -> Webhook:
         try:
@@ -207,10 +192,9 @@ def url_refusal(config: WebhookConfig) -> str:
 
 
 def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return where a stored config sends, as it is dialled: two spellings of one URL give the same.
+    """Return where a stored config sends, as it is dialled; ``None`` if its URL cannot be used.
 
-    Returns:
-        Scheme, host and port; and path and query. ``None`` if the URL cannot be used.
+    Two spellings of one URL give the same scheme, host and port, and the same path and query.
     """
     config, _ = read_config(WebhookConfig, stored)
     try:
@@ -273,7 +257,7 @@ def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header,
 
 
 def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
-    """Says where the host finds a node's signing secret."""
+    """Say where the host finds a node's signing secret."""
     return FlowNodeOrigin(
         organization_id=walk.organization_id, agent_id=walk.agent_id, flow_id=walk.flow_id, node_id=node.id
     )
@@ -282,16 +266,9 @@ def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
 def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
     """Make the webhook that a node sends; nothing is checked of its URL.
 
-    Args:
-        config: the node's.
-        unusable: the names of the fields that could not be used.
-        walk: the run, which gives the variables.
-        node: the node.
-        limit: bytes of the body at the most.
-
     Raises:
         BodyInvalid: the body is no JSON.
-        TooLarge: the body or the headers would be too large.
+        TooLarge: the body would be larger than ``limit`` bytes, or the headers would be too large.
     """
     variables = variables_of(walk)
     body = render_body(config, variables, unusable, limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from flowactions_hookspecs import NodeResult, Receipt
 from flowactions_plugin.queue.enqueue import Outbox
@@ -52,7 +52,12 @@ class PreparedDelivery:
         """Why it may not be sent; ``None`` when it may."""
         return self._refused
 
-    async def write(self, transaction: Transaction | None) -> NodeResult:
+    @property
+    def write(self) -> Self:
+        """What writes it: the delivery itself, so that a node that writes nothing else is known by that."""
+        return self
+
+    async def __call__(self, transaction: Transaction | None) -> NodeResult:
         """Write the delivery. Written again, it is the same row.
 
         Args:

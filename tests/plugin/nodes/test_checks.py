@@ -28,7 +28,7 @@ from flowactions_plugin.nodes.checks import (
     webhook_problems,
 )
 from flowactions_plugin.nodes.drafts import WebhookDrafts
-from flowactions_plugin.nodes.template import Variables, as_json_of_same_length, interpolate_json
+from flowactions_plugin.nodes.template import as_json_of_same_length, interpolate_json
 from flowactions_plugin.nodes.template_check import json_fault, malformed_tokens, unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig
 from tests.chatting import Adopted
@@ -123,7 +123,7 @@ class TestBody:
         same, _ = as_json_of_same_length(text)
         assert len(same) == len(text)
         try:
-            interpolate_json(text, Variables(user_id, content))
+            interpolate_json(text, {"userId": user_id, "content": content})
             is_valid = True
         except BodyInvalid:
             is_valid = False
@@ -135,7 +135,7 @@ class TestBody:
         """An escape before a variable is wrong whatever the value is, so check and walk agree."""
         text = f'["{escape}{{{{content}}}}"]'
         with pytest.raises(BodyInvalid):
-            interpolate_json(text, Variables("", value))
+            interpolate_json(text, {"userId": "", "content": value})
         assert json_fault(text) is not None
         assert json_fault(text.replace(escape, "\\\\" + escape[:0])) is None
 

@@ -21,7 +21,7 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.http.masking import reason_for_tenants
-from flowactions_plugin.nodes.testing import TESTS_A_MINUTE
+from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE
 from flowactions_plugin.storage.schema import halted_runs, outbox
 from tests.chatting import Adopted
 from tests.recorder import Recorder, recorder, status

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
-from flowactions_plugin.nodes.records import step_of
+from flowactions_plugin.nodes.queries import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings

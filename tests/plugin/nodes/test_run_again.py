@@ -12,8 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
-from flowactions_plugin.nodes.queries import Found
-from flowactions_plugin.nodes.records import step_of
+from flowactions_plugin.nodes.queries import Found, step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, Release
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database

@@ -241,6 +241,43 @@ async def test_a_write_may_write_a_webhook_beside_its_own_rows(database_url: str
                     await connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608  a test's own words
 
 
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_prepared_webhook_has_the_time_of_the_outbox_if_it_is_all_that_is_written(
+    database_url: str, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eager, deferred and in a host's transaction; a function that calls its `write` has the time of a plugin's SQL."""
+
+    async def act(walk: Walk, node: Node) -> InTransaction:
+        webhook = OutboundWebhook(
+            organization_id="acme",
+            event_type="crm.upserted",
+            entity=walk.run_id,
+            url="http://127.0.0.1:9/",
+            origin=HostOrigin(organization_id="acme", name="contact", id=node.id),
+        )
+        prepared = await run.actions.prepare(webhook)
+
+        async def write(transaction: AsyncConnection) -> NodeResult:
+            return await prepared.write(transaction)
+
+        return InTransaction(prepared.write if alone else write)
+
+    async def results() -> list[str]:
+        found = [await run.actions.reach(a_walk(), Node(id="n", type="crm"))]
+        found += (await run.actions.advance(await run.record("n"), "s")).results
+        async with run.engine.connect() as connection:
+            found.append(await run.actions.reach(a_walk(), Node(id="n", type="crm"), connection))
+            await connection.commit()
+        return [each.reason or each.status for each in found]
+
+    async with crm(database_url, act) as run:
+        assert await results() == ["queued"] * 3
+        monkeypatch.setattr("flowactions_plugin.nodes.running.WRITE_SECONDS", 0.0)
+        monkeypatch.setattr("flowactions_plugin.nodes.running.LONE_WRITE_SECONDS", 0.0)
+        assert await results() == ["queued" if alone else "plugin_error"] * 3
+        assert len(await run.ids("flowactions_outbox")) == (6 if alone else 3)
+
+
 async def commits(transaction: AsyncConnection, node: Node) -> NodeResult:
     await by_core(transaction, node)
     await transaction.commit()

@@ -16,8 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.nodes.queries import DeferredQueries
-from flowactions_plugin.nodes.records import step_of
+from flowactions_plugin.nodes.queries import DeferredQueries, step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings

@@ -17,9 +17,8 @@ from flowactions_plugin.errors import BodyInvalid, BodyTooLarge, HeadersTooLarge
 from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     Variables,
-    _check_json,
     chat_message,
-    interpolate,
+    check_json,
     interpolate_header,
     interpolate_json,
     variables_of,
@@ -28,7 +27,13 @@ from flowactions_plugin.nodes.template import (
 from tests.support import a_walk
 
 HOSTILE = 'a"b\\c\n{{userId}}\u2028é'
-VALUES = Variables(user_id="u-1", content=HOSTILE)
+
+
+def values_of(user_id: str, content: str) -> Variables:
+    return {"userId": user_id, "content": content}
+
+
+VALUES = values_of("u-1", HOSTILE)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -48,7 +53,7 @@ json_values = st.recursive(
 )
 def test_only_the_two_variables_are_substituted(template: str, expected: str) -> None:
     """userId and content are filled in, anything else stays, and values are not looked at again (§2.4)."""
-    assert interpolate(template, VALUES) == expected
+    assert interpolate_header(template, VALUES, 1000) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,7 @@ def test_a_body_that_is_no_json_is_refused(body: str) -> None:
 @given(authored=json_values, user_id=st.text(), content=st.text())
 def test_a_value_never_breaks_a_body(authored: Any, user_id: str, content: str) -> None:
     """Whatever the values, the body stays JSON and holds exactly them (§2.4)."""
-    values = Variables(user_id, content)
+    values = values_of(user_id, content)
     body = json.dumps({"authored": authored, "user": "<U>", "both": "<U>-<C>"}).replace('"<U>"', "{{userId}}")
     body = body.replace("<U>", "{{userId}}").replace("<C>", "{{content}}")
     filled = json.loads(interpolate_json(body, values))
@@ -116,7 +121,7 @@ def test_a_value_never_breaks_a_body(authored: Any, user_id: str, content: str) 
 
 def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     """What UTF-8 cannot hold does not reach a body, a header or a message."""
-    assert variables_of(a_walk(user_id="a\ud800", content="\udfffb")) == Variables("a\ufffd", "\ufffdb")
+    assert variables_of(a_walk(user_id="a\ud800", content="\udfffb")) == values_of("a\ufffd", "\ufffdb")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,7 @@ def interpolated_by_backtracking(text: str, variables: Variables) -> str:
     """Render as the first release did, in quadratic time: the oracle for small bodies."""
 
     def value(match: re.Match[str]) -> str:
-        return variables.user_id if match[1] == "userId" else variables.content
+        return variables[match[1]]
 
     def substitute(match: re.Match[str]) -> str:
         literal = match[0] if match[1] is None else f'"{match[0]}"'
@@ -215,9 +220,9 @@ def is_sound(template: str) -> bool:
 @settings(max_examples=400)
 @given(
     template=templates | structured,
-    values=st.builds(Variables, st.text(max_size=4), st.sampled_from(["", '"', "\\", "a,1", "{{userId}}"])),
+    values=st.builds(values_of, st.text(max_size=4), st.sampled_from(["", '"', "\\", "a,1", "{{userId}}"])),
 )
-@example(template='["x{{userId}}y\\{{content}}]', values=Variables(",1,", "c"))
+@example(template='["x{{userId}}y\\{{content}}]', values=values_of(",1,", "c"))
 def test_the_result_is_that_of_the_first_release(template: str, values: Variables) -> None:
     """What the first release rendered is rendered to the same bytes, and what it refused is refused."""
     expected = None
@@ -251,7 +256,7 @@ def test_the_syntax_is_that_of_the_standard_library(body: str) -> None:
     except (ValueError, RecursionError):
         valid = False
     try:
-        _check_json(body.encode())
+        check_json(body.encode())
     except BodyInvalid:
         assert not valid
     else:
@@ -259,7 +264,7 @@ def test_the_syntax_is_that_of_the_standard_library(body: str) -> None:
 
 
 MEBIBYTE = 1 << 20
-SHORT = Variables("u-1", "hi")
+SHORT = values_of("u-1", "hi")
 
 
 def a_mebibyte(unit: str, start: str = "", end: str = "") -> str:
@@ -341,7 +346,7 @@ def peak(work: Callable[[], object]) -> int:
 class TestSizes:
     """What would be too large is refused before it is built."""
 
-    LONG = Variables("u" * 100_000, "c" * 100_000)
+    LONG = values_of("u" * 100_000, "c" * 100_000)
 
     def refused(self, render: Callable[[], object], error: type[Exception]) -> None:
         def work() -> None:
@@ -362,7 +367,7 @@ class TestSizes:
 
     def test_a_value_that_is_too_large_alone(self) -> None:
         """A value above the limit is not even escaped, and does no harm where it is not used."""
-        vast = Variables("u", "\x01" * 20 * MEBIBYTE)
+        vast = values_of("u", "\x01" * 20 * MEBIBYTE)
         self.refused(lambda: interpolate_json('"{{content}}"', vast), BodyTooLarge)
         assert interpolate_json('{"{{content}}": {{userId}}}', vast) == '{"{{content}}": "u"}'
 
@@ -371,7 +376,7 @@ class TestSizes:
     def test_the_limit_counts_bytes_as_they_are_sent(self, character: str, over: int) -> None:
         """A result of exactly the limit passes; one byte more does not."""
         sent = len(json.dumps(character * 100, ensure_ascii=False).encode())
-        render = partial(interpolate_json, "{{content}}", Variables("", character * 100), sent - over)
+        render = partial(interpolate_json, "{{content}}", values_of("", character * 100), sent - over)
         if over:
             with pytest.raises(
                 BodyTooLarge, match=rf"larger than {sent - 1} bytes \(FLOWACTIONS_MAX_BODY_BYTES\)"
@@ -383,22 +388,22 @@ class TestSizes:
     def test_a_template_above_the_limit_is_refused_whatever_its_values(self) -> None:
         """Also when its result would be below."""
         with pytest.raises(BodyTooLarge):
-            interpolate_json('"{{content}}{{content}}"', Variables("", ""), 20)
-        assert interpolate_json('"{{content}}{{content}}"', Variables("", ""), 24) == '""'
+            interpolate_json('"{{content}}{{content}}"', values_of("", ""), 20)
+        assert interpolate_json('"{{content}}{{content}}"', values_of("", ""), 24) == '""'
         with pytest.raises(BodyTooLarge):
-            interpolate_json('"éé{{content}}"', Variables("", ""), 16)
+            interpolate_json('"éé{{content}}"', values_of("", ""), 16)
 
     def test_a_header_is_bounded(self) -> None:
         """A value as long as the limit passes, a longer one does not, and a huge one is not built."""
-        assert interpolate_header("a {{content}}", Variables("", "x" * 98), 100) == "a " + "x" * 98
+        assert interpolate_header("a {{content}}", values_of("", "x" * 98), 100) == "a " + "x" * 98
         with pytest.raises(HeadersTooLarge):
-            interpolate_header("a {{content}}", Variables("", "x" * 99), 100)
+            interpolate_header("a {{content}}", values_of("", "x" * 99), 100)
         self.refused(lambda: interpolate_header("{{content}}" * 1000, self.LONG, 8192), HeadersTooLarge)
 
     @pytest.mark.parametrize("content", ["c" * 100_000, " " * 100_000, "<" * 100_000])
     def test_a_message_is_bounded(self, content: str) -> None:
         """Of a hundred megabytes of message, what is cut is not put together first."""
-        values = Variables("", content)
+        values = values_of("", content)
         assert peak(lambda: chat_message("{{content}}" * 1000 + "end", values)) < 4 * MEBIBYTE
 
     def test_surrogates_are_replaced_in_linear_time(self) -> None:
@@ -410,7 +415,7 @@ class TestSizes:
 class TestChatMessage:
     def test_substituted_text_is_escaped_and_the_authors_is_not(self) -> None:
         """An end user cannot ping a channel or fake a link; the author can (§2.1)."""
-        values = Variables("<@U1>", "<!channel> <https://x|y> & {{userId}}")
+        values = values_of("<@U1>", "<!channel> <https://x|y> & {{userId}}")
         text = chat_message("<!here> {{userId}}: {{content}}", values)
         assert text == "<!here> &lt;@U1&gt;: &lt;!channel&gt; &lt;https://x|y&gt; &amp; {{userId}}"
 
@@ -421,27 +426,25 @@ class TestChatMessage:
 
     def test_substitution_comes_before_the_cut(self) -> None:
         """Substituted text counts towards the 4000 characters."""
-        assert chat_message("{{content}}", Variables("", "b" * 5000)) == "b" * CHAT_MESSAGE_LENGTH
+        assert chat_message("{{content}}", values_of("", "b" * 5000)) == "b" * CHAT_MESSAGE_LENGTH
 
     @given(
         template=st.lists(
             st.sampled_from([*" \n\u3000<a&", "{{userId}}", "{{content}}", "b" * 1999]), max_size=12
         ).map("".join),
         values=st.builds(
-            Variables,
+            values_of,
             st.sampled_from(["", " ", "u", "<" * 900]),
             st.sampled_from(["", " \t", "c" * 3995, "\n" * 5000]),
         ),
     )
     def test_the_result_is_that_of_the_first_release(self, template: str, values: Variables) -> None:
         """Substitute, trim, cut: as if all of it were put together first."""
-        escaped = Variables(
-            *(
-                each.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-                for each in (values.user_id, values.content)
-            )
-        )
-        whole = interpolate(template, escaped).strip()
+        escaped = {
+            name: value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            for name, value in values.items()
+        }
+        whole = interpolate_header(template, escaped, 1 << 20).strip()
         expected = whole[:CHAT_MESSAGE_LENGTH]
         if len(whole) > CHAT_MESSAGE_LENGTH:
             split = re.search("&[a-z]{0,3}$", expected)
@@ -452,7 +455,7 @@ class TestChatMessage:
     @given(offset=st.integers(0, 12), run=st.text("&<>ab", min_size=1, max_size=12))
     def test_a_cut_never_splits_an_entity(self, offset: int, run: str) -> None:
         """At every offset, what is left out is whole entities, and no more than one entity is lost."""
-        text = chat_message("{{content}}", Variables("", "x" * (CHAT_MESSAGE_LENGTH - offset) + run * 20))
+        text = chat_message("{{content}}", values_of("", "x" * (CHAT_MESSAGE_LENGTH - offset) + run * 20))
         assert CHAT_MESSAGE_LENGTH - 4 <= len(text) <= CHAT_MESSAGE_LENGTH
         unescaped = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
         again = unescaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -288,6 +288,10 @@ class TestSkipped:
             ({"webhookUrl": "http://user:pw@127.0.0.1/"}, "blocked_url"),
             ({"webhookUrl": "http://127.0.0.1/", "webhookBody": "{"}, "invalid_body"),
             ({"webhookUrl": "http://127.0.0.1/", "webhookBody": {"a": 1}}, "invalid_body"),
+            (
+                {"webhookBody": "{", "webhookHeaders": [{"key": "k", "value": "x" * 10_000}]},
+                "invalid_body",
+            ),
         ],
     )
     @pytest.mark.parametrize("proceed", [None, True, False, "false", 0])

@@ -25,7 +25,7 @@ from flowactions_hookspecs import (
     Node,
 )
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.logic.rate import LIMIT, WINDOW_MS, Verdict, admit
+from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, Verdict, admit
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from tests.owning import HOST_ORIGIN, CrmPlugin, own_webhook, owning, plugin_origin

@@ -16,7 +16,7 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
-from flowactions_plugin.nodes.records import Step
+from flowactions_plugin.nodes.queries import Step
 from flowactions_plugin.nodes.store import DeferredStore, Release
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion, Return
