@@ -236,7 +236,16 @@ async def queue(database_url: str) -> AsyncIterator[Queue]:
         yield Queue(database)
 
 
-@pytest.fixture(params=["disk full", "read-only file", "locked", "refused", "read-only server"])
+@pytest.fixture(
+    params=[
+        "disk full",
+        "refused",
+        *(
+            pytest.param(each, marks=pytest.mark.ci)
+            for each in ("read-only file", "locked", "read-only server")
+        ),
+    ]
+)
 def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Outage:
     """A way of taking a new database away and giving it back."""
     if request.param in {"refused", "read-only server"}:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pytest
 
 CI: Final = (
     "tests/benchmarks/",
@@ -62,6 +64,33 @@ def announcement(count: int, processors: int) -> str:
     missing = [name for name, commands in PROGRAMS.items() if not any(map(shutil.which, commands))]
     skipped = f"; skipped, for they are not here: what needs {', '.join(missing)}" if missing else ""
     return f"{count:,} tests, about {minutes} min on {processors} idle processors{skipped}"
+
+
+def sampled(
+    names: str | tuple[str, ...], values: Iterable[Any], size: int, **options: Any
+) -> pytest.MarkDecorator:
+    """Parametrize a test of whose values the README's ring has a sample, and `.ci/run` all.
+
+    Args:
+        names: as of ``pytest.mark.parametrize``.
+        values: as there.
+        size: of the sample: the first value, the last and some between; of one, the one in the middle.
+        options: as there.
+    """
+    params = [_param(each, several=isinstance(names, tuple)) for each in values]
+    last = len(params) - 1
+    chosen = {last // 2} if size == 1 else {round(number * last / (size - 1)) for number in range(size)}
+    marked = [
+        each if index in chosen else pytest.param(*each.values, marks=[*each.marks, pytest.mark.ci], id=each.id)
+        for index, each in enumerate(params)
+    ]
+    return pytest.mark.parametrize(names, marked, **options)
+
+
+def _param(value: Any, *, several: bool) -> Any:
+    if hasattr(value, "marks"):
+        return value
+    return pytest.param(*value) if several else pytest.param(value)
 
 
 class Case(NamedTuple):

@@ -275,6 +275,7 @@ class TestFaults:
         with pytest.raises(ValueError, match="Expecting value"):
             answer.json()
 
+    @pytest.mark.ci
     async def test_a_slow_answer(self, run: Running) -> None:
         """A token can ask for an answer that comes after the caller's effect_timeout."""
         headers = {"authorization": "Bearer xoxb-fault-slow"}

@@ -9,6 +9,7 @@ import pytest
 
 from flowactions_conformance.receiver import Receiver, verify
 from flowactions_conformance.serving import serve
+from tests.rings import sampled
 
 NOW = 1_700_000_000.0
 
@@ -97,7 +98,7 @@ async def test_repeated_headers_are_all_kept(receiver: tuple[Receiver, str]) -> 
     assert arrival.signature == "wrong"
 
 
-@pytest.mark.parametrize("path", ["/hooks", "/hooks/", "/hooks/a/b/c"])
+@sampled("path", ["/hooks", "/hooks/", "/hooks/a/b/c"], size=1)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PURGE"])
 async def test_every_method_is_taken(receiver: tuple[Receiver, str], method: str, path: str) -> None:
     """A sender may use any method, also one that few servers know."""

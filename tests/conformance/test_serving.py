@@ -24,6 +24,7 @@ async def test_an_app_is_served_with_its_lifespan_until_the_block_ends() -> None
             await client.get(url)
 
 
+@pytest.mark.ci
 async def test_an_idle_connection_is_kept() -> None:
     """A client that pauses for longer than servers usually wait finds its connection as it was."""
     ports = set[int]()

@@ -27,6 +27,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.services import Services
 from tests.owning import engine_of, own_webhook
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
@@ -242,7 +243,7 @@ class TestWhatIsReadWhenItOpens:
         await host.database.dispose()
 
     @pytest.mark.parametrize("order", [("sqlite", "postgresql"), ("postgresql", "sqlite")])
-    @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+    @sampled("delivery", ["scheduled", "continuous"], size=1)
     async def test_another_opening_may_have_another_database(
         self, postgres_url: str, tmp_path: Any, order: tuple[str, str], delivery: str
     ) -> None:

@@ -102,6 +102,7 @@ async def test_sixty_in_a_minute_over_all_processes(field: Field) -> None:
     assert len(rows) == 61
 
 
+@pytest.mark.ci
 async def test_killed_between_any_two_statements_key_and_row_stay_together(field: Field) -> None:
     """Never a key without its row, nor a row without its key; and the call made again ends as it should (kill -9) (§4.2)."""
     async with actors(field.settings, 1) as (actor,):

@@ -8,18 +8,18 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from sqlalchemy import text
 
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.rings import sampled
 from tests.support import development
 
 ROOT = Path(__file__).parents[2]
 CALLERS = 64
 
 
-@pytest.mark.parametrize("answers", [1, 100, 500])
+@sampled("answers", [1, 100, 500], size=1)
 async def test_who_had_an_answer_has_a_row(database_url: str, answers: int) -> None:
     """After so many answers the process is killed (kill -9): not one of them is for a row that is not there (§1.4)."""
     settings = development(database_url, FLOWACTIONS_HOST_WORKER="off")

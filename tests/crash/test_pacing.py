@@ -19,6 +19,7 @@ from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings.model import read_settings
 from tests.chatting import adopt, adopting_settings
 from tests.crash.actors import AT_ONCE, actors, advance_and_die
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
 
@@ -150,7 +151,7 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
     )  # few points lie between the message and the removal of its record
 
 
-@pytest.mark.parametrize("halt", ["webhook_halt", "chat_halt"])
+@sampled("halt", ["webhook_halt", "chat_halt"], size=1)
 async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) -> None:
     """Of fifty-two advances from four processes one halts, the others are told running or halted, and never done (§3.2)."""
     async with actors(field.settings, AT_ONCE) as processes:

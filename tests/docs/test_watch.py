@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flowactions_plugin.telemetry import names
 
 ROOT = Path(__file__).parents[2]
@@ -88,11 +90,13 @@ def test_five_lines_configure_metrics_and_traces(tmp_path: Path) -> None:
     assert names.VERDICT.name in text
 
 
+@pytest.mark.ci
 def test_without_configuration_nothing_is_printed(tmp_path: Path) -> None:
     """The API alone records nothing, and says nothing."""
     assert ran(RUN, tmp_path) == ""
 
 
+@pytest.mark.ci
 def test_log_records_become_json(tmp_path: Path) -> None:
     """With the page's formatter each line has its event."""
     (formatter,) = blocks("Logs")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +39,7 @@ async def test_that_stays_connected(postgres_url):
 """
 
 
+@pytest.mark.ci
 def test_the_suite_leaves_no_database_behind(postgres_server: str, tmp_path: Path) -> None:
     """On a server that is shared, what a test has made is gone after it: passed, failed, or still connected."""
     file, noted = tmp_path / "test_small.py", tmp_path / "names"

@@ -18,6 +18,7 @@ import pytest
 from flowactions_hookspecs import FlowActions, Node
 from tests.docs.commands import commands
 from tests.recorder import recorder
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
 
@@ -171,8 +172,8 @@ def test_no_list_holds_what_must_not_be_imported() -> None:
 HELP = [["--help"], *([*name.split()[1:], "--help"] for name, _ in commands())]
 
 
-@pytest.mark.parametrize(
-    "arguments", [*HELP, [], ["worker"], ["no-such-command"], ["outbox", "list", "--no-such"]], ids=str
+@sampled(
+    "arguments", [*HELP, [], ["worker"], ["no-such-command"], ["outbox", "list", "--no-such"]], size=8, ids=str
 )
 def test_help_and_mistakes_import_what_declares_the_commands(arguments: list[str], tmp_path: Path) -> None:
     """No database, web or chat library, none that draws tables, and of the plugin the declarations alone."""
@@ -193,6 +194,7 @@ def test_completion_imports_what_declares_the_commands(tmp_path: Path) -> None:
     assert strangers(line.rpartition("|")[2].strip() for line in lines) == COMMAND_LINE
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("command", ["migrate", "reseal"])
 def test_a_command_without_anything_to_do_imports_what_a_worker_does(
     database_url: str, command: str, tmp_path: Path
@@ -250,6 +252,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("tasks", [True, False])
 def test_a_process_that_serves_no_routes_imports_no_framework(tasks: bool, tmp_path: Path) -> None:
     """Schedulers, queue workers and management commands of a host, too; its tables are there."""
@@ -259,6 +262,7 @@ def test_a_process_that_serves_no_routes_imports_no_framework(tasks: bool, tmp_p
     assert strangers(found) <= {*WORKER, "aiosqlite"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("route", ["route_handlers", "wrap(lambda *_: None)", "openapi()"])
 def test_routes_bring_svix_with_its_secret_only(route: str, tmp_path: Path) -> None:
     """The framework comes with the routes; the largest library only where the secret is set that it verifies with."""
@@ -299,6 +303,7 @@ async def _worker_that_delivered(settings: Mapping[str, str], cwd: Path, wanted:
     return "".join(lines)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
 async def test_a_worker_imports_what_it_delivers_with(database_url: str, delivery: str, tmp_path: Path) -> None:
     """No web framework, no migrations, no second HTTP client, and of chat and signed events nothing while there are none."""

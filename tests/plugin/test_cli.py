@@ -27,6 +27,7 @@ from tests.commanding import running
 from tests.crash.forking import fork
 from tests.loopback import listening
 from tests.recorder import recorder, status
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS, until
 
@@ -91,7 +92,7 @@ async def output(process: asyncio.subprocess.Process) -> str:
     return shown
 
 
-@pytest.mark.parametrize("name", ["host", "make", "make_soon", "opened", "Shelf.host"])
+@sampled("name", ["host", "make", "make_soon", "opened", "Shelf.host"], size=1)
 async def test_a_worker_delivers_for_any_kind_of_host(
     database_url: str, hosts: str, tmp_path: Path, name: str
 ) -> None:

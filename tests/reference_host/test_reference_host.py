@@ -31,6 +31,7 @@ from flowactions_hookspecs import (
     Walk,
     hookimpl,
 )
+from tests.rings import sampled
 
 SAMPLE = Sample(
     webhook_url="http://127.0.0.1:1/hooks",
@@ -327,7 +328,7 @@ class TestDashboard:
             assert (await browser.delete("/api/flows/order-placed")).status_code == 403
         assert (await run.client.get("/api/flows/order-placed")).status_code == 200
 
-    @pytest.mark.parametrize(
+    @sampled(
         "body",
         [
             b"",
@@ -340,6 +341,7 @@ class TestDashboard:
             b'{"name":"x","agentId":"acme-support","kind":"single_shot","items":[{"id":"a","kind":"action"}]}',
             b'{"name":"x","agentId":"acme-support","kind":"single_shot","items":[{"id":"a","kind":"step"},{"id":"a","kind":"step"}]}',
         ],
+        size=4,
     )
     async def test_a_flow_that_makes_no_sense_is_refused(self, run: Running, body: bytes) -> None:
         """Garbage is a 400, never a server error."""
@@ -360,7 +362,7 @@ class TestHostMethods:
         assert await run.host.agents_using("globex", "chat_message") == []
         assert await run.host.agents_using("acme", "probe") == []
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("changes", "url"),
         [
             ({}, SAMPLE.webhook_url),
@@ -370,6 +372,7 @@ class TestHostMethods:
             ({"agent_id": "globex-support"}, None),
             ({"organization_id": "globex"}, None),
         ],
+        size=3,
     )
     async def test_an_experience_trigger_is_resolved(
         self, run: Running, changes: dict[str, Any], url: str | None

@@ -23,6 +23,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import ORIGIN, fastapi, make, starlette
+from tests.rings import sampled
 from tests.waiting import SAFETY_SECONDS, until
 
 HOSTS: dict[str, Callable[..., Any]] = {
@@ -149,7 +150,7 @@ def answer_of(found: list[Any], path: str) -> str:
     return next(str(each[4]) for each in found if each[1] == path)
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@sampled("host", HOSTS, size=3)
 async def test_a_host_answers_as_without_the_plugins(host: str, tmp_path: Path) -> None:
     """Every status, header and body is the same: errors, redirects, sessions, CORS, state, streams, other methods."""
     async with serving(HOSTS[host](None)) as url:
@@ -164,7 +165,7 @@ async def test_a_host_answers_as_without_the_plugins(host: str, tmp_path: Path) 
     assert (ours.status_code, ours.json()["data"]) == (200, [])
 
 
-@pytest.mark.parametrize("host", ["fastapi", "starlette", "quart", "bare"])
+@sampled("host", ["fastapi", "starlette", "quart", "bare"], size=2)
 @pytest.mark.parametrize("path", ["/ws", "/v1/webhooks/outbox"])
 async def test_websockets_are_the_hosts(host: str, path: str, tmp_path: Path) -> None:
     """Also on a path that is a plugin's for HTTP."""

@@ -21,6 +21,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import Probe, loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import fastapi, starlette
+from tests.rings import sampled
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -86,7 +87,7 @@ def wrapped(
     return Server(WITH_LIFESPAN[host](actions.wrap, events, host_fails))
 
 
-@pytest.mark.parametrize("host", WITH_LIFESPAN)
+@sampled("host", WITH_LIFESPAN, size=2)
 class TestInEveryFramework:
     async def test_the_host_starts_first_and_stops_last(self, host: str, tmp_path: Path) -> None:
         """The server hears of each once both sides are done."""
@@ -373,9 +374,10 @@ def test_the_frameworks_test_client_runs_both(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("host", "end"),
     [*((host, signal.SIGTERM) for host in [*WITH_LIFESPAN, "django"]), ("fastapi", signal.SIGINT)],
+    size=1,
 )
 async def test_a_servers_shutdown_ends_both_in_order(host: str, end: signal.Signals, tmp_path: Path) -> None:
     """A real uvicorn process that is asked to stop: the plugins stop before the host."""

@@ -32,6 +32,7 @@ from tests.contract.wrap.django_host import django_host
 from tests.contract.wrap.probe import Probe, SessionHost, loaded
 from tests.contract.wrap.quart_host import quart
 from tests.contract.wrap.starlette_hosts import ORIGIN, fastapi, starlette
+from tests.rings import sampled
 from tests.support import app_with_routes
 
 KNOWN = {"x-user": "ada"}
@@ -281,7 +282,7 @@ ROOT_PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("root_path", "path"), ROOT_PATHS)
+@sampled(("root_path", "path"), ROOT_PATHS, size=3)
 async def test_the_root_path_is_taken_off(root_path: str, path: str, tmp_path: Path) -> None:
     """At the front, once, and only as whole segments."""
     actions = loaded(tmp_path)
@@ -293,8 +294,8 @@ async def test_the_root_path_is_taken_off(root_path: str, path: str, tmp_path: P
 
 
 @pytest.mark.parametrize("root_path", ["", "/api"])
-@pytest.mark.parametrize("prefix", ["", "/flows", "/a/b"])
-@pytest.mark.parametrize("make", [fastapi, starlette, quart, django_host])
+@sampled("prefix", ["", "/flows", "/a/b"], size=2)
+@sampled("make", [fastapi, starlette, quart, django_host], size=2)
 async def test_prefix_and_root_path_go_together(make: Any, prefix: str, root_path: str, tmp_path: Path) -> None:
     """The plugins' routes are below both, the host's below the root path; links hold them."""
     actions = loaded(tmp_path)
@@ -369,7 +370,7 @@ class TestPrefix:
         with pytest.raises(TypeError, match=type(prefix).__name__):
             prefixed([_plain], prefix)
 
-    @pytest.mark.parametrize("prefix", ["", "/flows", "/a/b", "/a-b.c_d~1", "/é", "/@me"])
+    @sampled("prefix", ["", "/flows", "/a/b", "/a-b.c_d~1", "/é", "/@me"], size=3)
     async def test_a_litestar_host_has_the_routes_below_it(self, prefix: str, tmp_path: Path) -> None:
         """Every route, and the same ones can be put below another prefix."""
         actions = loaded(tmp_path)

@@ -24,6 +24,7 @@ from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
 from tests.chatting import ChatHost, chat_host
 from tests.loopback import listening
+from tests.rings import sampled
 from tests.support import a_walk
 
 JSON: Final = {"content-type": "application/json;charset=utf-8"}
@@ -237,7 +238,7 @@ class TestReading:
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
-    @pytest.mark.parametrize("method", CALLS)
+    @sampled("method", CALLS, size=3)
     def test_any_answer_gives_a_value_or_a_refusal(self, method: str, data: st.DataObject) -> None:
         """Random bytes, and valid answers with a change, for every method."""
         answer: dict[str, Any] = dict(GOOD[method])
@@ -313,7 +314,7 @@ class TestBounds:
         tracemalloc.stop()
         assert peak < 4 * MAX_BYTES
 
-    @pytest.mark.parametrize(
+    @sampled(
         "flood",
         [
             pytest.param((b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), id="interim answers"),
@@ -327,6 +328,7 @@ class TestBounds:
             pytest.param((b"", b""), id="silence"),
             pytest.param((b"", b"\x16\x03\x01" * 100), id="no HTTP"),
         ],
+        size=4,
     )
     @pytest.mark.usefixtures("shorter")
     async def test_an_endless_answer_ends_with_the_call(self, flood: tuple[bytes, bytes]) -> None:
@@ -417,6 +419,7 @@ class TestEverywhere:
                 assert [(result.reason, result.halt) for result in results] == expected, name
             assert run.provider.calls == ["chat.postMessage"], name
 
+    @pytest.mark.ci
     async def test_no_route_answers_500(self, run: ChatHost, caplog: pytest.LogCaptureFixture) -> None:
         """Test send, pickers, install and disconnect answer with their usual problems."""
         channel = {"channelId": "C0GENERAL"}

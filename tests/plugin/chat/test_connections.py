@@ -24,6 +24,7 @@ from flowactions_plugin.cli import main
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, SCOPES, ChatHost, chat_host, chat_settings
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -101,7 +102,7 @@ class TestInstall:
         run.browser = run.new_browser()
         assert await run.end(url) == {"chat": "error", "reason": "wrong_browser"}
 
-    @pytest.mark.parametrize("state", ["", "x", "a.b", "é.ü", "%00", "e30.e30", "a" * 5000])
+    @sampled("state", ["", "x", "a.b", "é.ü", "%00", "e30.e30", "a" * 5000], size=4)
     async def test_a_forged_state_is_refused(self, run: ChatHost, state: str) -> None:
         """Whatever the state, a callback of a flow that was not started ends with a reason (§5.2)."""
         answer = await run.browser.get(CALLBACK, params={"code": "c", "state": state})
@@ -319,7 +320,7 @@ class TestScopes:
         card = await run.card()
         assert (card["missingScopes"], card["advice"], card["scopes"]) == ([], None, SCOPES.split(","))
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("more", "missing"),
         [
             ({}, ["chat:write"]),
@@ -330,6 +331,7 @@ class TestScopes:
             ({"needed": "\ud800,<script>,a b\u0000,chat:write," + "x" * 101}, ["chat:write", "a"]),
             ({"needed": ",".join(f"s{at}" for at in range(5000))}, [f"s{at}" for at in range(100)]),
         ],
+        size=4,
     )
     async def test_the_providers_missing_scopes_are_validated(
         self, run: ChatHost, more: dict[str, Any], missing: list[str]
@@ -620,7 +622,7 @@ class TestTestSend:
             answer = await run.browser.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
-    @pytest.mark.parametrize(
+    @sampled(
         "channel",
         [
             "",
@@ -637,6 +639,7 @@ class TestTestSend:
             "C" * 100 + "\n",
             "\n",
         ],
+        size=4,
     )
     async def test_a_default_channel_must_be_an_id(self, run: ChatHost, channel: str) -> None:
         """Other text is refused."""

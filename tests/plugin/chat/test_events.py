@@ -22,6 +22,7 @@ from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_host, chat_settings
+from tests.rings import sampled
 from tests.support import SmallHost, development, services_of, transport_of
 
 EVENTS = "/integrations/chat/events"
@@ -132,7 +133,7 @@ class TestVerifying:
         with pytest.raises(NotAuthentic):
             check_signature("secret", timestamp, signed, body, 1_700_000_000)
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("headers", "body"),
         [
             ({}, b"{}"),
@@ -153,6 +154,7 @@ class TestVerifying:
             ({"x-slack-request-timestamp": "{future}", "x-slack-signature": "{good future}"}, b"{}"),
             ({"x-slack-request-timestamp": "²".encode("latin-1"), "x-slack-signature": "{good}"}, b"{}"),
         ],
+        size=8,
     )
     async def test_a_request_without_a_valid_signature_is_refused(
         self, run: ChatHost, headers: dict[str, Any], body: bytes
@@ -204,7 +206,7 @@ class TestVerifying:
 
 
 class TestReading:
-    @pytest.mark.parametrize(
+    @sampled(
         "body",
         [
             b"",
@@ -224,6 +226,7 @@ class TestReading:
             json.dumps(uninstalled(team_id=7)).encode(),
             json.dumps(uninstalled(api_app_id=["A"])).encode(),
         ],
+        size=6,
     )
     async def test_a_signed_body_that_is_not_an_event_is_invalid(self, run: ChatHost, body: bytes) -> None:
         """Whatever the provider signs, the answer is not 500."""
@@ -260,7 +263,7 @@ class TestReading:
         assert (answer.status_code, answer.json()) == (200, {"challenge": body["challenge"]})
         assert (await run.browser.post(EVENTS, json=body)).status_code == 401
 
-    @pytest.mark.parametrize(
+    @sampled(
         "body",
         [
             {},
@@ -277,6 +280,7 @@ class TestReading:
             uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOTACME"]}),
             uninstalled(api_app_id="AANOTHER"),
         ],
+        size=6,
     )
     async def test_an_event_without_a_connection_is_acknowledged(
         self, run: ChatHost, body: dict[str, Any]

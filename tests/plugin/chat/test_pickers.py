@@ -10,6 +10,7 @@ from flowactions_conformance.chat_provider import Channel, Fault, Member, Worksp
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat.pickers import CACHED_CHOICES, FRESH_SECONDS, PAUSED, Choice, Page, PageCache
 from tests.chatting import ChatHost, chat_host
+from tests.rings import sampled
 from tests.waiting import SAFETY_SECONDS, within
 
 CHANNELS = "/integrations/chat/channels"
@@ -146,8 +147,8 @@ async def test_a_short_retry_after_is_honoured(big: ChatHost, monkeypatch: pytes
     assert found["notice"] is None
 
 
-@pytest.mark.parametrize(
-    "fault", [RATE_LIMITED, WITHOUT_ADVICE, RATE_LIMITED._replace(headers=(("retry-after", "30"),))]
+@sampled(
+    "fault", [RATE_LIMITED, WITHOUT_ADVICE, RATE_LIMITED._replace(headers=(("retry-after", "30"),))], size=1
 )
 @pytest.mark.parametrize("pages_before", [0, 4])
 async def test_a_throttled_search_returns_partial_results_and_a_cursor(
@@ -207,7 +208,7 @@ async def test_an_invalid_search_is_answered_with_its_problem(run: ChatHost, rou
     assert (await run.card())["status"] == "revoked"
 
 
-@pytest.mark.parametrize(
+@sampled(
     "body",
     [
         b"[]",
@@ -221,6 +222,7 @@ async def test_an_invalid_search_is_answered_with_its_problem(run: ChatHost, rou
         b'{"ok":true,"channels":[7,null,{},{"id":3,"name":"x"},{"id":"C1"},{"id":"C2","name":"fine","is_member":true}]}',
         b'{"ok":true,"channels":[],"response_metadata":{"next_cursor":7}}',
     ],
+    size=5,
 )
 async def test_a_malformed_page_gives_an_error_or_its_valid_choices(run: ChatHost, body: bytes) -> None:
     """With advice."""

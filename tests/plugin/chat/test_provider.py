@@ -29,6 +29,7 @@ from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
 from tests.chatting import ChatHost, chat_settings
 from tests.loopback import listening
+from tests.rings import sampled
 from tests.support import SmallHost
 
 ENVIRONMENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -231,7 +232,7 @@ async def test_https_uses_a_tunnel_that_hides_the_token(
     assert trap == []
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@sampled("status", [301, 302, 303, 307, 308], size=2)
 async def test_redirects_are_not_followed(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

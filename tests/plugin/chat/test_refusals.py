@@ -27,6 +27,7 @@ from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from tests.chatting import Adopted, adopt, adopted, adopting_settings, chat_host
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, services_of
 from tests.waiting import SAFETY_SECONDS, until, within
 
@@ -103,7 +104,7 @@ PASSING = {
 class TestCodes:
     """Every code of the provider that matters: retried or not, how often, reason and message."""
 
-    @pytest.mark.parametrize("code", LASTING)
+    @sampled("code", LASTING, size=6)
     async def test_a_permanent_error_is_not_retried(self, run: Adopted, code: str) -> None:
         """One attempt although retry is on, with advice (§7.1)."""
         run.provider.faults["chat.postMessage"].extend([refusal(code)] * 5)
@@ -111,7 +112,7 @@ class TestCodes:
         assert (result.status, result.reason, result.halt, run.posts) == ("failed", "send_failed", False, 1)
         assert LASTING[code] in (result.message or "")
 
-    @pytest.mark.parametrize("name", PASSING)
+    @sampled("name", PASSING, size=4)
     async def test_a_transient_error_is_attempted_four_times(
         self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -144,7 +145,7 @@ class TestCodes:
         assert LASTING[code] in (result.message or "")
         assert run.provider.calls == ["conversations.open"]
 
-    @pytest.mark.parametrize("name", PASSING)
+    @sampled("name", PASSING, size=3)
     async def test_opening_a_direct_channel_is_part_of_an_attempt(
         self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -90,6 +90,7 @@ async def test_a_worker_drains_as_the_first_process(tmp_path: Path) -> None:
             assert await process.wait() == 0
 
 
+@pytest.mark.ci
 async def test_a_second_signal_ends_the_first_process(tmp_path: Path) -> None:
     """Also there, where the default action does not."""
     async with delivering(tmp_path) as (process, worker, _):

@@ -14,6 +14,7 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.schema import outbox
 from tests.queueing import Queue
+from tests.rings import sampled
 
 ALL = Scope(None)
 ACME = Scope("acme")
@@ -137,7 +138,7 @@ async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
     return sorted((row.id for row in everything if matches(row)), reverse=True)
 
 
-@pytest.mark.parametrize(("window", "shares"), [(5000, 3), (10, 3), (5000, 0)])
+@sampled(("window", "shares"), [(5000, 3), (10, 3), (5000, 0)], size=1)
 async def test_a_search_finds_each_row_once_the_newest_first(
     filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int, shares: int
 ) -> None:

@@ -26,6 +26,7 @@ from flowactions_plugin.errors import EgressRefused, SendFailed
 from tests.loopback import black_hole, listening
 from tests.plugin.egress.test_proxy import TestAuthorities
 from tests.recorder import OK, recorder
+from tests.rings import sampled
 from tests.waiting import until
 
 
@@ -367,8 +368,10 @@ except OSError:
 """
 
 
-@pytest.mark.parametrize(
-    "part", ["HTTP/1.1 100 Continue\\r\\n\\r\\n", "HTTP/1.1 103 Early Hints\\r\\nlink: </x>\\r\\n\\r\\n"]
+@sampled(
+    "part",
+    ["HTTP/1.1 100 Continue\\r\\n\\r\\n", "HTTP/1.1 103 Early Hints\\r\\nlink: </x>\\r\\n\\r\\n"],
+    size=1,
 )
 async def test_of_a_flood_of_interim_responses_little_is_read(part: str) -> None:
     """From a process that sends them without a pause, no more is taken than leaves time for others."""

@@ -13,6 +13,7 @@ from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node
 from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
 from tests.chatting import Adopted, adopted, adopting_settings
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
@@ -64,7 +65,7 @@ class TestSending:
 
 
 class TestFailing:
-    @pytest.mark.parametrize(
+    @sampled(
         ("config", "reason"),
         [
             ({"chatMessageText": "hi"}, "missing_target"),
@@ -81,6 +82,7 @@ class TestFailing:
             ({"chatChannelId": "C0RANDOM", "chatMessageText": "hi"}, "send_failed"),
             ({"chatActionType": "dm", "chatUserId": "U0ROBOT", "chatMessageText": "hi"}, "send_failed"),
         ],
+        size=5,
     )
     async def test_it_fails_open_and_says_why_in_the_log(
         self, run: Adopted, config: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture

@@ -32,6 +32,7 @@ from flowactions_plugin.nodes.template import as_json_of_same_length, interpolat
 from flowactions_plugin.nodes.template_check import json_fault, malformed_tokens, unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig
 from tests.chatting import Adopted
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 
 LIMIT = 1 << 20
@@ -480,7 +481,7 @@ class TestChat:
             errors = [each for each in problems if each.severity == "error"]
             assert (result.status == "sent") == (not errors), (config, problems, result)
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("config", "expected"),
         [
             ({"chatChannelId": "C0ORDERS"}, None),
@@ -492,6 +493,7 @@ class TestChat:
             ({"chatActionType": "dm", "chatUserId": "U0ROBOT"}, ("chatUserId", "cannot_dm_bot")),
             ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
         ],
+        size=4,
     )
     async def test_the_provider_is_asked_about_the_target(
         self, chat: Adopted, config: dict[str, Any], expected: tuple[str, str] | None
@@ -504,7 +506,7 @@ class TestChat:
         assert await chat.actions.check(a_draft("chat_message", chatMessageText="hi", **config)) == ()
         assert len(chat.provider.calls) == 1
 
-    @pytest.mark.parametrize(
+    @sampled(
         "fault",
         [
             Fault(503, b"<html>down</html>"),
@@ -516,6 +518,7 @@ class TestChat:
             Fault(200, b'{"ok":true}', (("content-type", "application/json"),)),
             Fault(200, b'{"ok":true,"channel":{}}', (("content-type", "application/json"),)),
         ],
+        size=3,
     )
     async def test_a_provider_that_fails_is_a_warning(self, chat: Adopted, fault: Fault) -> None:
         """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""

@@ -31,6 +31,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.settings.model import read_settings
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, services_of
 
 Act = Callable[[Walk, Node], Awaitable[Any]]
@@ -391,7 +392,7 @@ class TestWritesThatFail:
             assert await run.ids() == ["host, after", "host, before"]
             assert await run.ids("flowactions_deferred WHERE flow_id <> ''", "node_id") == ["faulty"]
 
-    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+    @sampled("fault", FAULTS, size=5, ids=lambda fault: fault.__name__)
     async def test_they_are_tried_a_few_times_and_dropped(
         self, database_url: str, fault: Any, caplog: pytest.LogCaptureFixture
     ) -> None:

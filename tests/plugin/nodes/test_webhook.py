@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
 from tests.recorder import OK, Recorder, recorder, status
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
@@ -83,7 +84,7 @@ HOSTILE = {
 
 
 class TestDelivery:
-    @pytest.mark.parametrize("what", HOSTILE)
+    @sampled("what", HOSTILE, size=6)
     @pytest.mark.parametrize("variable", ["userId", "content"])
     async def test_an_end_user_cannot_add_a_header(self, run: Running, variable: str, what: str) -> None:
         """Exactly the decided bytes arrive, in one header; in the body they are JSON text of the same value."""
@@ -294,7 +295,7 @@ class TestSkipped:
             ),
         ],
     )
-    @pytest.mark.parametrize("proceed", [None, True, False, "false", 0])
+    @sampled("proceed", [None, True, False, "false", 0], size=3)
     async def test_what_cannot_be_queued_is_skipped_and_halts_only_when_told(
         self, run: Running, config: dict[str, Any], reason: str, proceed: Any
     ) -> None:

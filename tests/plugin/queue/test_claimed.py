@@ -24,6 +24,7 @@ from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.queueing import ORIGIN, Queue, a_schedule
+from tests.rings import sampled
 
 INT_MAX = 2**31 - 1
 TEXTS = [
@@ -65,7 +66,7 @@ def ok(request: httpx.Request) -> httpx.Response:
 
 
 @pytest.mark.parametrize("per_destination", [None, 10])
-@pytest.mark.parametrize("column", TEXTS)
+@sampled("column", TEXTS, size=3)
 async def test_text_that_is_no_utf_8_ends_its_row_and_no_other(
     embedded: Queue, column: str, per_destination: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,9 +84,11 @@ async def test_text_that_is_no_utf_8_ends_its_row_and_no_other(
     assert [record.levelno for record in said] == [logging.WARNING]
 
 
-@pytest.mark.parametrize("value", ["x'00ff'", "'text'", "2.5", "99999999999999", "-1"])
-@pytest.mark.parametrize(
-    "column", ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds", "body", "id"]
+@sampled("value", ["x'00ff'", "'text'", "2.5", "99999999999999", "-1"], size=3)
+@sampled(
+    "column",
+    ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds", "body", "id"],
+    size=3,
 )
 async def test_any_value_in_any_column_of_sqlite_ends_its_row_only(
     embedded: Queue, column: str, value: str
@@ -106,9 +109,7 @@ async def test_any_value_in_any_column_of_sqlite_ends_its_row_only(
         assert (column, status) in {("body", "delivered"), ("id", "delivered")}
 
 
-@pytest.mark.parametrize(
-    "column", ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds"]
-)
+@sampled("column", ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds"], size=2)
 @pytest.mark.parametrize("value", [INT_MAX, -5])
 async def test_a_counter_out_of_bounds_ends_its_row_only(queue: Queue, column: str, value: int) -> None:
     """A counter at the database's limit: no statement fails for the rows beside it."""
@@ -223,7 +224,7 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
     assert sorted(told) == sorted(expected.items())
 
 
-@pytest.mark.parametrize("column", [*TEXTS, "last_error", "idempotency_key", "body", "attempts", "created_at"])
+@sampled("column", [*TEXTS, "last_error", "idempotency_key", "body", "attempts", "created_at"], size=6)
 async def test_a_corrupt_row_can_be_listed_and_shown(embedded: Queue, column: str) -> None:
     """What can be read of it is there, with replacement characters where text is none, and the rest is named."""
     row_id = await embedded.put()

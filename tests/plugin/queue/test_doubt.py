@@ -22,6 +22,7 @@ from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.queueing import OutboxStore, Queue, a_schedule, a_worker, an_executor
+from tests.rings import sampled
 from tests.waiting import until
 
 LEASE = 30.0
@@ -243,9 +244,10 @@ class Away:
         self._engines.current, self._engines.thread = self._opened
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("database_url", "delivery"),
     [("sqlite", "scheduled"), ("postgresql", "continuous")],
+    size=1,
     indirect=["database_url"],
 )
 async def test_after_an_outage_no_worker_sends_what_another_keeps(database_url: str, delivery: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
 from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
 from tests.queueing import Queue, a_schedule
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -57,7 +58,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "said"), WRONG)
+@sampled(("answer", "said"), WRONG, size=4)
 async def test_rows_wait_while_their_signing_secret_fails(
     queue: Queue, answer: Any, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import OK, recorder
+from tests.rings import sampled
 from tests.sending import own_transport
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -62,7 +63,7 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 class TestLostTime:
     """The receiver answers in time; the event loop stands still meanwhile."""
 
-    @pytest.mark.parametrize("seconds", [1.5, 5.0])
+    @sampled("seconds", [1.5, 5.0], size=1)
     async def test_an_answer_that_is_read_late_counts_as_what_it_says(
         self, queue: Queue, seconds: float
     ) -> None:
@@ -244,7 +245,7 @@ class TestShortages:
         assert caplog.text.count("deliveries go on") == 1
 
 
-@pytest.mark.parametrize("broken", ["claim", "complete", "give_back"])
+@sampled("broken", ["claim", "complete", "give_back"], size=2)
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_a_crash_of_the_delivery_task_costs_no_attempt(
     database_url: str, delivery: str, broken: str, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from flowactions_plugin.queue.enqueue import Webhook
 from flowactions_plugin.queue.rules import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, delivery_headers
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -49,7 +50,7 @@ async def enqueued(host: SmallHost) -> int:
 
 
 class TestNode:
-    @pytest.mark.parametrize("proceed", [None, True, False])
+    @sampled("proceed", [None, True, False], size=2)
     @pytest.mark.parametrize(
         ("config", "content", "reason"),
         [

@@ -26,6 +26,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages
 from flowactions_plugin.storage.retention import pruning_loop
 from tests.host_transactions import webhook
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until, within
 
@@ -382,8 +383,8 @@ class TestWaiting:
         kind = {"write": write, "in_transaction": in_transaction}[how]
         return await asyncio.gather(*(kind() for _ in range(count)), return_exceptions=True)
 
-    @pytest.mark.parametrize("how", ["write", "in_transaction"])
-    @pytest.mark.parametrize("shared", [False, True])
+    @sampled("how", ["write", "in_transaction"], size=1)
+    @sampled("shared", [False, True], size=1)
     async def test_concurrent_callers_time_out_together(
         self, tmp_path: Path, seconds: float, how: str, shared: bool
     ) -> None:

@@ -35,6 +35,7 @@ from tests.host_transactions import (
     sharing,
     transaction_of,
 )
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
@@ -65,7 +66,7 @@ async def statements_of(actions: FlowActions, host: SharingHost, failing: Failin
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("kind", ENGINES)
+@sampled("kind", ENGINES, size=3)
 async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call: str, url: str) -> None:
     """Whether the host or the plugin writes first, one commit stores both rows, one rollback neither (§3.2)."""
     async with sharing(kind, url) as (actions, host):
@@ -96,13 +97,14 @@ async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call:
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
+@sampled(
     ("kind", "how"),
     [
         *((kind, "no such table") for kind in SQLITE_ENGINES),
         *(("sqlite", how) for how in ("raised", "constraint")),
         *(("asyncpg", how) for how in ("division by zero", "no such table", "constraint", "too slow")),
     ],
+    size=3,
 )
 async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_usable(
     kind: str, how: str, call: str, url: str
@@ -147,7 +149,7 @@ def assert_no_half(call: str, result: Any, before: tuple[int, ...], after: tuple
         assert added == (0, 0)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@sampled("call", CALLS, size=2)
 async def test_a_statement_timeout_leaves_the_hosts_transaction_usable(call: str, postgres_url: str) -> None:
     """Also the host's own timeout (asyncpg's command_timeout), which SQLAlchemy treats as a lost connection."""
     async with sharing("asyncpg", postgres_url, connect_args={"command_timeout": 1.0}) as (actions, host):
@@ -164,7 +166,7 @@ async def test_a_statement_timeout_leaves_the_hosts_transaction_usable(call: str
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("kind", ENGINES)
+@sampled("kind", ENGINES, size=2)
 async def test_a_cancelled_call_leaves_the_hosts_transaction_usable(kind: str, call: str, url: str) -> None:
     """At whichever statement it is cancelled, the host's rows are stored, and nothing of the call's last write."""
     async with sharing(kind, url) as (actions, host):
