@@ -68,6 +68,9 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="TOML or JSON: check id = why its failure is accepted"
     )
+    parser.add_argument(
+        "--time-scale", type=float, default=1.0, metavar="FACTOR", help="make all limits longer or shorter"
+    )
     parser.add_argument("--list", action="store_true", help="list the checks, and run none")
 
 

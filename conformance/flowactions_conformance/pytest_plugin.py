@@ -23,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--flowactions-report", metavar="DIR", help="write report.json, report.html and badge.json")
     group.addoption("--flowactions-baseline", metavar="FILE", help="check id = why its failure is accepted")
+    group.addoption(
+        "--flowactions-time-scale",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="make all limits longer or shorter",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

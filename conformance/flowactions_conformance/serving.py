@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,6 +22,10 @@ except ModuleNotFoundError as missing:
 
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """``verify=`` of clients that only talk to loopback: loading certificates takes 25 ms of processor time each time."""
+
+
+NO_TIMEOUT: Final = httpx.Timeout(None)
+"""``timeout=`` of clients whose requests end by a limit of the kit's, or by the other side's."""
 
 
 KEEP_ALIVE_SECONDS: Final = 3600

@@ -176,6 +176,53 @@ def _reference(env: Env) -> ReferenceDriver:
     return Healthy(create_app(env.settings, env.state_dir / "reference-host.db"), env)
 
 
+class HangsInOpen(Healthy):
+    """Once the checks run."""
+
+    opened = 0
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        self.opened += 1
+        if self.opened > 2:
+            await asyncio.sleep(1e6)
+        return await super().open(flow, user, content)
+
+
+class HangsInNext(Healthy):
+    """Once the checks run."""
+
+    claims = frozenset({"pacing"})
+    gone_on = 0
+
+    async def next(self, session: str, step: str | None = None) -> Turn:
+        self.gone_on += 1
+        if self.gone_on > 1:
+            await asyncio.sleep(1e6)
+        return await super().next(session, step)
+
+
+class Restarting(Healthy):
+    claims = frozenset({"durability", "pacing"})
+
+
+def _hanging(kind: type[ReferenceDriver], *, second_start: bool = False, stop: bool = False) -> Any:
+    @asynccontextmanager
+    async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
+        if second_start and env.incarnation > 1:
+            await asyncio.sleep(1e6)
+        yield kind(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+        if stop:
+            await asyncio.sleep(1e6)
+
+    return make_host
+
+
+hangs_in_open = _hanging(HangsInOpen)
+hangs_in_next = _hanging(HangsInNext)
+hangs_at_second_start = _hanging(Restarting, second_start=True)
+hangs_at_stop = _hanging(Healthy, stop=True)
+
+
 @asynccontextmanager
 async def prints(env: Env) -> AsyncIterator[ReferenceDriver]:
     """Prints 200 MB, as lines and as one line without an end, and is healthy."""

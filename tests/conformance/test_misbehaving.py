@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from flowactions_conformance.commands.left_behind import descendants
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
-from flowactions_conformance.kit.session import EffectTimeout, Mode
+from flowactions_conformance.kit.session import Mode
 
 pytestmark = pytest.mark.ci
 

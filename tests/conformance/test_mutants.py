@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from flowactions_conformance.kit.hosts.limits import EffectTimeout
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
-from flowactions_conformance.kit.session import EffectTimeout
 from tests.conformance.mutants.mutant import Mutant
 
 pytestmark = pytest.mark.ci

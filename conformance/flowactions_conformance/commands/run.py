@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import math
 import os
 import signal
 import sys
@@ -65,6 +66,8 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
         raise Wrong("name the factory that makes your host: run package.module:make_host; init writes one")
     if options.database and not options.database.startswith(("postgresql://", "postgres://")):
         raise Wrong("--database takes the URL of a PostgreSQL, postgresql://…; without it, SQLite is used")
+    if not 0 < options.time_scale < math.inf:
+        raise Wrong("--time-scale takes a number above 0, for example 2: all limits are twice as long")
     baseline = {} if options.baseline is None else read_baseline(options.baseline)
     paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
     progress = Progress(len(checks), sys.stderr)
@@ -139,6 +142,7 @@ def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress:
             server=options.database,
             baseline=baseline,
             output=output,
+            time_scale=options.time_scale,
             on_result=progress.add,
         )
 

@@ -151,6 +151,10 @@ class NotTestable(Exception):
     """The host's driver does not let the kit look; the message says what is missing."""
 
 
+class NothingKnown(Exception):
+    """The machine, or what the kit itself gave, failed; the message says which. Nothing is known of the host."""
+
+
 class DriverFault(Exception):
     """The host's driver, or the kit, did not do its part; the message says which method and why."""
 

@@ -13,27 +13,27 @@ from typing import Final
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.limits import CHECK_SECONDS, LIMITS, EffectTimeout, Late, Limits
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
     CheckResult,
     DriverFault,
     Finding,
+    NothingKnown,
     NotTestable,
     Report,
     Status,
 )
 from flowactions_conformance.kit.preflight import preflight
 from flowactions_conformance.kit.registry import Check, all_checks, select
-from flowactions_conformance.kit.session import EffectTimeout, Host, Mode, Session
+from flowactions_conformance.kit.session import Host, Mode, Session
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Factory
 from flowactions_hookspecs import CONTRACT_VERSION
 from flowactions_hookspecs.tasks import is_being_cancelled
 
 CONTRACT: Final = ".".join(map(str, CONTRACT_VERSION))
-CHECK_SECONDS: Final = 90.0
 AT_ONCE: Final = 8
 """Checks on the shared host that run side by side: each has an organization and ids of its own."""
 ALONE_AT_ONCE: Final = 2
@@ -57,10 +57,28 @@ class Runner:
         self.host = host
         self._baseline = baseline
         self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
+        self._first_runs = 0
+        self._is_quiet = asyncio.Event()
+        self._again = asyncio.Lock()
 
     async def run(self, check: Check) -> CheckResult:
-        """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result."""
-        async with self._alone if check.alone else self._shared:
+        """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
+
+        One that ends with an error is tried again when all others have run, alone.
+        """
+        self._first_runs += 1
+        self._is_quiet.clear()
+        try:
+            async with self._alone if check.alone else self._shared:
+                result = await self._run(check)
+        finally:
+            self._first_runs -= 1
+            if not self._first_runs:
+                self._is_quiet.set()
+        if result.status is not Status.ERROR:
+            return result
+        async with self._again:
+            await self._is_quiet.wait()
             return await self._run(check)
 
     async def _run(self, check: Check) -> CheckResult:
@@ -104,8 +122,8 @@ class Runner:
 
 async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:
     try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            await check.run(trial)
+        host = None if check.alone else trial.host.running
+        await trial.session.patience.wait(check.run(trial), CHECK_SECONDS, host)
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
@@ -128,9 +146,12 @@ def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
             # The preflight has shown that the driver works: what it cannot do now is the host's doing.
             message = str(exc)
             return failed, Finding(message=message, expected=check.title, actual=message, causes=check.causes)
-        case TimeoutError():
-            seconds = f"{CHECK_SECONDS:g} seconds"
-            message = f"the check did not end within {seconds}; its timeline shows how far it came"
+        case NothingKnown():
+            return Status.ERROR, Finding(message=str(exc))
+        case Late():
+            message = (
+                f"the check did not end within {exc.seconds:.0f} seconds; its timeline shows how far it came"
+            )
             return failed, Finding(message=message, causes=check.causes)
     text = f"{type(exc).__name__}: {exc}"
     return Status.ERROR, Finding(message=f"the kit failed in this check: {text}", actual=text)
@@ -157,6 +178,7 @@ async def run_checks(
     effect_timeout: EffectTimeout | None = None,
     limits: Limits = LIMITS,
     output: Output | None = None,
+    time_scale: float = 1.0,
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
     """Run checks over one host.
@@ -170,6 +192,7 @@ async def run_checks(
         effect_timeout: for how long effects are waited for.
         limits: how long a host may take.
         output: what hosts print; for who has replaced ``sys.stdout`` by it.
+        time_scale: of all limits.
         on_result: called with each result as it comes.
 
     Raises:
@@ -183,7 +206,13 @@ async def run_checks(
         raise LookupError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
     started, began = datetime.now(UTC), time.monotonic()
     session = Session(
-        factory, mode=mode, server=server, effect_timeout=effect_timeout, limits=limits, output=output
+        factory,
+        mode=mode,
+        server=server,
+        effect_timeout=effect_timeout,
+        limits=limits,
+        output=output,
+        time_scale=time_scale,
     )
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
@@ -196,7 +225,7 @@ async def run_checks(
         async with opened(session, accepted) as runner, asyncio.TaskGroup() as group:
             for check in checks:
                 group.create_task(one(runner, check))
-    except DriverFault as exc:
+    except (DriverFault, NothingKnown) as exc:
         error = Finding(message=str(exc))
         session.claims = frozenset()  # none of them was tried
     stale = tuple(sorted(id_ for id_ in accepted if id_ in results and results[id_].status is Status.PASS))

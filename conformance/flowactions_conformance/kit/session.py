@@ -20,7 +20,8 @@ from flowactions_conformance.kit.hosts.databases import Databases, Place
 from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import Running
 from flowactions_conformance.kit.hosts.in_process import InProcess
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits
+from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits, Patience
+from flowactions_conformance.kit.hosts.machine import Machine
 from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.hosts.processes import ChildProcess
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
@@ -30,13 +31,6 @@ from flowactions_conformance.kit.probing.plugin import HOST_SETTING
 from flowactions_conformance.kit.under_test import Env, Factory
 from flowactions_conformance.receiver import Arrival, Receiver
 from flowactions_conformance.serving import listen, serve, url_of
-
-EFFECT_SECONDS: Final = 20.0
-"""For how long an effect that must come is waited for. It is no measure of speed: nothing passes by being faster."""
-SHORT_EFFECT_SECONDS: Final = 5.0
-EXPIRED_BEFORE_SHORT: Final = 3
-STOP_FACTOR: Final = 1.5
-"""How much longer a host may take to stop than an effect to come."""
 
 Mode: TypeAlias = Literal["in-process", "child"]
 
@@ -71,35 +65,6 @@ class Host:
         return self.running.about.prefix
 
 
-class EffectTimeout:
-    """For how long effects are waited for: less, once several have not come.
-
-    A host in which nothing arrives fails every check that waits; it must not take minutes to say so.
-
-    Args:
-        seconds: the wait while nothing is amiss.
-    """
-
-    def __init__(self, seconds: float = EFFECT_SECONDS) -> None:
-        self._seconds = seconds
-        self._expired = 0
-
-    @property
-    def seconds(self) -> float:
-        """How long to wait now."""
-        short = self._expired >= EXPIRED_BEFORE_SHORT
-        return min(self._seconds, SHORT_EFFECT_SECONDS) if short else self._seconds
-
-    @property
-    def stop_seconds(self) -> float:
-        """How long to wait for a host to stop."""
-        return STOP_FACTOR * self._seconds
-
-    def expired(self) -> None:
-        """Note that an effect did not come."""
-        self._expired += 1
-
-
 class Session:
     """What all checks of a run share.
 
@@ -110,6 +75,7 @@ class Session:
         effect_timeout: for how long effects are waited for.
         limits: how long a host may take.
         output: what hosts print.
+        time_scale: of all limits.
     """
 
     def __init__(
@@ -121,9 +87,12 @@ class Session:
         effect_timeout: EffectTimeout | None = None,
         limits: Limits = LIMITS,
         output: Output | None = None,
+        time_scale: float = 1.0,
     ) -> None:
         self.mode = mode
         self._limits = limits
+        self._server = server
+        self.patience = Patience(scale=time_scale)
         self.effect_timeout = effect_timeout or EffectTimeout()
         self.databases = Databases(server)
         self.control = Control()
@@ -166,6 +135,10 @@ class Session:
             await stack.enter_async_context(self.control.running())
             self.receiver_url = await stack.enter_async_context(serve(self.receiver.app))
             self.provider_url = await stack.enter_async_context(serve(self.provider.app))
+            # A host in the receiver's process could slow the receiver down: then the machine is not measured by it.
+            machine = Machine(self.receiver_url if self.mode == "child" else None, self._server)
+            await stack.enter_async_context(machine.running())
+            self.patience = Patience(machine.slowness, self.patience.scale)
             self._write_probe(stack)
             handler = LogLines(self.output)
             logging.getLogger().addHandler(handler)
@@ -229,10 +202,12 @@ class Session:
             except NotTestable:
                 listener.close()
                 raise
-            running = ChildProcess(self.factory_name, env, listener, [str(self._probe_folder)], limits)
+            running = ChildProcess(
+                self.factory_name, env, listener, [str(self._probe_folder)], limits, self.patience
+            )
         else:
             factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
-            running = InProcess(factory, env, listener, limits)
+            running = InProcess(factory, env, listener, limits, self.patience)
         running.output = self.output
         self._hosts.append(running)
         await running.start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import httpx
 
-from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NotTestable
+from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
+from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NothingKnown, NotTestable
 from flowactions_conformance.kit.parts import Parts
 from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.probing.plugin import ROUTES
@@ -18,9 +19,12 @@ from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
-from flowactions_conformance.serving import NO_TLS
+from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
 
-REQUEST_SECONDS: Final = 25.0
+DATABASE_FAILED: Final = (503, b'"storage_unavailable"')
+"""What the plugin answers when its database fails: that is not the host's failure."""
+_T = TypeVar("_T")
+
 MAX_MOMENTS: Final = 200
 POLL_SECONDS: Final = 0.05
 
@@ -176,16 +180,21 @@ class Trial(Parts):
         pairs = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
         # As bytes: what a header holds need not be ASCII.
         both = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
-        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=NO_TIMEOUT) as client:
+            asking = client.request(method, url, headers=both, follow_redirects=False, **sending)
             try:
-                answer = await client.request(method, url, headers=both, follow_redirects=False, **sending)
-            except httpx.TransportError as exc:
+                answer = await self.session.patience.wait(asking, REQUEST_SECONDS, host.running)
+            except (httpx.TransportError, Late) as exc:
                 raise CheckFailed(
                     f"{method} {path} got no answer",
                     expected="an answer",
                     actual=f"{type(exc).__name__}: {exc}",
                     causes=self.check.causes,
                 ) from exc
+        if answer.status_code == DATABASE_FAILED[0] and DATABASE_FAILED[1] in answer.content:
+            raise NothingKnown(
+                f"nothing is known: the database that the kit gave did not answer ({method} {path})"
+            )
         self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
         return answer
 
@@ -298,17 +307,36 @@ class Trial(Parts):
         Raises:
             CheckFailed: it did not come to hold.
         """
-        effect_timeout = self.session.effect_timeout
-        seconds = max(effect_timeout.seconds, at_least)
-        if await self.session.control.until(lambda: bool(holds()), seconds):
-            return
-        effect_timeout.expired()
-        raise CheckFailed(
-            message,
-            expected=expected,
-            actual=f"not within {seconds:g} seconds",
-            causes=causes or self.check.causes,
-        )
+        waiting = self.session.control.until(lambda: bool(holds()))
+        try:
+            await self.patiently(waiting, at_least=at_least)
+        except Late as late:
+            if holds():
+                return
+            raise CheckFailed(
+                message, expected=expected, actual=str(late), causes=causes or self.check.causes
+            ) from None
+
+    async def patiently(self, waiting: Awaitable[_T], *, at_least: float = 0.0) -> _T:
+        """Return what an effect gives, which is waited for as long as effects are.
+
+        Args:
+            waiting: ends when the effect has come.
+            at_least: as of `until`.
+
+        Raises:
+            Late: it did not come.
+            NothingKnown: the machine was too slow to tell.
+        """
+        timeout = self.session.effect_timeout
+        running = None if self._host is None else self._host.running
+        try:
+            came = await self.session.patience.wait(waiting, max(timeout.seconds, at_least), running)
+        except Late:
+            timeout.expired()
+            raise
+        timeout.came()
+        return came
 
     async def until_arrived(self, name: str, count: int = 1) -> list[Arrival]:
         """Wait until that many requests have arrived at `hook` of that name."""

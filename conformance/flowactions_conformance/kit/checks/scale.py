@@ -14,12 +14,13 @@ from typing import Final
 
 import httpx
 
+from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.support.client import Client
-from flowactions_conformance.kit.trial import POLL_SECONDS, REQUEST_SECONDS, Trial
-from flowactions_conformance.serving import NO_TLS
+from flowactions_conformance.kit.trial import POLL_SECONDS, Trial
+from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
 
 ROWS: Final = 200
 TESTS_A_MINUTE: Final = 10
@@ -105,7 +106,7 @@ async def runs_a_node_once(trial: Trial) -> None:
         await asyncio.gather(winner, loser, return_exceptions=True)
     trial.equal(len(trial.reached("node")), 1, "a node was run by two processes")
     trial.host = second
-    await _ask_again(client, 1, trial.session.effect_timeout.seconds)
+    await _ask_again(trial, client, 1)
     await client.to_end()
     trial.equal(
         [len(trial.reached(name)) for name in ("node", "last")],
@@ -202,7 +203,7 @@ async def _kill_at_work(trial: Trial, first: Host) -> None:
         expected="within half a minute",
         at_least=LEASE_SECONDS,
     )
-    await _ask_again(client, 2, trial.session.effect_timeout.seconds)
+    await _ask_again(trial, client, 2)
     await client.to_end()
     trial.equal(len(trial.reached("last")), 1, "a run whose process was killed did not go on to its end")
 
@@ -225,7 +226,7 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
     """Has the probe enqueue webhooks, in turns in each of the processes, several at once."""
     trial.note("kit", f"enqueue {len(entities)} webhooks in {len(hosts)} process(es)")
     slots = asyncio.Semaphore(8)
-    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=NO_TIMEOUT) as client:
 
         async def enqueue(number: int, entity: str) -> httpx.Response:
             host = hosts[number % len(hosts)]
@@ -235,7 +236,8 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
                 "entity": entity,
             }
             async with slots:
-                return await client.post(f"{host.url}{host.prefix}{ROUTES}/enqueue", json=body)
+                asking = client.post(f"{host.url}{host.prefix}{ROUTES}/enqueue", json=body)
+                return await trial.session.patience.wait(asking, REQUEST_SECONDS, host.running)
 
         answers = await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))
     refused = [
@@ -249,11 +251,14 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
     )
 
 
-async def _ask_again(client: Client, number: int, seconds: float) -> None:
+async def _ask_again(trial: Trial, client: Client, number: int) -> None:
     """Goes on until a step is shown, as a client does while the host says that the step before is not done."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while client.at < number and not client.turn.done:
-                await client.next()
-                await asyncio.sleep(POLL_SECONDS)
+
+    async def shown() -> None:
+        while client.at < number and not client.turn.done:
+            await client.next()
+            await asyncio.sleep(POLL_SECONDS)
+
+    with suppress(Late):
+        await trial.patiently(shown())
     await client.go_to(number)

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
 
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 120.0
+"""Only a server that hangs takes longer."""
 
 
 class Place(NamedTuple):
@@ -78,7 +79,9 @@ class Databases:
                 await connection.execute(statement)
             finally:
                 await connection.close()
-        except (OSError, asyncpg.PostgresError, TimeoutError) as exc:
+        except TimeoutError as exc:
+            raise NothingKnown("nothing is known: the PostgreSQL server that was given did not answer") from exc
+        except (OSError, asyncpg.PostgresError) as exc:
             # Without the URL, which may hold a password.
             raise DriverFault(
                 f"the PostgreSQL server that was given refuses: {type(exc).__name__}: {exc}"

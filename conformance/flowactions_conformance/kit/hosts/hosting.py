@@ -12,14 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+import httpx
 import msgspec
 
 from flowactions_conformance.kit import under_test
+from flowactions_conformance.kit.hosts.limits import Signs
 from flowactions_conformance.kit.hosts.making import one_host_at_a_time
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
-from flowactions_conformance.serving import serve
+from flowactions_conformance.serving import NO_TLS, serve
+
+ECHO_SECONDS: Final = 10.0
+"""For how long an answer of the echo route is waited for, when a host is looked at: one that takes longer is no sign of life."""
 
 
 class Method(NamedTuple):
@@ -69,7 +75,7 @@ class About(Wire, frozen=True):
     prefix: str
 
 
-class Running(Protocol):
+class Running(Signs, Protocol):
     """A host that was started."""
 
     about: About
@@ -102,6 +108,17 @@ class Running(Protocol):
             NotTestable: it runs in the kit's own process.
         """
         ...
+
+
+async def echo_answers(running: Running) -> bool:
+    """Return whether the probe's echo route of a host answers, whatever it answers."""
+    url = f"{running.env.base_url}{running.about.prefix}{ROUTES}/echo"
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=ECHO_SECONDS) as client:
+        try:
+            await client.get(url)
+        except httpx.TransportError:
+            return False
+    return True
 
 
 def check_about(host: HostUnderTest) -> About:

@@ -15,12 +15,16 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from flowactions_conformance.kit.hosts.hosting import About, call_driver, described, live
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Waiting
+from flowactions_conformance.kit.hosts.hosting import About, call_driver, described, echo_answers, live
+from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest
 from flowactions_hookspecs.tasks import is_being_cancelled
+
+_POLL_SECONDS = 0.01
+_LOOKS = 6
+"""How often a host's thread is looked at within a second."""
 
 
 class InProcess:
@@ -31,10 +35,19 @@ class InProcess:
         env: for the factory; ``base_url`` is that of ``listener``.
         listener: an open port.
         limits: how long it may take.
+        patience: how it is waited for.
     """
 
-    def __init__(self, factory: Factory, env: Env, listener: socket.socket, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        factory: Factory,
+        env: Env,
+        listener: socket.socket,
+        limits: Limits = LIMITS,
+        patience: Patience | None = None,
+    ) -> None:
         self.env = env
+        self._patience = patience or Patience()
         self.output = Output()
         self._waiting = Waiting(limits)
         self.about = About(claims=(), prefix="")
@@ -45,6 +58,7 @@ class InProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._started: asyncio.Future[About] | None = None
         self._stop_failure: str | None = None
@@ -58,22 +72,23 @@ class InProcess:
         own_loop = asyncio.get_running_loop()
         self._started = own_loop.create_future()
         # A daemon: a host that blocks its thread for ever must not keep the kit from ending.
-        threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True).start()
+        self._thread = threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True)
+        self._thread.start()
         try:
-            async with asyncio.timeout(self._waiting.limits.start):
-                self.about = await asyncio.shield(self._started)
-        except TimeoutError:
+            self.about = await self._patience.wait(
+                asyncio.shield(self._started), self._waiting.limits.start, self
+            )
+        except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
-                f"the host did not start within {self._waiting.limits.start:g} seconds: make_host, or the lifespan "
-                f"of its app, hangs{self._place()}"
+                f"the host did not start within {late.seconds:.0f} seconds: make_host, or the lifespan "
+                f"of its app, hangs{await self._place()}"
             ) from None
 
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
         if self._host is None or self._loop is None or self._ended.is_set():
             raise DriverFault(f"{method}() was called on a host that does not run")
-        seconds = self._waiting.call
         calling = call_driver(self._host, method, arguments)
         try:
             running = asyncio.run_coroutine_threadsafe(calling, self._loop)
@@ -81,18 +96,20 @@ class InProcess:
             calling.close()
             raise DriverFault(f"{method}() was called on a host that does not run") from None
         try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.wrap_future(running)
-        except TimeoutError:
+            returned = await self._patience.wait(asyncio.wrap_future(running), self._waiting.call, self)
+        except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
-                f"{method}() of the driver did not return within {seconds:g} seconds{self._place()}"
+                f"{method}() of the driver did not return within {late.seconds:.0f} seconds{late.how}"
+                f"{await self._place()}"
             ) from None
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
             # The host's loop has ended under the call, and has cancelled it.
             raise DriverFault(f"the host ended while {method}() of the driver ran") from None
+        self._waiting.hung = 0
+        return returned
 
     async def stop(self) -> None:
         """See `Running.stop`."""
@@ -100,16 +117,35 @@ class InProcess:
             return
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        seconds = self._waiting.stop
-        if not await asyncio.to_thread(self._ended.wait, seconds):
-            place = self._place()
+        try:
+            await self._patience.wait(self._has_ended(), self._waiting.stop, self)
+        except Late as late:
+            place = await self._place()
             if self._loop is not None and self._task is not None:
                 # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
                 self._loop.call_soon_threadsafe(self._task.cancel)
                 await asyncio.to_thread(self._ended.wait, self._waiting.limits.hung_stop)
-            raise DriverFault(f"the host did not stop within {seconds:g} seconds{place}")
+            raise DriverFault(
+                f"the host did not stop within {late.seconds:.0f} seconds{late.how}{place}"
+            ) from None
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
+
+    async def _has_ended(self) -> None:
+        while not self._ended.is_set():  # noqa: ASYNC110  set by a thread; waiting in another could not be given up
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def echoes(self) -> bool:
+        """See `Signs.echoes`."""
+        return await echo_answers(self)
+
+    def processor_seconds(self) -> float | None:
+        """See `Signs.processor_seconds`: of the thread of the host's event loop."""
+        if self._thread is None or self._thread.ident is None or not self._thread.is_alive():
+            return None
+        if not hasattr(time, "pthread_getcpuclockid"):
+            return None
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 
     async def kill(self) -> None:
         """See `Running.kill`."""
@@ -159,17 +195,28 @@ class InProcess:
         assert self._stopping is not None  # noqa: S101  made by _live
         await self._stopping.wait()
 
-    def _place(self) -> str:
-        """Tells where the host's thread is, for messages about a host that hangs."""
-        for thread in threading.enumerate():
-            frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  the way to see another thread's stack
-            if thread.name == "host" and frame is not None and self._loop is not None:
-                names = {id(frame_) for frame_, _ in traceback.walk_stack(frame)}
-                if names:
-                    last = traceback.extract_stack(frame)[-1]
-                    if "selectors.py" not in last.filename:
-                        return f"; its event loop is blocked at {last.filename}:{last.lineno} in {last.name}"
-        return ""
+    async def _place(self) -> str:
+        """Tell where the host's event loop is blocked: it is at one place for a second, and answers nothing meanwhile."""
+        loop, answered = self._loop, threading.Event()
+        if loop is None or loop.is_closed():
+            return ""
+        loop.call_soon_threadsafe(answered.set)
+        places: set[str] = set()
+        for _ in range(_LOOKS):
+            await asyncio.sleep(1 / (_LOOKS - 1))
+            places.add(self._line())
+        if answered.is_set() or len(places) > 1:
+            return ""
+        place = places.pop()
+        return f"; its event loop is blocked at {place}" if place else ""
+
+    def _line(self) -> str:
+        """Return the line that the host's thread is at, and nothing where it waits for events."""
+        frame = sys._current_frames().get((self._thread and self._thread.ident) or 0)  # noqa: SLF001  the way to see it
+        if frame is None:
+            return ""
+        last = traceback.extract_stack(frame)[-1]
+        return "" if "selectors.py" in last.filename else f"{last.filename}:{last.lineno} in {last.name}"
 
 
 def _settle(started: asyncio.Future[About], about: About) -> None:

@@ -1,17 +1,48 @@
-"""How long a host is waited for: one that hangs is told apart from one that is slow, and the run ends."""
+"""How long a host is waited for: one that hangs is told apart from one that is slow, and from one on a slow machine.
+
+No limit is a measure of speed. When one has passed, the machine is measured (`machine`): the host of a fast machine has
+failed. On a slow machine the limit grows by what was measured, and meanwhile the host is asked for signs that it hangs.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from flowactions_conformance.kit.outcomes import NothingKnown
+
+_T = TypeVar("_T")
 
 START_SECONDS: Final = 40.0
 STOP_SECONDS: Final = 30.0
 CALL_SECONDS: Final = 25.0
+REQUEST_SECONDS: Final = 25.0
+EFFECT_SECONDS: Final = 20.0
+CHECK_SECONDS: Final = 90.0
 HUNG_STOP_SECONDS: Final = 3.0
 """For how long a host is waited for that has hung before."""
 HUNG_CALL_SECONDS: Final = 5.0
 """How long a call may take once several have hung: such a host must not take minutes to be told."""
 HUNG_CALLS: Final = 3
+SHORT_EFFECT_SECONDS: Final = 5.0
+"""The wait for an effect, once `EXPIRED_BEFORE_SHORT` in a row have not come."""
+EXPIRED_BEFORE_SHORT: Final = 3
+
+SLOW: Final = 1.5
+"""How many times slower than needed a machine is that counts as slow."""
+MOST: Final = 20.0
+"""By how much a limit grows at the most."""
+ECHOES: Final = 20
+"""How many answers of a host's echo route, while it does not do what is waited for, show that it hangs."""
+IDLE_SECONDS: Final = 30.0
+"""For how long a host that hangs uses no processor time, while the kit's own app answers."""
+IDLE_USE_SECONDS: Final = 0.01
+"""Processor time that counts as none: clocks of processes go by hundredths."""
+LOOKS: Final = 2 * ECHOES
+"""How often a host is looked at while its limit grows."""
+SILENT: Final = 100.0
+"""The slowness of a machine on which the kit's own app does not answer."""
 
 
 class Limits(NamedTuple):
@@ -36,7 +67,7 @@ LIMITS: Final = Limits()
 
 
 class Waiting:
-    """For how long one host is waited for: less, once it has hung.
+    """For how long one host is waited for: less, once it has hung, and as before when it has answered again.
 
     Args:
         limits: while nothing has hung.
@@ -55,3 +86,180 @@ class Waiting:
     def stop(self) -> float:
         """Seconds for stopping."""
         return min(self.limits.stop, self.limits.hung_stop) if self.hung else self.limits.stop
+
+
+class EffectTimeout:
+    """For how long effects are waited for: less, once several in a row have not come.
+
+    A host in which nothing arrives fails every check that waits; it must not take minutes to say so.
+
+    Args:
+        seconds: the wait while nothing is amiss.
+    """
+
+    def __init__(self, seconds: float = EFFECT_SECONDS) -> None:
+        self._seconds = seconds
+        self._expired = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait now."""
+        short = self._expired >= EXPIRED_BEFORE_SHORT
+        return min(self._seconds, SHORT_EFFECT_SECONDS) if short else self._seconds
+
+    @property
+    def stop_seconds(self) -> float:
+        """How long to wait for a host to stop."""
+        return self._seconds * STOP_SECONDS / EFFECT_SECONDS
+
+    def came(self) -> None:
+        """Note that an effect came."""
+        self._expired = 0
+
+    def expired(self) -> None:
+        """Note that an effect did not come."""
+        self._expired += 1
+
+
+class Seen(NamedTuple):
+    """What is known of a wait.
+
+    Attributes:
+        waited: for how long, in seconds.
+        limit: seconds on a machine that is as fast as needed.
+        slowness: how many times slower than needed the machine was, at the worst.
+        echoes: how often the host's echo route has answered since the limit passed.
+        idle: for how long the host has used no processor time while the kit's own app answered, in seconds.
+        looks: how often it was looked for these signs.
+    """
+
+    waited: float
+    limit: float
+    slowness: float = 1.0
+    echoes: int = 0
+    idle: float = 0.0
+    looks: int = ECHOES
+
+
+Verdict: TypeAlias = Literal["wait", "slow", "hangs", "unknown"]
+
+
+def judged(seen: Seen) -> Verdict:
+    """Return what a wait shows.
+
+    Returns:
+        ``wait``: nothing yet. ``slow``: the host took too long, and the machine is fast. ``hangs``: it would not have
+        ended on a fast machine either. ``unknown``: the machine was too slow to tell.
+    """
+    if seen.waited < seen.limit:
+        return "wait"
+    if seen.slowness < SLOW:
+        return "slow"
+    if seen.echoes >= ECHOES or seen.idle >= IDLE_SECONDS:
+        return "hangs"
+    has_time = seen.waited < seen.limit * min(seen.slowness, MOST)
+    return "wait" if has_time or seen.looks < ECHOES else "unknown"
+
+
+class Late(TimeoutError):
+    """What was waited for did not come.
+
+    Attributes:
+        seconds: how long it was waited for.
+        how: what is known of why, for a message; empty on a fast machine.
+    """
+
+    def __init__(self, seconds: float, how: str = "") -> None:
+        super().__init__(f"not within {seconds:.3g} seconds{how}")
+        self.seconds = seconds
+        self.how = how
+
+
+class Signs(Protocol):
+    """What shows whether a host still does something."""
+
+    async def echoes(self) -> bool:
+        """Return whether its echo route answers."""
+        ...
+
+    def processor_seconds(self) -> float | None:
+        """Return the processor time that it has used; ``None`` where nobody can say."""
+        ...
+
+
+async def _never_slow() -> float:
+    return 1.0
+
+
+class Patience:
+    """Waits for what a host does, by the one rule that all waits have.
+
+    Args:
+        slowness: measures the machine.
+        scale: of all limits.
+    """
+
+    def __init__(self, slowness: Callable[[], Awaitable[float]] = _never_slow, scale: float = 1.0) -> None:
+        self._slowness = slowness
+        self.scale = scale
+
+    async def wait(self, awaited: Awaitable[_T], seconds: float, host: Signs | None = None) -> _T:
+        """Return what ``awaited`` gives.
+
+        Args:
+            awaited: cancelled when it takes too long.
+            seconds: the limit on a machine that is as fast as needed, before scaling.
+            host: whose signs are looked at; ``None``: no host can be blamed for a slow machine.
+
+        Raises:
+            Late: it did not come: the host hangs, or is slow.
+            NothingKnown: the machine was too slow to tell.
+        """
+        task = asyncio.ensure_future(awaited)
+        try:
+            await self._until_done(task, seconds * self.scale, host)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=1)
+
+    async def _until_done(self, task: asyncio.Future[_T], limit: float, host: Signs | None) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        pause, slowness, echoes, looks = limit, 1.0, 0, 0 if host is not None else ECHOES
+        used: float | None = None
+        idle_since = began
+        while True:
+            await asyncio.wait({task}, timeout=pause)
+            if task.done():
+                return
+            now = await self._slowness()
+            slowness = max(slowness, now)
+            if host is not None and slowness >= SLOW:
+                looks += 1
+                echoes += await host.echoes()
+                spent = host.processor_seconds()
+                if spent is None or used is None or spent - used > IDLE_USE_SECONDS or now >= SILENT:
+                    used, idle_since = spent, loop.time()
+            if task.done():
+                return
+            idle = 0.0 if used is None else loop.time() - idle_since
+            seen = Seen(loop.time() - began, limit, slowness, echoes, idle, looks)
+            match judged(seen):
+                case "slow":
+                    raise Late(seen.waited)
+                case "hangs":
+                    raise Late(seen.waited, _why(seen))
+                case "unknown":
+                    raise NothingKnown(
+                        f"nothing is known: this machine was {slowness:.0f} times slower than needed, "
+                        f"and {seen.waited:.0f} seconds were not enough"
+                    )
+            pause = max(0.05, min(1.0, limit * (min(slowness, MOST) - 1) / LOOKS))
+
+
+def _why(seen: Seen) -> str:
+    if seen.echoes >= ECHOES:
+        return f", while its echo route answered {seen.echoes} times: it hangs"
+    return f", and it used no processor time for {seen.idle:.0f} seconds: it hangs"

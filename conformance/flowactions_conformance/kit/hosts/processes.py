@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.hosting import METHODS, About
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Waiting
+from flowactions_conformance.kit.hosts.hosting import METHODS, About, echo_answers
+from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
 from flowactions_conformance.kit.hosts.output import Output
-from flowactions_conformance.kit.outcomes import DriverFault
+from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
 from flowactions_conformance.kit.under_test import Env
 
 
@@ -35,12 +35,20 @@ class ChildProcess:
         listener: an open port, which the child inherits: nobody else can take it meanwhile. Closed here at the start.
         path: further folders for the child's ``sys.path``.
         limits: how long it may take.
+        patience: how it is waited for.
     """
 
     def __init__(
-        self, factory: str, env: Env, listener: socket.socket, path: Sequence[str], limits: Limits = LIMITS
+        self,
+        factory: str,
+        env: Env,
+        listener: socket.socket,
+        path: Sequence[str],
+        limits: Limits = LIMITS,
+        patience: Patience | None = None,
     ) -> None:
         self.env = env
+        self._patience = patience or Patience()
         self._limit = Waiting(limits)
         self.output = Output()
         self.about = About(claims=(), prefix="")
@@ -114,13 +122,13 @@ class ChildProcess:
         self._reading.append(asyncio.create_task(self._read_output(reading)))
         try:
             reply = await self._reply(ready, self._limit.limits.start)
-        except TimeoutError:
+        except Late as late:
             await self.kill()
             raise DriverFault(
-                f"the host did not start within {self._limit.limits.start:g} seconds: make_host, or the lifespan of "
-                "its app, hangs"
+                f"the host did not start within {late.seconds:.0f} seconds: make_host, or the lifespan of "
+                f"its app, hangs{late.how.removesuffix(': it hangs')}"
             ) from None
-        except DriverFault:
+        except (DriverFault, NothingKnown):
             await self.kill()
             raise
         self.about = msgspec.convert(reply.value, About)
@@ -133,12 +141,14 @@ class ChildProcess:
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         call = Call(number=number, method=method, arguments=[msgspec.to_builtins(each) for each in arguments])
         self._writer.write(msgspec.json.encode(call) + b"\n")
-        seconds = self._limit.call
         try:
-            reply = await self._reply(waiting, seconds)
-        except TimeoutError:
+            reply = await self._reply(waiting, self._limit.call)
+        except Late as late:
             self._limit.hung += 1
-            raise DriverFault(f"{method}() of the driver did not return within {seconds:g} seconds") from None
+            raise DriverFault(
+                f"{method}() of the driver did not return within {late.seconds:.0f} seconds{late.how}"
+            ) from None
+        self._limit.hung = 0
         returns = METHODS[method].returns
         return None if returns is None else msgspec.convert(reply.value, returns)
 
@@ -147,20 +157,34 @@ class ChildProcess:
         if self._process is None or self._process.returncode is not None:
             await self._close()
             return
-        seconds = self._limit.stop
         self._process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(seconds):
-                status = await self._process.wait()
-                await self._disconnected.wait()
-        except TimeoutError:
+            status = await self._patience.wait(self._has_ended(self._process), self._limit.stop, self)
+        except Late as late:
             await self.kill()
-            raise DriverFault(f"the host did not stop within {seconds:g} seconds") from None
+            raise DriverFault(f"the host did not stop within {late.seconds:.0f} seconds{late.how}") from None
         await self._close()
         if status:
             raise DriverFault(
                 f"the host failed while it stopped (status {status}):\n{self.output.text()[-2_000:]}"
             )
+
+    async def _has_ended(self, process: asyncio.subprocess.Process) -> int:
+        status = await process.wait()
+        await self._disconnected.wait()
+        return status
+
+    async def echoes(self) -> bool:
+        """See `Signs.echoes`."""
+        return await echo_answers(self)
+
+    def processor_seconds(self) -> float | None:
+        """See `Signs.processor_seconds`."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     async def kill(self) -> None:
         """See `Running.kill`."""
@@ -188,8 +212,7 @@ class ChildProcess:
             task.cancel()
 
     async def _reply(self, waiting: asyncio.Future[Reply], seconds: float) -> Reply:
-        async with asyncio.timeout(seconds):
-            reply = await waiting
+        reply = await self._patience.wait(waiting, seconds, self)
         if reply.missing is not None:
             raise NotImplementedError(reply.missing)
         if reply.error is not None:

@@ -6,6 +6,7 @@ a project has set for its own tests (patterns of names, asyncio's mode, warnings
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -153,12 +154,15 @@ class KitPlugin:
         unknown = sorted(set(baseline) - {check.id for check in all_checks()})
         if unknown:
             raise pytest.UsageError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
+        if not 0 < config.getoption("flowactions_time_scale") < math.inf:
+            raise pytest.UsageError("--flowactions-time-scale takes a number above 0")
         self._folder: Path | None = base / folder if folder else None
         self._kit = KitThread(
             config.getoption("flowactions_host"),
             mode="child" if config.getoption("flowactions_child") else "in-process",
             server=config.getoption("flowactions_database"),
             baseline=baseline,
+            time_scale=config.getoption("flowactions_time_scale"),
         )
         self._reports: dict[str, Report] = {}
         self._report: Report | None = None

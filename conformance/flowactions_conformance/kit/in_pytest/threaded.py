@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Final
 
-from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Finding, Report
+from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Finding, NothingKnown, Report
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.runner import Runner, opened, report_of
 from flowactions_conformance.kit.session import Mode, Session
@@ -33,6 +33,7 @@ class KitThread:
         mode: how hosts run.
         server: the URL of a PostgreSQL; ``None``: SQLite.
         baseline: check id → why its failure is accepted.
+        time_scale: of all limits.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class KitThread:
         mode: Mode = "in-process",
         server: str | None = None,
         baseline: Mapping[str, str] | None = None,
+        time_scale: float = 1.0,
     ) -> None:
+        self._time_scale = time_scale
         self.baseline = dict(baseline or {})
         self._factory = factory
         self._mode: Mode = mode
@@ -117,13 +120,15 @@ class KitThread:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         try:
             # A new one each time that it is opened: a session is not opened twice.
-            session = Session(self._factory, mode=self._mode, server=self._server)
+            session = Session(self._factory, mode=self._mode, server=self._server, time_scale=self._time_scale)
             async with opened(session, self.baseline) as runner:
                 self._session = session
                 self._opened.set_result(runner)
                 await self._closing.wait()
         except DriverFault as exc:
             self._fail(exc)
+        except NothingKnown as exc:
+            self._fail(DriverFault(str(exc)))
         except BaseException as exc:  # noqa: BLE001  whoever waits must hear of it
             self._fail(DriverFault(f"the kit failed: {type(exc).__name__}: {exc}"))
 

@@ -69,18 +69,10 @@ class Control:
         """Lets through whoever waits, or will wait, at a gate."""
         self._gates[name].set()
 
-    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds, looking again after each event.
-
-        Returns:
-            Whether it held within that many seconds.
-        """
-        try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(holds)
-        except TimeoutError:
-            return holds()
-        return True
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds, looking again after each event."""
+        async with self._changed:
+            await self._changed.wait_for(holds)
 
     async def changed(self) -> None:
         """Has those who wait look again."""

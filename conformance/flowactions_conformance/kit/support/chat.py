@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from flowactions_conformance.chat_provider import Workspace
-from flowactions_conformance.kit.trial import REQUEST_SECONDS, Trial
+from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Login
-from flowactions_conformance.serving import NO_TLS
+from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
 
 INSTALL = "/integrations/chat/install"
 CAUSES = (
@@ -61,7 +61,7 @@ async def allow(consent_page: str, workspace: Workspace) -> str:
     """Clicks Allow on the provider's consent page; returns where the browser is sent."""
     query = {name: values[0] for name, values in parse_qs(urlsplit(consent_page).query).items()}
     form = {**query, "workspace": workspace.id, "decision": "allow"}
-    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REQUEST_SECONDS) as provider:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=NO_TIMEOUT) as provider:
         answer = await provider.post(consent_page.partition("?")[0], data=form)
     return answer.headers["location"]
 

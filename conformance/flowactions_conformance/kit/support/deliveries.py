@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from flowactions_conformance.kit.hosts.limits import Late
 from flowactions_conformance.kit.outcomes import CheckFailed
 from flowactions_conformance.kit.trial import POLL_SECONDS, Trial
 
@@ -39,22 +40,21 @@ async def sent_again(trial: Trial, dead: dict[str, Any], name: str) -> dict[str,
 
 
 async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
-    effect_timeout = trial.session.effect_timeout
-    seen: dict[str, Any] | None = None
+    seen: dict[str, Any] = {}
+
+    async def ended() -> None:
+        while seen.get("status") not in states:
+            # An outcome is written after the answer: nothing tells of it but the list.
+            await asyncio.sleep(POLL_SECONDS if seen else 0)
+            answer = await trial.request("GET", LIST, who=trial.author)
+            trial.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
+            found = [each for each in answer.json()["data"] if each["url"].endswith(f"/{trial.token}/{name}")]
+            trial.expect(found, f"the delivery {name!r} is not in the list of its organization")
+            seen.update(found[0])
+
     try:
-        async with asyncio.timeout(effect_timeout.seconds):
-            while seen is None or seen["status"] not in states:
-                # An outcome is written after the answer: nothing tells of it but the list.
-                await asyncio.sleep(0 if seen is None else POLL_SECONDS)
-                answer = await trial.request("GET", LIST, who=trial.author)
-                trial.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
-                found = [
-                    each for each in answer.json()["data"] if each["url"].endswith(f"/{trial.token}/{name}")
-                ]
-                trial.expect(found, f"the delivery {name!r} is not in the list of its organization")
-                seen = found[0]
-    except TimeoutError:
-        effect_timeout.expired()
+        await trial.patiently(ended())
+    except Late:
         raise CheckFailed(
             f"the delivery {name!r} did not end",
             expected=" or ".join(sorted(states)),

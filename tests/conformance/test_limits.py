@@ -1,0 +1,258 @@
+"""A host that hangs, one that is slow, and one on a slow machine are told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flowactions_conformance.kit import runner
+from flowactions_conformance.kit.hosts import limits
+from flowactions_conformance.kit.hosts.limits import (
+    ECHOES,
+    EXPIRED_BEFORE_SHORT,
+    IDLE_SECONDS,
+    LIMITS,
+    EffectTimeout,
+    Late,
+    Limits,
+    Patience,
+    Seen,
+    Waiting,
+    judged,
+)
+from flowactions_conformance.kit.hosts.machine import REFERENCES, Machine, slowness_of
+from flowactions_conformance.kit.outcomes import CheckResult, NothingKnown, Report, Status
+from flowactions_conformance.kit.preflight import SELF
+from flowactions_conformance.kit.registry import all_checks
+from flowactions_conformance.kit.runner import Runner, run_checks
+from flowactions_conformance.kit.session import Host, Mode, Session
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.serving import serve
+from tests.waiting import until
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/prove-your-host.md"
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        (Seen(9.9, 10), "wait"),
+        (Seen(10, 10), "slow"),
+        (Seen(10, 10, slowness=1.4), "slow"),
+        (Seen(10, 10, slowness=14), "wait"),
+        (Seen(139, 10, slowness=14), "wait"),
+        (Seen(140, 10, slowness=14), "unknown"),
+        (Seen(140, 10, slowness=14, looks=ECHOES - 1), "wait"),
+        (Seen(199, 10, slowness=100), "wait"),
+        (Seen(200, 10, slowness=100), "unknown"),
+        (Seen(11, 10, slowness=14, echoes=ECHOES - 1, idle=IDLE_SECONDS - 1), "wait"),
+        (Seen(11, 10, slowness=14, echoes=ECHOES), "hangs"),
+        (Seen(11, 10, slowness=14, idle=IDLE_SECONDS), "hangs"),
+        (Seen(140, 10, slowness=14, echoes=ECHOES), "hangs"),
+    ],
+)
+def test_a_wait_is_judged_by_the_machine_and_the_hosts_signs(seen: Seen, verdict: str) -> None:
+    """Only a host of a fast machine, or one that shows that it hangs, has failed."""
+    assert judged(seen) == verdict
+
+
+class Looked:
+    """A host that shows some signs."""
+
+    def __init__(self, *, echoing: bool = False, using: Iterator[float] | None = None) -> None:
+        self._echoing = echoing
+        self._using = using
+
+    async def echoes(self) -> bool:
+        return self._echoing
+
+    def processor_seconds(self) -> float | None:
+        return None if self._using is None else next(self._using)
+
+
+def slow(factor: float) -> Callable[[], Awaitable[float]]:
+    async def measured() -> float:
+        return factor
+
+    return measured
+
+
+class TestPatience:
+    async def test_what_comes_is_given_and_what_fails_fails(self) -> None:
+        """Whoever waits sees no difference."""
+        patience = Patience(slow(5))
+
+        async def fails() -> None:
+            raise LookupError
+
+        assert await patience.wait(asyncio.sleep(0, "came"), 60) == "came"
+        with pytest.raises(LookupError):
+            await patience.wait(fails(), 60)
+
+    async def test_on_a_fast_machine_a_limit_ends_the_wait(self) -> None:
+        """And what was waited for is cancelled."""
+        waiting = asyncio.ensure_future(asyncio.sleep(600))
+        with pytest.raises(Late):
+            await Patience().wait(waiting, 0.01, Looked(echoing=True))
+        assert waiting.cancelled()
+
+    async def test_on_a_slow_machine_the_limit_grows(self) -> None:
+        """What comes later than the limit has still come."""
+        assert await Patience(slow(20)).wait(asyncio.sleep(0.5, "came"), 0.1, Looked()) == "came"
+
+    async def test_what_does_not_come_on_a_slow_machine_is_not_known(self) -> None:
+        """The message says how slow it was."""
+        with pytest.raises(NothingKnown, match="this machine was 14 times slower than needed"):
+            await Patience(slow(14)).wait(asyncio.sleep(600), 0.01, Looked())
+
+    async def test_a_host_that_only_echoes_hangs(self) -> None:
+        """It had the processor twenty times, and did not do what was asked."""
+        with pytest.raises(Late, match=f"its echo route answered {ECHOES} times: it hangs"):
+            await Patience(slow(20)).wait(asyncio.sleep(600), 1, Looked(echoing=True))
+
+    async def test_a_host_that_uses_no_processor_time_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """While the kit's own app answers; time that it uses begins the count anew."""
+        monkeypatch.setattr(limits, "IDLE_SECONDS", 0.3)
+        standing = iter([1.0] * 1000)
+        with pytest.raises(Late, match="it used no processor time"):
+            await Patience(slow(20)).wait(asyncio.sleep(600), 0.1, Looked(using=standing))
+        working = iter(number / 10 for number in range(1000))
+        with pytest.raises(NothingKnown):
+            await Patience(slow(20)).wait(asyncio.sleep(600), 0.1, Looked(using=working))
+        with pytest.raises(NothingKnown):
+            await Patience(slow(limits.SILENT)).wait(asyncio.sleep(600), 0.1, Looked(using=iter([1.0] * 1000)))
+
+    async def test_limits_are_scaled(self) -> None:
+        """All by one factor."""
+        with pytest.raises(Late):
+            await Patience(scale=0.001).wait(asyncio.sleep(600), 10)
+
+
+def test_limits_that_shrank_recover() -> None:
+    """A host that answers again is waited for as before."""
+    waiting = Waiting(LIMITS)
+    waiting.hung = limits.HUNG_CALLS
+    assert (waiting.call, waiting.stop) == (LIMITS.hung_call, LIMITS.hung_stop)
+    waiting.hung = 0
+    assert (waiting.call, waiting.stop) == (LIMITS.call, LIMITS.stop)
+    effects = EffectTimeout()
+    for _ in range(EXPIRED_BEFORE_SHORT):
+        effects.expired()
+    assert effects.seconds == limits.SHORT_EFFECT_SECONDS
+    effects.came()
+    assert effects.seconds == limits.EFFECT_SECONDS
+
+
+def test_slowness_is_that_of_the_slowest_part() -> None:
+    """And never below one."""
+    assert slowness_of({"app": REFERENCES["app"] / 2}) == 1.0
+    assert slowness_of({"app": REFERENCES["app"], "database": 7 * REFERENCES["database"]}) == pytest.approx(7)
+
+
+async def test_the_machine_is_measured_while_the_kit_runs() -> None:
+    """By a process that ends with it; several that ask have one answer."""
+    async with Machine().running() as machine:
+        first, second = await asyncio.gather(machine.slowness(), machine.slowness())
+        assert first == second >= 1.0
+        child = machine.pid
+        assert child is not None
+    await until(lambda: not Path(f"/proc/{child}").exists())
+    machine = Machine()
+    assert await machine.slowness() == 1.0
+
+
+class TestRunner:
+    async def test_an_error_is_tried_again_alone_after_all_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second result counts."""
+        running, seen = 0, []
+
+        async def run(self: Runner, check: Any) -> CheckResult:
+            nonlocal running
+            running += 1
+            seen.append((check.id, running))
+            await asyncio.sleep(0.01)
+            running -= 1
+            again = [each for each, _ in seen].count(check.id) > 1
+            status = Status.PASS if again or check.id != failing else Status.ERROR
+            return CheckResult(check.id, "", "", "", "must", None, status)
+
+        checks = [check for check in all_checks() if not check.alone][:5]
+        failing = checks[0].id
+        monkeypatch.setattr(Runner, "_run", run)
+        kit = Runner(Session("a:b"), cast("Host", None), {})
+        results = await asyncio.gather(*map(kit.run, checks))
+        assert {result.status for result in results} == {Status.PASS}
+        assert seen[-1] == (failing, 1)
+        assert len(seen) == 6
+
+    async def test_a_database_that_fails_is_not_the_hosts_failure(self) -> None:
+        """Neither is what the kit itself could not do: both are errors."""
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "lifespan":
+                for step in ("startup", "shutdown"):
+                    await receive()
+                    await send({"type": f"lifespan.{step}.complete"})
+                return
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"code":"storage_unavailable"}'})
+
+        session = Session("a:b")
+        async with serve(app) as url:
+            running = SimpleNamespace(env=SimpleNamespace(base_url=url))
+            host = Host("h", cast("Any", running), cast("Any", None), Path(), 0)
+            with pytest.raises(NothingKnown, match="the database that the kit gave did not answer") as raised:
+                await Trial(session, SELF, host).request_url("GET", f"{url}/x")
+        assert runner._judged(SELF, raised.value)[0] is Status.ERROR
+
+
+def test_the_page_has_the_limits() -> None:
+    """As the kit has them."""
+    table = PAGE.read_text().partition("| what is waited for |")[2].partition("\n\n")[0]
+    shown = [float(number) for number in re.findall(r"\| (\d+) \|", table)]
+    assert shown == [
+        limits.START_SECONDS,
+        limits.STOP_SECONDS,
+        limits.CALL_SECONDS,
+        limits.REQUEST_SECONDS,
+        limits.EFFECT_SECONDS,
+        limits.CHECK_SECONDS,
+    ]
+
+
+HANGS = Limits(start=5, stop=1, call=1, hung_stop=0.5, hung_call=0.5)
+
+
+async def hung(host: str, *ids: str, mode: Mode = "in-process") -> Report:
+    """Run checks over a host that hangs, on a machine that is slow."""
+    return await run_checks(f"tests.conformance.misbehaving:{host}", ids, mode=mode, limits=HANGS)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("mode", ["in-process", "child"])
+@pytest.mark.parametrize(
+    ("host", "check", "said"),
+    [
+        ("hangs_in_open", "EAGER-1", "open() of the driver did not return"),
+        ("hangs_in_next", "PACING-2", "next() of the driver did not return"),
+        ("hangs_at_second_start", "DURABILITY-1", "the host did not start"),
+        ("hangs_at_stop", "TASK-3", "the host did not stop"),
+    ],
+)
+async def test_a_host_that_hangs_has_failed_on_a_slow_machine_too(
+    host: str, check: str, said: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its event loop answers, or it uses no processor time: the machine is not to blame."""
+    monkeypatch.setattr(Machine, "slowness", lambda _: slow(6)())
+    monkeypatch.setattr(limits, "IDLE_SECONDS", 1.0)
+    report = await hung(host, check, mode=mode)
+    assert report.error is None
+    assert [(result.status, said in str(result.finding)) for result in report.results] == [(Status.FAIL, True)]
