@@ -85,6 +85,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
     "flowactions_conformance.kit.hosts.making:_Making.lock": "the kit makes one host at a time",
     "flowactions_conformance.kit.report.terminal:PLAIN": "is not changed",
+    "flowactions_conformance.serving:NO_TIMEOUT": "is not changed",
     "flowactions_conformance.serving:NO_TLS": "is not changed",
 }
 """What may change, or is not known not to → why hosts in several threads get nothing of each other by it."""
