@@ -66,6 +66,7 @@ class TestRun:
         assert "no_such_package.testing cannot be imported: ModuleNotFoundError" in told.out
         assert "ERROR: no check ran" in told.out
 
+    @pytest.mark.ci
     def test_a_baseline_accepts_failures_and_must_be_current(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

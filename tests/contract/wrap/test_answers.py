@@ -178,7 +178,7 @@ async def test_websockets_are_the_hosts(host: str, path: str, tmp_path: Path) ->
             assert socket.subprotocol == (protocols and "echo")
 
 
-@pytest.mark.parametrize("host", ["fastapi", "starlette", "quart", "django"])
+@sampled("host", ["fastapi", "starlette", "quart", "django"], size=2)
 async def test_a_websocket_that_the_host_refuses_is_refused(host: str, tmp_path: Path) -> None:
     """With the status that the host alone gives."""
     refusals = []
@@ -218,7 +218,7 @@ async def test_a_stream_arrives_as_it_is_made(host: str, tmp_path: Path) -> None
             assert "".join([part async for part in answer.aiter_text()]).count("part") == 5
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@sampled("host", HOSTS, size=3)
 async def test_the_plugins_routes_are_reached_in_every_host(host: str, tmp_path: Path) -> None:
     """By path and method, with parameters and trailing slash, as Litestar routes them; a broken one breaks no host."""
     async with (

@@ -170,7 +170,7 @@ def raw(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 class TestReading:
-    @pytest.mark.parametrize("name", HOSTILE)
+    @sampled("name", HOSTILE, size=20)
     @pytest.mark.parametrize("method", CALLS)
     async def test_a_hostile_answer_is_refused_or_cleaned(self, method: str, name: str) -> None:
         """Every method returns a valid value or raises `ChatRefused`."""
@@ -384,6 +384,7 @@ class TestEverywhere:
             assert await running.connect() == {"chat": "connected"}
             yield running
 
+    @pytest.mark.ci
     async def test_the_node_ends_with_a_specified_reason(
         self, run: ChatHost, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -68,6 +68,7 @@ async def challenged(client: httpx.AsyncClient, url: str) -> Any:
     return (await client.post(url, content=body, headers=headers)).json()
 
 
+@pytest.mark.ci
 async def test_what_the_manifest_names_is_what_a_running_host_uses(sqlite_url: str, tmp_path: Path) -> None:
     """Installed and told of events by the manifest alone, and asked for exactly its scopes (§2.3, §4.1, §6.2)."""
     listener, provider = listen(), FakeChatProvider()

@@ -19,6 +19,7 @@ from flowactions_plugin.egress.signature import sign
 from tests.commanding import ROOT, command
 from tests.loopback import listening
 from tests.recorder import recorder, status
+from tests.rings import sampled
 from tests.waiting import SAFETY_SECONDS
 
 SECRET = "whsec_kept_here"
@@ -133,7 +134,7 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
     assert r"\x1b]52;c;ZXZpbA==\x07" in out
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("request_bytes", "answer"),
     [
         (b"nonsense\r\n\r\n", b"400"),
@@ -147,6 +148,7 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
             b"431",
         ),
     ],
+    size=3,
     ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers", "large trailer"],
 )
 async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from flowactions_plugin.deliveries import search_queries
 from tests.recorder import Recorder, recorder, status
+from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -170,7 +171,7 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
     assert len(await run.rows(status="dead")) == 2
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("body", "named"),
     [
         ({"ids": ["x"]}, "ids"),
@@ -185,6 +186,7 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
         ([], ""),
         (None, ""),
     ],
+    size=10,
 )
 async def test_a_replay_that_is_not_understood_retries_nothing(run: Running, body: Any, named: str) -> None:
     """A misspelt filter is an error, never a wider replay."""
@@ -328,9 +330,7 @@ async def test_a_corrupt_row_is_shown_beside_the_others(run: Running) -> None:
             assert [row["id"] for row in listed] == sorted([corrupt, sound], reverse=True), names
 
 
-@pytest.mark.parametrize(
-    "column", ["event_type", "agent_id", "url", "method", "headers", "origin", "last_error"]
-)
+@sampled("column", ["event_type", "agent_id", "url", "method", "headers", "origin", "last_error"], size=3)
 async def test_text_that_is_not_utf8_is_shown(tmp_path: Path, column: str) -> None:
     """SQLite stores any bytes as text; a row that holds such is shown beside the others."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'f.db'}")
@@ -353,7 +353,7 @@ async def test_text_that_is_not_utf8_is_shown(tmp_path: Path, column: str) -> No
     await engine.dispose()
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "é", "%00", "'; DROP TABLE x", "9" * 3000])
+@sampled("cursor", ["", "x", "é", "%00", "'; DROP TABLE x", "9" * 3000], size=3)
 async def test_any_cursor_is_answered(run: Running, cursor: str) -> None:
     """A cursor that was made up lists what it lists, and is never a server error."""
     answer = await run.client.get("/v1/webhooks/outbox", params={"cursor": cursor})

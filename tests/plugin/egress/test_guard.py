@@ -23,6 +23,7 @@ from flowactions_plugin.errors import EgressRefused
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule
 from tests.recorder import recorder
+from tests.rings import sampled
 from tests.sending import Message
 
 FORBIDDEN_EVERYWHERE = [
@@ -359,7 +360,7 @@ def test_the_tables_are_as_long_as_they_should_be() -> None:
     assert len(set(ALLOWED)) == len(ALLOWED) >= 30
 
 
-@pytest.mark.parametrize("url", REFUSED_IN_PRODUCTION)
+@sampled("url", REFUSED_IN_PRODUCTION, size=100)
 async def test_production_refuses_at_enqueue(url: str) -> None:
     """What is not global, and what is no URL, is refused with the reason (§2.4)."""
     with pytest.raises(EgressRefused, match=r"The URL|are not allowed \(.+\)"):

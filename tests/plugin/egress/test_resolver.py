@@ -231,6 +231,7 @@ class TestEnqueue:
         await asyncio.gather(*map(guard.check, urls))
         assert asked == ["example.com"]
 
+    @pytest.mark.ci
     async def test_lookups_that_hang_at_enqueue_take_no_thread_from_deliveries(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -295,9 +295,7 @@ class TestValidation:
             "triggerRowId",
         ]
 
-    @pytest.mark.parametrize(
-        "body", [b"", b"{", b"[]", b"null", b"7", b"\xff", b"[" * 60_000, b'{"a":"\\ud800"}']
-    )
+    @sampled("body", [b"", b"{", b"[]", b"null", b"7", b"\xff", b"[" * 60_000, b'{"a":"\\ud800"}'], size=4)
     async def test_what_is_no_object_is_refused(self, run: Running, body: bytes) -> None:
         """Any bytes are a 400."""
         answer = await run.client.post(PATH, content=body, headers={"content-type": "application/json"})

@@ -97,7 +97,7 @@ class TestTranslation:
             async with database.read() as connection:
                 await connection.execute(text("SELECT * FROM nowhere"))
 
-    @pytest.mark.parametrize(
+    @sampled(
         "statement",
         [
             "SELECT nothing FROM flowactions_outbox",
@@ -105,6 +105,7 @@ class TestTranslation:
             "SELECT 1 FROM flowactions_outbox WHERE id = 1",
             *(f"DO $$BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END$$" for code in OUTAGES),
         ],
+        size=6,
     )
     async def test_errors_that_an_operator_can_repair_are_outages(
         self, postgres_url: str, statement: str

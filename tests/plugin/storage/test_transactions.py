@@ -65,7 +65,7 @@ async def statements_of(actions: FlowActions, host: SharingHost, failing: Failin
     return list(failing.seen)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@sampled("call", CALLS, size=3)
 @sampled("kind", ENGINES, size=3)
 async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call: str, url: str) -> None:
     """Whether the host or the plugin writes first, one commit stores both rows, one rollback neither (§3.2)."""
@@ -96,7 +96,7 @@ async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call:
                 assert there == (wanted if commits else {name} if autocommits else set())
 
 
-@pytest.mark.parametrize("call", CALLS)
+@sampled("call", CALLS, size=3)
 @sampled(
     ("kind", "how"),
     [

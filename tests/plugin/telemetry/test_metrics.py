@@ -172,6 +172,7 @@ def test_hosts_of_one_process_share_a_provider() -> None:
     assert {point[0] for point in gauges(reader)} == {"stalled"}
 
 
+@pytest.mark.ci
 def test_hosts_join_while_an_exporter_reads(caplog: pytest.LogCaptureFixture) -> None:
     """An exporter's thread gets what is known of the gauges, however many hosts of other threads join meanwhile."""
     reader = InMemoryMetricReader()
