@@ -14,6 +14,7 @@ import pytest
 
 from flowactions_conformance.commands.left_behind import descendants
 from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits
+from flowactions_conformance.kit.hosts.machine import Machine
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
@@ -27,6 +28,16 @@ REFERENCE = "flowactions_conformance.reference_host.testing:make_host"
 NEVER_STARTS = Limits(start=2, hung_stop=0.5)
 HANGS = Limits(call=3, hung_stop=0.5, hung_call=0.5)
 SAFETY_SECONDS = 300
+
+
+@pytest.fixture(autouse=True)
+def fast_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How hosts are told on a slow machine is another test's: here limits are too short for one."""
+
+    async def slowness(_: Machine) -> float:
+        return 1.0
+
+    monkeypatch.setattr(Machine, "slowness", slowness)
 
 
 async def run_short(host: str, *ids: str, mode: Mode = "in-process") -> Report:

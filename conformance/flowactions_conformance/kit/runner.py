@@ -150,7 +150,7 @@ def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
             return Status.ERROR, Finding(message=str(exc))
         case Late():
             message = (
-                f"the check did not end within {exc.seconds:.0f} seconds; its timeline shows how far it came"
+                f"the check did not end within {exc.seconds:g} seconds; its timeline shows how far it came"
             )
             return failed, Finding(message=message, causes=check.causes)
     text = f"{type(exc).__name__}: {exc}"

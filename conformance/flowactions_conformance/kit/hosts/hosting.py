@@ -24,7 +24,7 @@ from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import NO_TLS, serve
 
-ECHO_SECONDS: Final = 10.0
+ECHO_SECONDS: Final = 5.0
 """For how long an answer of the echo route is waited for, when a host is looked at: one that takes longer is no sign of life."""
 
 

@@ -81,7 +81,7 @@ class InProcess:
         except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
-                f"the host did not start within {late.seconds:.0f} seconds: make_host, or the lifespan "
+                f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan "
                 f"of its app, hangs{await self._place()}"
             ) from None
 
@@ -100,7 +100,7 @@ class InProcess:
         except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:.0f} seconds{late.how}"
+                f"{method}() of the driver did not return within {late.seconds:g} seconds{late.how}"
                 f"{await self._place()}"
             ) from None
         except asyncio.CancelledError:
@@ -126,7 +126,7 @@ class InProcess:
                 self._loop.call_soon_threadsafe(self._task.cancel)
                 await asyncio.to_thread(self._ended.wait, self._waiting.limits.hung_stop)
             raise DriverFault(
-                f"the host did not stop within {late.seconds:.0f} seconds{late.how}{place}"
+                f"the host did not stop within {late.seconds:g} seconds{late.how}{place}"
             ) from None
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")

@@ -130,7 +130,7 @@ class Seen(NamedTuple):
         slowness: how many times slower than needed the machine was, at the worst.
         echoes: how often the host's echo route has answered since the limit passed.
         idle: for how long the host has used no processor time while the kit's own app answered, in seconds.
-        looks: how often it was looked for these signs.
+        echoing: whether its echo route has answered when it was looked at last.
     """
 
     waited: float
@@ -138,7 +138,7 @@ class Seen(NamedTuple):
     slowness: float = 1.0
     echoes: int = 0
     idle: float = 0.0
-    looks: int = ECHOES
+    echoing: bool = False
 
 
 Verdict: TypeAlias = Literal["wait", "slow", "hangs", "unknown"]
@@ -158,19 +158,20 @@ def judged(seen: Seen) -> Verdict:
     if seen.echoes >= ECHOES or seen.idle >= IDLE_SECONDS:
         return "hangs"
     has_time = seen.waited < seen.limit * min(seen.slowness, MOST)
-    return "wait" if has_time or seen.looks < ECHOES else "unknown"
+    # A host that echoes is waited for until it has echoed often enough.
+    return "wait" if has_time or seen.echoing else "unknown"
 
 
 class Late(TimeoutError):
     """What was waited for did not come.
 
     Attributes:
-        seconds: how long it was waited for.
+        seconds: the limit, or for how long a host was waited for that hangs.
         how: what is known of why, for a message; empty on a fast machine.
     """
 
     def __init__(self, seconds: float, how: str = "") -> None:
-        super().__init__(f"not within {seconds:.3g} seconds{how}")
+        super().__init__(f"not within {seconds:g} seconds{how}")
         self.seconds = seconds
         self.how = how
 
@@ -227,7 +228,7 @@ class Patience:
     async def _until_done(self, task: asyncio.Future[_T], limit: float, host: Signs | None) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        pause, slowness, echoes, looks = limit, 1.0, 0, 0 if host is not None else ECHOES
+        pause, slowness, echoes, echoing = limit, 1.0, 0, False
         used: float | None = None
         idle_since = began
         while True:
@@ -237,20 +238,20 @@ class Patience:
             now = await self._slowness()
             slowness = max(slowness, now)
             if host is not None and slowness >= SLOW:
-                looks += 1
-                echoes += await host.echoes()
+                echoing = await host.echoes()
+                echoes += echoing
                 spent = host.processor_seconds()
                 if spent is None or used is None or spent - used > IDLE_USE_SECONDS or now >= SILENT:
                     used, idle_since = spent, loop.time()
             if task.done():
                 return
             idle = 0.0 if used is None else loop.time() - idle_since
-            seen = Seen(loop.time() - began, limit, slowness, echoes, idle, looks)
+            seen = Seen(loop.time() - began, limit, slowness, echoes, idle, echoing)
             match judged(seen):
                 case "slow":
-                    raise Late(seen.waited)
+                    raise Late(seen.limit)
                 case "hangs":
-                    raise Late(seen.waited, _why(seen))
+                    raise Late(round(seen.waited), _why(seen))
                 case "unknown":
                     raise NothingKnown(
                         f"nothing is known: this machine was {slowness:.0f} times slower than needed, "

@@ -125,7 +125,7 @@ class ChildProcess:
         except Late as late:
             await self.kill()
             raise DriverFault(
-                f"the host did not start within {late.seconds:.0f} seconds: make_host, or the lifespan of "
+                f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan of "
                 f"its app, hangs{late.how.removesuffix(': it hangs')}"
             ) from None
         except (DriverFault, NothingKnown):
@@ -146,7 +146,7 @@ class ChildProcess:
         except Late as late:
             self._limit.hung += 1
             raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:.0f} seconds{late.how}"
+                f"{method}() of the driver did not return within {late.seconds:g} seconds{late.how}"
             ) from None
         self._limit.hung = 0
         returns = METHODS[method].returns
@@ -162,7 +162,7 @@ class ChildProcess:
             status = await self._patience.wait(self._has_ended(self._process), self._limit.stop, self)
         except Late as late:
             await self.kill()
-            raise DriverFault(f"the host did not stop within {late.seconds:.0f} seconds{late.how}") from None
+            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{late.how}") from None
         await self._close()
         if status:
             raise DriverFault(
