@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -187,7 +186,8 @@ def test_an_interrupt_ends_the_run(child: bool) -> None:
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=SAFETY_SECONDS)
     finally:
-        process.kill()
+        with process:
+            process.kill()
     assert process.returncode == 130, out + errors
     assert out.startswith("INTERRUPTED after 0 of ")
     assert errors == ""
@@ -197,12 +197,14 @@ def _wait_for_threads(pid: int) -> None:
     """Waits until the command serves: then its signal handlers are set."""
     deadline = time.monotonic() + SAFETY_SECONDS
     while time.monotonic() < deadline:
-        sockets = [
-            each
-            for each in Path(f"/proc/{pid}/fd").iterdir()
-            if os.path.realpath(each).rpartition("/")[2].startswith("socket:")
-        ]
-        if len(sockets) >= 5:
+        if sum(map(_is_socket, Path(f"/proc/{pid}/fd").iterdir())) >= 5:
             return
         threading.Event().wait(0.05)
     raise AssertionError("the command has not started")
+
+
+def _is_socket(descriptor: Path) -> bool:
+    try:
+        return str(descriptor.readlink()).startswith("socket:")
+    except FileNotFoundError:  # closed meanwhile
+        return False
