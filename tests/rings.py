@@ -16,6 +16,7 @@ import pytest
 CI: Final = (
     "tests/benchmarks/",
     "tests/editor/",
+    "tests/receivers/test_functions.py",
     "tests/upgrades/",
 )
 """Whole folders that `.ci/run` adds."""
@@ -24,15 +25,31 @@ OWN_SQL: Final = (
     "tests/plugin/bulk/",
     "tests/plugin/deliveries/",
     "tests/plugin/health/",
-    "tests/plugin/chat/test_connections.py",
+    "tests/plugin/chat/test_connections.py::TestKeys",
+    "tests/plugin/chat/test_connections.py::TestTenancy",
+    "tests/plugin/chat/test_connections.py::TestInstall::test_a_callback_works_once",
+    "tests/plugin/chat/test_connections.py::TestInstall::test_concurrent_callbacks_connect_once",
+    "tests/plugin/chat/test_connections.py::TestInstall::test_reinstalling_replaces_and_keeps_the_default_channel",
     "tests/plugin/logic/test_enqueue.py",
     "tests/plugin/nodes/test_pacing.py",
     "tests/plugin/nodes/test_store.py",
-    "tests/plugin/queue/",
+    "tests/plugin/queue/test_claim_ends.py",
+    "tests/plugin/queue/test_claimed.py",
+    "tests/plugin/queue/test_continuous.py",
+    "tests/plugin/queue/test_enqueue_together.py",
+    "tests/plugin/queue/test_event_ids.py",
+    "tests/plugin/queue/test_leases.py",
+    "tests/plugin/queue/test_lost_answers.py",
+    "tests/plugin/queue/test_model.py",
+    "tests/plugin/queue/test_own_webhooks.py",
+    "tests/plugin/queue/test_plans.py",
+    "tests/plugin/queue/test_scheduled.py",
+    "tests/plugin/queue/test_store.py",
+    "tests/plugin/queue/test_turns.py",
     "tests/plugin/storage/",
 )
-"""Where tests are about statements: on both databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds
-PostgreSQL."""
+"""Where tests are about statements of our own (how each of them does what it is for, on rows and values of every kind): on both
+databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL. An entry is the start of node ids."""
 
 DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")

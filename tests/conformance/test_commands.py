@@ -80,6 +80,7 @@ class TestRun:
         assert main(["run", REFERENCE, "--check", "LOAD-2", "--baseline", str(known)]) == 1
         assert "LOAD-2 is in the baseline and passes: remove it there" in capsys.readouterr().out
 
+    @pytest.mark.ci
     def test_no_check_of_a_claimed_profile_is_no_success(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

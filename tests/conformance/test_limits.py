@@ -112,11 +112,13 @@ class TestPatience:
         with pytest.raises(NothingKnown, match="this machine was 14 times slower than needed"):
             await Patience(slow(14)).wait(asyncio.sleep(600), 0.01, Looked())
 
+    @pytest.mark.ci
     async def test_a_host_that_only_echoes_hangs(self) -> None:
         """It had the processor twenty times, and did not do what was asked."""
         with pytest.raises(Late, match=f"its echo route answered {ECHOES} times: it hangs"):
             await Patience(slow(20)).wait(asyncio.sleep(600), 1, Looked(echoing=True))
 
+    @pytest.mark.ci
     async def test_a_host_that_uses_no_processor_time_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """While the kit's own app answers; time that it uses begins the count anew."""
         monkeypatch.setattr(limits, "IDLE_SECONDS", 0.3)

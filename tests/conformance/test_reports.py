@@ -259,6 +259,7 @@ def test_the_profiles_of_a_report_are_all_there_are() -> None:
     assert [each.name for each in profiles(a_report())] == list(PROFILES)
 
 
+@pytest.mark.ci
 async def test_a_timeline_tells_what_the_host_sent() -> None:
     """Requests that arrived and messages that were posted are in it, each at its time among what else happened."""
     report = await run_checks(previous_step.factory, ["PACING-10", "EAGER-9"])  # type: ignore[attr-defined]

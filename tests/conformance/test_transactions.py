@@ -11,6 +11,7 @@ from flowactions_conformance.kit.runner import run_checks
 from tests.conformance.hosts.one_transaction import make_host
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_rows_of_nodes_join_the_transaction_of_the_walk(database: str, request: pytest.FixtureRequest) -> None:
     """They are sent when it commits, gone when it rolls back, and a failing write leaves the rest."""

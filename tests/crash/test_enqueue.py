@@ -83,6 +83,7 @@ async def test_two_hundred_calls_with_one_key_enqueue_once(field: Field) -> None
     }
 
 
+@pytest.mark.ci
 async def test_sixty_in_a_minute_over_all_processes(field: Field) -> None:
     """Of 100 calls from four processes at once, exactly 60 are taken, and none later in the minute."""
     async with actors(field.settings, PROCESSES) as processes:

@@ -30,16 +30,16 @@ POINTS = ["claimed", "sent", "answered", "writing", "written"]
 
 
 @pytest.mark.parametrize(
-    ("delivery", "count", "points"),
+    ("delivery", "count", "points", "leases_end"),
     [
-        pytest.param("scheduled", 300, POINTS, id="scheduled"),
-        pytest.param("continuous", 300, POINTS, id="continuous"),
-        pytest.param("scheduled", 1000, POINTS * 8, id="scheduled-soak", marks=pytest.mark.full),
-        pytest.param("continuous", 1000, POINTS * 8, id="continuous-soak", marks=pytest.mark.full),
+        pytest.param("scheduled", 300, POINTS, "at once", id="scheduled"),
+        pytest.param("continuous", 300, POINTS, "in time", id="continuous"),
+        pytest.param("scheduled", 1000, POINTS * 8, "in time", id="scheduled-soak", marks=pytest.mark.full),
+        pytest.param("continuous", 1000, POINTS * 8, "in time", id="continuous-soak", marks=pytest.mark.full),
     ],
 )
 async def test_killing_workers_loses_nothing(
-    field: Field, delivery: str, count: int, points: list[str]
+    field: Field, delivery: str, count: int, points: list[str], leases_end: str
 ) -> None:
     """Two workers drain the queue and die at every point of a delivery, again and again (kill -9) (§1.4, §3.1, §6.1).
 
@@ -77,6 +77,8 @@ async def test_killing_workers_loses_nothing(
             async with asyncio.timeout(300):
                 assert await process.wait() == -signal.SIGKILL, field.logs()
             may_repeat.update(await field.in_flight())
+            if leases_end == "at once":
+                await field.end_leases(process)
 
     await asyncio.gather(keep_one_running(), keep_one_running())
     await field.start()

@@ -151,6 +151,7 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
     )  # few points lie between the message and the removal of its record
 
 
+@pytest.mark.ci
 @sampled("halt", ["webhook_halt", "chat_halt"], size=1)
 async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) -> None:
     """Of fifty-two advances from four processes one halts, the others are told running or halted, and never done (§3.2)."""

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.settings.model import read_settings
 from tests.crash.forking import Forked, fork
 from tests.crash.hosts import SECRET, WORKER
@@ -97,6 +98,17 @@ class Field:
             row[0]
             for row in await self.query("SELECT event_id FROM flowactions_outbox WHERE claimed_by IS NOT NULL")
         ]
+
+    async def end_leases(self, worker: Forked) -> None:
+        """Have the leases of a worker that is no more end now, and not up to 30 s later.
+
+        One that was killed before it was seen in the list of workers keeps them.
+        """
+        for (worker_id,) in await self.query(f"SELECT id FROM flowactions_workers WHERE pid = {worker.pid}"):  # noqa: S608
+            await self.run(
+                "UPDATE flowactions_outbox SET claimed_until = 0"  # noqa: S608
+                f" WHERE claimed_by LIKE '{token_prefix(worker_id)}%'"
+            )
 
     async def drained(self) -> bool:
         (row,) = await self.query(

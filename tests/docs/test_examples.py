@@ -221,6 +221,7 @@ def test_the_key_that_operators_are_told_to_make_is_accepted() -> None:
     assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": key}).encryption_keys) == 1
 
 
+@pytest.mark.ci
 def test_the_simulation_says_what_the_page_on_scaling_says() -> None:
     """Its rows are the table's, and its plot is the page's."""
     courses = [(case, simulate(case)) for case in CASES]

@@ -131,6 +131,7 @@ def by_npm(folder: Path, requests: list[dict[str, Any]]) -> list[str]:
     return said
 
 
+@pytest.mark.ci
 @pytest.mark.node
 async def test_the_package_of_npm_verifies_deliveries(sqlite_url: str, tmp_path: Path) -> None:
     """The same deliveries, in JavaScript (§5.3.8)."""

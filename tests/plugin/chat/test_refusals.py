@@ -468,9 +468,10 @@ class TestLog:
             "chat_message node n1 of organization acme: empty_message: The message is empty: write a text.",
         ]
 
-    @pytest.mark.parametrize(
+    @sampled(
         "forged",
         ["n\nchat_message node m sent", "n\r\n", "n\u2028m", "n\x1b[2J", "n\u202em"],
+        size=2,
     )
     async def test_an_id_cannot_forge_a_log_line(
         self, run: Adopted, caplog: pytest.LogCaptureFixture, forged: str

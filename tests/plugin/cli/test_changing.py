@@ -91,6 +91,7 @@ async def site(queue: Queue, database_url: str, tmp_path: Path) -> AsyncIterator
         yield Site(queue, receiver, tmp_path, database_url)
 
 
+@pytest.mark.ci
 async def test_a_replay_is_carried_out_by_workers_and_survives_its_command(site: Site) -> None:
     """Killed in the middle, the command takes nothing with it; it is followed by another one until it has ended."""
     await site.put_dead(24)

@@ -20,6 +20,7 @@ from tests.commanding import Ended, command
 from tests.docs.commands import commands, document_of, fields
 from tests.plugin.cli.test_output import HOSTILE, assert_safe
 from tests.queueing import Queue
+from tests.rings import sampled
 
 Run: TypeAlias = Callable[..., Coroutine[Any, Any, Ended]]
 
@@ -170,7 +171,7 @@ CHANGING = (
 """What is run one after the other."""
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@sampled("as_json", [False, True], ids=["text", "json"], size=1)
 async def test_what_is_stored_reaches_no_terminal_raw(run: Run, hostile: str, as_json: bool) -> None:
     """Text of strangers, in whatever column: colours, links, the clipboard, directions and lines."""
 

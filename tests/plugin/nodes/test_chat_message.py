@@ -8,14 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_conformance.chat_provider import Fault
+from flowactions_conformance.chat_provider import Fault, Gate
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node
 from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
 from tests.chatting import Adopted, adopted, adopting_settings
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
-from tests.waiting import until
 
 DOWN = Fault(503, b"<html>down</html>")
 
@@ -204,11 +203,13 @@ class TestDeferred:
     async def test_a_message_that_was_interrupted_is_not_lost(self, run: Adopted, database_url: str) -> None:
         """A call that ends in the middle leaves the record, and no lease: the next one sends the message again (§3.2)."""
         walk = await self.record(run)
-        run.provider.faults["chat.postMessage"].append(Fault(200, b"{}", delay=30))
+        held = Gate()
+        run.provider.faults["chat.postMessage"].append(Fault(200, b"{}", gate=held))
         interrupted = asyncio.create_task(run.actions.advance(walk, "s"))
-        await until(lambda: run.posts)
+        await held.reached.wait()
         interrupted.cancel()
         await asyncio.wait({interrupted})
+        held.opened.set()
         (result,) = (await run.actions.advance(walk, "s")).results
         assert result.status == "sent"
         assert run.texts == [("#orders", "hi")]

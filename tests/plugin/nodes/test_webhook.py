@@ -177,6 +177,7 @@ class TestDelivery:
         assert row["attemptLog"][0]["response"] == "x" * 2048
         assert len(run.receiver.requests) == 1
 
+    @pytest.mark.ci
     async def test_retry_sends_the_same_event_again_after_the_backoff(self, run: Running) -> None:
         """With retry on, a failed attempt is repeated five seconds later under the same id (§8)."""
         run.receiver.answer = lambda number: status(503) if number == 1 else OK

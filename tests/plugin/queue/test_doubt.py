@@ -244,6 +244,7 @@ class Away:
         self._engines.current, self._engines.thread = self._opened
 
 
+@pytest.mark.ci
 @sampled(
     ("database_url", "delivery"),
     [("sqlite", "scheduled"), ("postgresql", "continuous")],

@@ -125,6 +125,7 @@ async def test_a_row_knows_its_flow_and_node(queue: Queue) -> None:
     assert (await a_schedule(queue, lambda request: httpx.Response(200)).tick()) == 1
 
 
+@pytest.mark.ci
 async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(queue: Queue) -> None:
     """Half a hundred answers come fast, then none: what waits is free again before its lease has ended, and is not sent."""
     await put(queue, 200)

@@ -467,15 +467,16 @@ def clocked(database_url: str) -> Iterator[tuple[Clocked, Callable[[Awaitable[An
         run(database.__aexit__())
 
 
+@pytest.mark.parametrize("sequences", [15, pytest.param(60, marks=pytest.mark.ci)])
 def test_the_queue_does_what_the_table_of_states_says(
-    clocked: tuple[Clocked, Callable[[Awaitable[Any]], Any]],
+    clocked: tuple[Clocked, Callable[[Awaitable[Any]], Any]], sequences: int
 ) -> None:
     """Enqueue, claim, tick, crash, late writes, clocks, retry, cancel and prune, in any order."""
     machine: Any = partial(Outbox, *clocked)
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=sequences,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

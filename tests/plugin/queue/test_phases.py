@@ -37,7 +37,7 @@ def serving(
     ("status", "wait_ms", "kept"),
     [(b"500 Oops", WAIT_MS, True), (b"200 OK", WAIT_MS, True), (b"500 Oops", 0, True), (b"200 OK", 0, False)],
 )
-@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
+@sampled("delivery", ["scheduled", "continuous"], size=1)
 async def test_an_attempt_that_fails_or_is_slow_says_how_long_each_phase_took(
     database_url: str, delivery: str, monkeypatch: pytest.MonkeyPatch, status: bytes, wait_ms: int, kept: bool
 ) -> None:

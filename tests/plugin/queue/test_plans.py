@@ -196,7 +196,10 @@ async def watched(url: str, rows: int) -> Watched:
     return Watched(database)
 
 
-@pytest.mark.parametrize("rows", [200_000, pytest.param(1_000_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "rows",
+    [50_000, pytest.param(200_000, marks=pytest.mark.ci), pytest.param(1_000_000, marks=pytest.mark.full)],
+)
 async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, rows: int) -> None:
     """Of many rows a thousand live: everything goes by an index; a claim costs what it does at 10,000."""
     large = await watched(database_url, rows)
@@ -225,6 +228,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
     assert sorted(work)[2] <= 2 * sorted(compared)[2], (work, compared)
 
 
+@pytest.mark.ci
 async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backlog(database_url: str) -> None:
     """With all its slots taken, a destination's hundred thousand due rows cost a claim what its thousand do."""
     url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
@@ -247,6 +251,7 @@ async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backl
         assert work[1] <= 2 * work[0], work
 
 
+@pytest.mark.ci
 async def test_the_cost_of_a_claim_does_not_grow_with_another_organizations_backlog(database_url: str) -> None:
     """The youngest rows of an organization are found by an index of its own, behind a hundred thousand of another."""
     url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url

@@ -10,7 +10,6 @@ from flowactions_hookspecs import FlowActions, Node, OriginGone
 from flowactions_plugin.queue.worker import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
@@ -111,7 +110,8 @@ async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> 
     assert len(row.last_error) <= 1000
 
 
-@sampled("delivery", ["scheduled", "continuous"], size=1)
+@pytest.mark.ci
+@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_a_database_lost_between_sending_and_writing_costs_nothing(
     outage: Outage, delivery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
