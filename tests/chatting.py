@@ -16,6 +16,7 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, DashboardPrincipal, FlowActions, Node, NodeResult
 from tests.support import SmallHost, a_walk, development, transport_of
 
+JSON = (("content-type", "application/json;charset=utf-8"),)
 CALLBACK = "http://host/integrations/chat/callback"
 SCOPES = "chat:write,channels:read,groups:read,users:read,im:write"
 

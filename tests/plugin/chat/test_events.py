@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from flowactions_plugin.errors import EventInvalid
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.storage.retention import DAY_MS
-from tests.chatting import ChatHost, chat_host, chat_settings
+from tests.chatting import ChatHost, chat_settings
 from tests.rings import sampled
 from tests.support import SmallHost, development, services_of, transport_of
 
@@ -36,13 +35,6 @@ PUBLISHED_BODY = (
     b"%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
 )
 PUBLISHED_SIGNATURE = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
-
-
-@pytest.fixture
-async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
-    monkeypatch.chdir(tmp_path)
-    async with chat_host(database_url) as running:
-        yield running
 
 
 def uninstalled(team: str = "T0ACME", **changes: Any) -> dict[str, Any]:

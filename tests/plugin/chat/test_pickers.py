@@ -9,7 +9,7 @@ import pytest
 from flowactions_conformance.chat_provider import Channel, Fault, Member, Workspace
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat.pickers import CACHED_CHOICES, FRESH_SECONDS, PAUSED, Choice, Page, PageCache
-from tests.chatting import ChatHost, chat_host
+from tests.chatting import JSON, ChatHost, chat_host
 from tests.rings import sampled
 from tests.waiting import SAFETY_SECONDS, within
 
@@ -227,7 +227,7 @@ async def test_an_invalid_search_is_answered_with_its_problem(run: ChatHost, rou
 async def test_a_malformed_page_gives_an_error_or_its_valid_choices(run: ChatHost, body: bytes) -> None:
     """With advice."""
     await run.connect()
-    headers = (("content-type", "application/json;charset=utf-8"),)
+    headers = JSON
     run.provider.faults["conversations.list"].append(Fault(200, body, headers))
     answer = await run.browser.get(CHANNELS)
     assert answer.status_code in {200, 502}

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import gc
-import gzip
 import resource
-import socket
 import ssl
-import struct
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -26,7 +22,8 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.queue.rules import Timing
-from tests.loopback import Serve, black_hole, listening
+from tests.loopback import black_hole
+from tests.plugin.egress.receivers import BOMB, HEAD, MISBEHAVIOUR, answering, never, request, serving
 from tests.queueing import Queue, a_schedule
 from tests.recorder import OK, recorder, status
 
@@ -34,199 +31,6 @@ pytestmark = pytest.mark.ci
 
 GROWTH = 20 * 1024 * 1024
 """How much memory all of them together may cost a worker."""
-
-
-async def request(reader: asyncio.StreamReader) -> None:
-    """Read a request, headers and body."""
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    for line in head.split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            await reader.readexactly(int(line.split(b":")[1]))
-
-
-def answering(first: bytes, *parts: bytes, pause: float = 0.0, times: int = 1) -> Serve:
-    """Answer with the first part, then with the others so many times over, with a pause after each."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request(reader)
-        writer.write(first)
-        for _ in range(times):
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                if pause:
-                    await asyncio.sleep(pause)
-
-    return serve
-
-
-async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await request(reader)
-    await asyncio.sleep(60)
-
-
-async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Break off in the middle of an answer, with a RST."""
-    await request(reader)
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
-    await writer.drain()
-    raw: Any = writer.get_extra_info("socket")
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-async def reset_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    raw: Any = writer.get_extra_info("socket")
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-async def half_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Close its side without an answer, and go on listening."""
-    await request(reader)
-    writer.write_eof()
-    await asyncio.sleep(60)
-
-
-async def silent_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await request(reader)
-
-
-HEAD = b"HTTP/1.1 200 OK\r\n"
-BOMB = gzip.compress(b"\0" * 50_000_000)
-ENDLESS = 10**9
-
-MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
-    # name: (what it does, the row's state, what is said of it)
-    "drips headers": (
-        answering(HEAD, b"x: 1\r\n", pause=0.12, times=100),
-        "retrying",
-        "timed out after 10 s while waiting for the answer",
-    ),
-    "drips one header": (
-        answering(HEAD + b"x: ", b"y", pause=0.05, times=ENDLESS),
-        "retrying",
-        "timed out after 10 s while waiting for the answer",
-    ),
-    "drips a body": (
-        answering(HEAD + b"content-length: 1000\r\n\r\n", b"y", pause=0.05, times=ENDLESS),
-        "retrying",
-        "timed out after 10 s while reading the body",
-    ),
-    "body without end": (
-        answering(
-            HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1000\r\n" + b"x" * 4096 + b"\r\n", times=ENDLESS
-        ),
-        "delivered",
-        "",
-    ),
-    "headers without end": (answering(HEAD, b"x-more: 1\r\n" * 50, times=ENDLESS), "delivered", ""),
-    "a header without end": (answering(HEAD + b"x: ", b"y" * 4096, times=ENDLESS), "delivered", ""),
-    "headers of a failure without end": (
-        answering(b"HTTP/1.1 503 Busy\r\n", b"x-more: 1\r\n" * 50, times=ENDLESS),
-        "retrying",
-        "answered 503 with headers above 64 KiB",
-    ),
-    "a status line without end": (
-        answering(b"HTTP/1.1 200 ", b"y" * 4096, times=ENDLESS),
-        "retrying",
-        "is not HTTP",
-    ),
-    "gzip bomb": (
-        answering(HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB), BOMB),
-        "delivered",
-        "",
-    ),
-    "redirect to loopback": (answering(status(302, "location: http://127.0.0.1:1/")), "retrying", ""),
-    "redirect to metadata": (answering(status(307, "location: http://169.254.169.254/")), "retrying", ""),
-    "100-continue flood": (
-        answering(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50, pause=0.01, times=ENDLESS),
-        "retrying",
-        "timed out after 10 s while waiting for the answer",
-    ),
-    "103 flood": (
-        answering(b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", pause=0.01, times=ENDLESS),
-        "retrying",
-        "timed out after 10 s while waiting for the answer",
-    ),
-    "101 unasked": (
-        answering(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"),
-        "retrying",
-        "",
-    ),
-    "reset in the middle": (reset, "retrying", "broke"),
-    "reset at once": (reset_at_once, "retrying", "connection"),
-    "half-close": (half_close, "retrying", "closed the connection without an answer"),
-    "closes without an answer": (silent_close, "retrying", "closed the connection without an answer"),
-    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.9\r\n\r\n"), "retrying", "is not HTTP"),
-    "binary": (answering(bytes(range(256)) * 16), "retrying", "is not HTTP"),
-    "HTTP/2 preface": (
-        answering(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18),
-        "retrying",
-        "is not HTTP",
-    ),
-    "PRI": (answering(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "retrying", "is not HTTP"),
-    "status 999": (answering(b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n"), "retrying", ""),
-    "a reason that is no text": (
-        answering(b"HTTP/1.1 500 \xff\xfe\r\ncontent-length: 0\r\n\r\n"),
-        "retrying",
-        "",
-    ),
-    # A complete answer counts, whatever comes with it or after it, and at whatever time.
-    "204 with a body": (answering(b"HTTP/1.1 204 No\r\n\r\nhello"), "delivered", ""),
-    "204, then a body": (answering(b"HTTP/1.1 204 No\r\n\r\n", b"", b"hello", pause=0.3), "delivered", ""),
-    "204 that speaks of a body": (
-        answering(b"HTTP/1.1 204 No\r\ncontent-length: 5\r\n\r\nhello"),
-        "delivered",
-        "",
-    ),
-    "204 with the end of chunks": (
-        answering(b"HTTP/1.1 204 No\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
-        "delivered",
-        "",
-    ),
-    "stray bytes after the body": (answering(OK + b"\x00stray"), "delivered", ""),
-    "an answer too many": (answering(OK + OK), "delivered", ""),
-    "failure, then stray bytes": (answering(status(500) + b"stray"), "retrying", ""),
-    "chunks of one byte": (
-        answering(HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000, times=ENDLESS),
-        "delivered",
-        "",
-    ),
-    "a chunk's extension without end": (
-        answering(HEAD + b"transfer-encoding: chunked\r\n\r\n1;x=", b"y" * 4096, times=ENDLESS),
-        "retrying",
-        "is not HTTP",
-    ),
-    "trailers without end": (
-        answering(
-            HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"x: y\r\n" * 500, times=ENDLESS
-        ),
-        "retrying",
-        "is not HTTP",
-    ),
-    "empty lines without end": (answering(b"\r\n", b"\r\n" * 1000, times=ENDLESS), "retrying", "is not HTTP"),
-    "another protocol of this grammar": (
-        answering(b"RTSP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n"),
-        "retrying",
-        "is not HTTP",
-    ),
-    "a length that lies": (answering(HEAD + b"content-length: 99999999999\r\n\r\nx"), "retrying", "broke"),
-    "two lengths": (
-        answering(HEAD + b"content-length: 5\r\ncontent-length: 7\r\n\r\nhello"),
-        "retrying",
-        "is not HTTP",
-    ),
-    "a chunk that lies": (answering(HEAD + b"transfer-encoding: chunked\r\n\r\nZZ\r\nx"), "retrying", ""),
-    "accepts and never answers": (never, "retrying", "timed out after 10 s while waiting for the answer"),
-    "sets cookies": (answering(status(200, "set-cookie: a=b")), "delivered", ""),
-    "early answer": (answering(OK), "delivered", ""),
-}
-
-
-@asynccontextmanager
-async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Run a raw server and give its URL."""
-    async with listening(serve, tls=tls) as port:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
 
 
 @asynccontextmanager

@@ -3,124 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import insert, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from flowactions_hookspecs import (
     Advanced,
-    Deferred,
-    FlowActions,
     HostOrigin,
     InTransaction,
     Node,
     NodeResult,
-    NodeType,
     OutboundWebhook,
     Walk,
-    hookimpl,
 )
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.queries import LEASE_SECONDS
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
-from flowactions_plugin.settings.model import read_settings
+from tests.plugin.nodes.crm import Act, Contact, crm, ran
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, services_of
-
-Act = Callable[[Walk, Node], Awaitable[Any]]
-
-
-class Base(DeclarativeBase):
-    """Of the plugin's own tables."""
-
-
-class Contact(Base):
-    """The plugin's own table, in the host's database."""
-
-    __tablename__ = "crm_contacts"
-    id: Mapped[str] = mapped_column(primary_key=True)
-
-
-class Plugin:
-    """A plugin with one type, whose nodes do what a test says."""
-
-    __name__ = "crm"
-
-    def __init__(self, act: Act) -> None:
-        self.act = act
-        self.runs = 0
-
-    async def reach(self, walk: Walk, node: Node) -> Any:
-        self.runs += 1
-        return await self.act(walk, node)
-
-    @hookimpl
-    def flowactions_node_types(self) -> list[NodeType]:
-        return [NodeType(name="crm", title="CRM", description="Upserts.", reach=self.reach)]
-
-
-class Crm:
-    """A host with such a plugin."""
-
-    def __init__(self, actions: FlowActions, engine: AsyncEngine, plugin: Plugin) -> None:
-        self.actions = actions
-        self.engine = engine
-        self.plugin = plugin
-        self.pacing = services_of(actions.host)._pacing
-
-    async def ids(self, table: str = "crm_contacts", column: str = "id") -> list[Any]:
-        async with self.engine.connect() as connection:
-            query = text(f"SELECT {column} FROM {table} ORDER BY {column}")  # noqa: S608  a test's own words
-            return list((await connection.execute(query)).scalars())
-
-    async def record(self, *names: str, walk: Walk | None = None) -> Walk:
-        """Let a run reach nodes before step s; ``b…`` are webhooks."""
-        walk = replace(walk or a_walk(), pacing=Deferred("s"))
-        for name in names:
-            config = {"webhookUrl": "http://127.0.0.1:9/"} if name.startswith("b") else {}
-            kind = "webhook" if name.startswith("b") else "crm"
-            assert (
-                await self.actions.reach(walk, Node(id=name, type=kind, config=config))
-            ).status == "recorded"
-        return walk
-
-    async def pass_time(self) -> None:
-        """Let every lease and every wait be over."""
-        async with self.engine.begin() as connection:
-            await connection.execute(
-                text("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
-            )
-
-    async def age(self, seconds: float) -> None:
-        """Let that much of every lease be over."""
-        async with self.engine.begin() as connection:
-            query = (
-                "UPDATE flowactions_deferred SET held_until = held_until - :passed WHERE held_until IS NOT NULL"
-            )
-            await connection.execute(text(query), {"passed": int(seconds * 1000)})
-
-
-@asynccontextmanager
-async def crm(database_url: str, act: Act, host_type: type[SmallHost] = SmallHost) -> AsyncIterator[Crm]:
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-    engine = create_async_engine(url)
-    try:
-        async with engine.begin() as connection:
-            await connection.run_sync(Base.metadata.create_all)
-        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_HOST_WORKER": "off"}
-        plugin = Plugin(act)
-        actions = FlowActions.load(host_type(settings, database=engine), plugins=[plugin])
-        async with actions.lifespan():
-            yield Crm(actions, engine, plugin)
-    finally:
-        await engine.dispose()
+from tests.support import a_walk
 
 
 def writes(write: Callable[[AsyncConnection, Node], Awaitable[Any]]) -> Act:
@@ -130,10 +34,6 @@ def writes(write: Callable[[AsyncConnection, Node], Awaitable[Any]]) -> Act:
         return InTransaction(lambda transaction: write(transaction, node))
 
     return act
-
-
-def ran(advanced: Advanced) -> list[tuple[str, str]]:
-    return [(result.node_id, result.status) for result in advanced.results]
 
 
 async def by_core(transaction: AsyncConnection, node: Node) -> NodeResult:
@@ -573,46 +473,3 @@ class TestReaches:
                 await asyncio.sleep(0.01)
             assert ran(await call) == [("n", "sent")]
             assert run.plugin.runs == 1
-
-
-class TestSecretFields:
-    async def test_a_host_that_fails_does_not_make_recovery_spin(
-        self, database_url: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """However many steps wait for their secrets, each is tried once in a while, uncounted, and is not lost."""
-        caplog.set_level(logging.CRITICAL, "flowactions")
-        away = True
-
-        class Asked(SmallHost):
-            asked = 0
-
-            async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-                Asked.asked += 1
-                if away:
-                    raise RuntimeError
-                return Node(id=node_id, type="crm", config={"key": "hush"})
-
-        seen: list[Any] = []
-
-        async def act(walk: Walk, node: Node) -> NodeResult:
-            seen.append(node.config.get("key"))
-            return NodeResult(status="sent")
-
-        async with crm(database_url, act, Asked) as run:
-            secret = replace(run.actions.node_types["crm"], secret_fields=("key",))
-            run.pacing._node_types = lambda: {"crm": secret}
-            walks = [await run.record("n") for _ in range(25)]
-            for walk in walks:
-                assert (await run.actions.advance(walk, "s")).state == "unavailable"
-            for _ in range(MAX_LEASES + 1):
-                await run.pass_time()
-                before = Asked.asked
-                while await run.pacing.recover():
-                    pass
-                assert Asked.asked == before + len(walks)
-            away = False
-            await run.pass_time()
-            while await run.pacing.recover():
-                pass
-            assert seen == ["hush"] * len(walks)
-            assert await run.ids("flowactions_deferred WHERE flow_id <> ''", "node_id") == []

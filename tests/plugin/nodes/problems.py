@@ -1,0 +1,24 @@
+"""What the check of a node's config says, as tests compare it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowactions_hookspecs import ConfigProblem
+from flowactions_plugin.nodes.checks import (
+    webhook_problems,
+)
+
+LIMIT = 1 << 20
+
+
+URL = "http://127.0.0.1:9/hook"
+
+
+def webhook(**config: Any) -> list[ConfigProblem]:
+    return list(webhook_problems({"webhookUrl": URL, **config}, LIMIT))
+
+
+def told(problems: Sequence[ConfigProblem]) -> list[tuple[Any, ...]]:
+    return [(*each.path, each.code, each.severity) for each in problems]
