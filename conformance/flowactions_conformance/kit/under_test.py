@@ -222,6 +222,9 @@ class HostUnderTest(Protocol):
     """The ASGI app. The kit serves it and runs its lifespan."""
     prefix: str
     """The path below which the plugin's routes are, for example ``/api``; empty for none."""
+    edits: Literal["pinned", "live"] | None
+    """The steps that an end user sees whose flow is edited during the run: those of the version in which it was
+    opened (``pinned``), or those of the newest (``live``). ``None``: the host promises neither."""
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Make what the world describes, or replace what is there.
@@ -299,6 +302,7 @@ class HostDriver:
 
     claims: frozenset[str] = frozenset()
     prefix: str = ""
+    edits: Literal["pinned", "live"] | None = None
     app: Any = None
 
     async def seed(self, world: World) -> Mapping[str, str]:

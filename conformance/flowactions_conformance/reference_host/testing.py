@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import msgspec
@@ -32,6 +32,7 @@ class ReferenceDriver(HostDriver):
     """Uses the reference host as its own pages do: over HTTP."""
 
     claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "scale", "tenancy"})
+    edits: Literal["pinned", "live"] | None = "pinned"
 
     def __init__(self, made: ReferenceApp, env: Env) -> None:
         self.made = made

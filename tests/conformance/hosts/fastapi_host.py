@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import httpx
 import msgspec
@@ -275,6 +275,7 @@ class ShopDriver(HostDriver):
     """How the conformance kit uses this host: its data is written into the tables, all else goes over HTTP."""
 
     claims = frozenset({"pacing", "tenancy", "durability", "scale"})
+    edits: Literal["pinned", "live"] | None = "pinned"
 
     def __init__(self, host: ShopHost, app: FastAPI, env: Env) -> None:
         self.app = app

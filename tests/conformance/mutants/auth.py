@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -116,6 +118,61 @@ def _organization_by_name(driver: ReferenceDriver) -> None:
     person(driver, change)
 
 
+def _tokens(driver: ReferenceDriver, given: Callable[[str], str], same: Callable[[str, str], bool]) -> None:
+    """Gives out other tokens than the reference host, and compares them in another way."""
+    store = driver.made.host.store
+    issue, ask, sign_in = store.issue_token, store.token, driver.headers
+    issued: set[str] = set()
+
+    async def issue_token(kind: str, organization_id: str, *, token: str | None = None, **values: Any) -> str:
+        made = await issue(kind, organization_id, token=token, **values)
+        issued.add(made)
+        return made
+
+    async def find(kind: str, token: str | None) -> Any:
+        for each in sorted(issued):
+            row = await ask(kind, each) if token and same(given(each), token) else None
+            if row is not None:
+                return row
+        return None
+
+    def headers(who: Any) -> dict[str, str]:
+        return {"authorization": f"Bearer {given(sign_in(who)['authorization'].removeprefix('Bearer '))}"}
+
+    store.issue_token, store.token = issue_token, find  # type: ignore[method-assign]
+    driver.headers = headers  # type: ignore[method-assign]
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _signature_ignored(driver: ReferenceDriver) -> None:
+    _tokens(
+        driver,
+        lambda token: f"{token}.{_digest(token)}",
+        lambda real, token: real.partition(".")[0] == token.partition(".")[0],
+    )
+
+
+def _half_a_key(driver: ReferenceDriver) -> None:
+    _tokens(driver, _digest, lambda real, token: real[:32] == token[:32])
+
+
+def _case_folded(driver: ReferenceDriver) -> None:
+    def given(token: str) -> str:
+        return base64.urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).decode().rstrip("=")
+
+    _tokens(driver, given, lambda real, token: real.casefold() == token.casefold())
+
+
+def _no_agent_is_all(driver: ReferenceDriver) -> None:
+    async def change(_: Request, found: ApiPrincipal) -> ApiPrincipal:
+        return msgspec.structs.replace(found, agent_ids=found.agent_ids or None)
+
+    backend(driver, change)
+
+
 MUTANTS = [
     mutant(
         "back-door",
@@ -182,5 +239,37 @@ MUTANTS = [
         costly="EAGER-7 EAGER-9 INBOUND-4 LOGIC-6 LOGIC-7",
         spares="AUTH-1 HTTP-1 HTTP-10 TENANCY-2 TENANCY-5",
         message="a person does not see the delivery of the organization's own flow",
+    ),
+    mutant(
+        "signature-ignored",
+        "The signature behind a token is cut off and not compared.",
+        changed(_signature_ignored),
+        kills="AUTH-6",
+        spares="AUTH-1 AUTH-2 AUTH-3 AUTH-5",
+        message="is answered when a person's credential comes with its middle character changed, with its last character changed",
+    ),
+    mutant(
+        "half-a-key",
+        "A key is looked up by its first half.",
+        changed(_half_a_key),
+        kills="AUTH-6",
+        spares="AUTH-1 AUTH-2 AUTH-3 AUTH-5",
+        message="with its last character changed, without its last quarter",
+    ),
+    mutant(
+        "case-folded",
+        "Tokens are compared without regard to upper and lower case.",
+        changed(_case_folded),
+        kills="AUTH-6",
+        spares="AUTH-1 AUTH-2 AUTH-3 AUTH-5",
+        message="is answered when a person's credential comes with upper and lower case swapped",
+    ),
+    mutant(
+        "no-agent-is-all",
+        "A backend that may address no agent may address all.",
+        changed(_no_agent_is_all),
+        kills="AUTH-4",
+        spares="AUTH-3 AUTH-6 TENANCY-4",
+        message="a backend that may address no agent was answered 400",
     ),
 ]

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import delete, text
 
 from flowactions_conformance import Env
@@ -109,6 +110,23 @@ def _rolls_back_for_a_plugin(driver: ReferenceDriver) -> None:
     driver.made.actions.reach = strict  # type: ignore[method-assign]
 
 
+def _positions_in_memory(driver: ReferenceDriver) -> None:
+    store = driver.made.host.store
+    find, move = store.run, store.move
+    positions: dict[str, int] = {}
+
+    async def run(session: str) -> Run | None:
+        found = await find(session)
+        return found and msgspec.structs.replace(found, position=positions.get(found.id, found.position))
+
+    async def remember(run: Run, connection: Any = None, *, position: int, done: bool, halted: bool) -> None:
+        positions[run.id] = position
+        if done or halted:
+            await move(run, connection, position=position, done=done, halted=True)
+
+    store.run, store.move = run, remember  # type: ignore[method-assign]
+
+
 MUTANTS = [
     mutant(
         "fresh-database",
@@ -171,5 +189,14 @@ MUTANTS = [
         costly="HALT-1",
         spares="DURABILITY-3 EAGER-1 EAGER-2",
         message="rolls back or answers an error",
+    ),
+    mutant(
+        "positions-in-memory",
+        "Where a run is is kept in memory.",
+        changed(_positions_in_memory),
+        kills="DURABILITY-1",
+        costly="DURABILITY-2 SCALE-2 SCALE-4",
+        spares="DURABILITY-3 PACING-2 PACING-7",
+        message="an end user's run is not where it was after a restart",
     ),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +68,17 @@ def _empty_config_dropped(driver: ReferenceDriver) -> None:
     store.save_flow = save_flow  # type: ignore[method-assign]
 
 
+def _texts_composed(driver: ReferenceDriver) -> None:
+    store = driver.made.host.store
+    save = store.save_flow
+
+    async def save_flow(flow: Flow) -> None:
+        composed = unicodedata.normalize("NFC", json.dumps(flow.items, ensure_ascii=False))
+        await save(msgspec.structs.replace(flow, items=json.loads(composed)))
+
+    store.save_flow = save_flow  # type: ignore[method-assign]
+
+
 MUTANTS = [
     mutant(
         "schema-again",
@@ -107,5 +120,14 @@ MUTANTS = [
         kills="EDIT-5 EDITING-2",
         spares="EDIT-2 EAGER-1 EDITING-1",
         message="the config of a node changed: config.text is missing",
+    ),
+    mutant(
+        "texts-composed",
+        "Texts are normalized when a flow is saved.",
+        changed(_texts_composed),
+        kills="EDIT-5",
+        costly="EDITING-2",
+        spares="EDIT-1 EDIT-2 EAGER-3",
+        message="the config of a node changed: config.decomposed",
     ),
 ]

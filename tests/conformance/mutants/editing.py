@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,20 @@ def _everybody_may_change(driver: ReferenceDriver) -> None:
     person(driver, change)
 
 
+def _ids_made_anew(driver: ReferenceDriver) -> None:
+    save, saved = driver.save, itertools.count(1)
+
+    async def anew(who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
+        number = next(saved)
+        items = [
+            msgspec.structs.replace(item, id=f"{item.id}-{number}") if isinstance(item, Action) else item
+            for item in flow.items
+        ]
+        return await save(who, msgspec.structs.replace(flow, items=tuple(items)))
+
+    driver.save = anew  # type: ignore[method-assign]
+
+
 MUTANTS = [
     mutant(
         "problems-hidden",
@@ -123,5 +138,13 @@ MUTANTS = [
         kills="EDITING-4",
         spares="AUTH-1 AUTH-5 EDITING-1",
         message="POST /v1/webhooks/outbox/retry, by a person who may only look, is answered 400",
+    ),
+    mutant(
+        "ids-made-anew",
+        "Saving a flow makes its nodes anew.",
+        changed(_ids_made_anew),
+        kills="EDITING-5",
+        spares="EDITING-1 EDITING-2 EDITING-3",
+        message="has other node ids than before",
     ),
 ]

@@ -119,6 +119,29 @@ def _everybody_is_support(driver: ReferenceDriver) -> None:
     host.dashboard_principal = dashboard_principal  # type: ignore[method-assign]
 
 
+def _bodies_of_16_kib(driver: ReferenceDriver) -> None:
+    inner = driver.app
+
+    async def limited(scope: Scope, receive: Any, send: Any) -> None:
+        length = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
+        if scope["type"] == "http" and int(length) > 1 << 14:
+            await send({"type": "http.response.start", "status": 413, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await inner(scope, receive, send)
+
+    driver.app = limited
+
+
+def _header_values_lowered(driver: ReferenceDriver) -> None:
+    def lowered(scope: Scope) -> Scope:
+        kept = {b"authorization", b"cookie"}
+        headers = [(name, value if name in kept else value.lower()) for name, value in scope["headers"]]
+        return {**scope, "headers": headers}
+
+    driver.app = around(driver.app, scope_of=lowered)
+
+
 MUTANTS = [
     mutant(
         "unknown-prefix",
@@ -203,5 +226,21 @@ MUTANTS = [
         kills="HTTP-10",
         spares="HTTP-1 AUTH-5 TENANCY-2",
         message="by another person than the one who is signed in",
+    ),
+    mutant(
+        "bodies-of-16-kib",
+        "A proxy or middleware refuses bodies above 16 KiB.",
+        changed(_bodies_of_16_kib),
+        kills="HTTP-3",
+        spares="HTTP-1 HTTP-4 HTTP-5 HTTP-7",
+        message="POST /integrations/probe/echo, a route of the probe plugin, does not answer",
+    ),
+    mutant(
+        "header-values-lowered",
+        "An adapter hands header values on in lower case.",
+        changed(_header_values_lowered),
+        kills="HTTP-3",
+        spares="HTTP-1 HTTP-4 HTTP-5",
+        message="the header idempotency-key reached the plugin changed",
     ),
 ]

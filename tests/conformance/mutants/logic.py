@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextvars import ContextVar
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
@@ -152,6 +153,19 @@ def firing_id_is_the_actions(driver: ReferenceDriver) -> None:
     actions.dispatch = constant  # type: ignore[method-assign]
 
 
+def _local_time(driver: ReferenceDriver) -> None:
+    actions = driver.made.actions
+    dispatch = actions.dispatch
+
+    async def at_another_time(
+        ref: LogicActionRef, *, firing_id: str, occurred_at: datetime, **more: Any
+    ) -> Any:
+        east = occurred_at + timedelta(hours=2)
+        return await dispatch(ref, firing_id=firing_id, occurred_at=east, **more)
+
+    actions.dispatch = at_another_time  # type: ignore[method-assign]
+
+
 MUTANTS = [
     mutant(
         "url-of-the-request",
@@ -225,5 +239,13 @@ MUTANTS = [
         kills="LOGIC-7",
         spares="LOGIC-1",
         message="two firings have the same event id",
+    ),
+    mutant(
+        "local-time",
+        "A local time is given as if it were UTC.",
+        changed(_local_time),
+        kills="LOGIC-7",
+        spares="LOGIC-1 LOGIC-5",
+        message="has another occurred_at than the time at which it fired",
     ),
 ]

@@ -93,6 +93,14 @@ def content_trimmed(driver: ReferenceDriver) -> None:
     alter_actions(driver, Actions)
 
 
+def content_cut(driver: ReferenceDriver) -> None:
+    class Actions(AlteredActions):
+        async def walk(self, walk: Walk, _: Node | None) -> Walk:
+            return replace(walk, content=walk.content[:2_000])
+
+    alter_actions(driver, Actions)
+
+
 def own_chat_node(driver: ReferenceDriver) -> None:
     class Actions(AlteredActions):
         async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
@@ -365,6 +373,14 @@ MUTANTS = [
         changed(content_trimmed),
         kills="EAGER-3",
         spares="EAGER-2",
+        message="content of the walk is not the run's",
+    ),
+    mutant(
+        "content-cut",
+        "What the user wrote is cut at the width of a column.",
+        changed(content_cut),
+        kills="EAGER-3",
+        spares="EAGER-2 EDIT-5",
         message="content of the walk is not the run's",
     ),
     mutant(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
 import httpx
 
 from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.credentials import altered, replaced
 from flowactions_conformance.kit.support.evidence import provides
 from flowactions_conformance.kit.support.routes import ROUTES, Route
 from flowactions_conformance.kit.trial import Trial
@@ -63,10 +64,45 @@ async def garbage_is_refused(trial: Trial) -> None:
     await trial.seed()
     real: Mapping[str, str] = await trial.call("headers", trial.author)
     for value in GARBAGE:
-        for headers in _forged(real, value):
+        for headers in (replaced(real, value), {"authorization": f"Bearer {value}"}):
             await _refused(trial, LIST, headers, f"with the credential {value[:30]!r}")
     for value in ("", "Bearer", "Basic Og==", "Bearer a b", 'Digest username="x"'):
         await _refused(trial, LIST, {"authorization": value}, f"with the header Authorization: {value}")
+
+
+@check(
+    "AUTH-6",
+    profile="core",
+    clause="contract: What a host does (Credentials); http: Checks of every request; spec 5.1",
+    causes=(
+        "a token's signature is not compared, or not with that of the whole token: compare all of it, in constant time",
+        "a key is looked up by its beginning, and the rest is not compared with what is stored",
+        "tokens are compared in a column or with a function for which upper and lower case are the same",
+    ),
+)
+async def altered_credentials_are_refused(trial: Trial) -> None:
+    """Someone's credential of which a part was changed is refused: all of it is verified."""
+    for kind, route in (("dashboard", LIST), ("api", None)):
+        if kind == "api" and not provides(trial, "api_principal"):
+            continue
+        own, other = [
+            Login(kind=kind, organization=trial.organization, id=trial.id(f"{kind}-{name}"))  # type: ignore[arg-type]
+            for name in ("own", "other")
+        ]
+        await trial.seed(world=trial.world(logins=(own, other)))
+        credentials = [await trial.call("headers", who) for who in (own, other)]
+        whose = "a person" if kind == "dashboard" else "a backend"
+        path = route or _logic(trial.of_host(trial.agent))
+        answers = {how: await _send(trial, path, headers) for how, headers in altered(*credentials)}
+        wrong = {
+            how: answer.status_code for how, answer in answers.items() if answer.status_code not in REFUSED
+        }
+        trial.expect(
+            not wrong,
+            f"{path.method} {path.path} is answered when {whose}'s credential comes {', '.join(wrong)}",
+            expected="401: all of a credential is compared",
+            actual=wrong,
+        )
 
 
 @check(
@@ -96,6 +132,7 @@ async def the_wrong_kind_is_refused(trial: Trial) -> None:
     clause="contract: What a host provides (api_principal, agent); spec 4.2, 5.1",
     causes=(
         "api_principal leaves agent_ids out: without it a backend may address every agent of its organization",
+        "an empty set of agents is taken for none given, as by `agent_ids or None`: it means no agent",
         "agent_ids holds other ids than those in the path: both are the host's",
         "Host.agent does not find the agent, or finds it in another organization",
     ),
@@ -107,10 +144,10 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
     second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
     logins = {
         name: Login(kind="api", organization=trial.organization, id=trial.id(name), agents=agents)
-        for name, agents in (("first-only", (trial.agent,)), ("all", None))
+        for name, agents in (("first-only", (trial.agent,)), ("all", None), ("none", ()))
     }
     await trial.seed(world=trial.world(agents=(second,), logins=tuple(logins.values())))
-    for name, allowed in (("first-only", {trial.agent}), ("all", {trial.agent, second.id})):
+    for name, allowed in (("first-only", {trial.agent}), ("all", {trial.agent, second.id}), ("none", set())):
         headers = await trial.call("headers", logins[name])
         for agent in (trial.agent, second.id):
             answer = await _send(trial, _logic(trial.of_host(agent)), headers)
@@ -118,7 +155,7 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
             refused = answer.status_code in REFUSED | {404}
             trial.expect(
                 gets_in if agent in allowed else refused,
-                f"a backend that may address {', '.join(sorted(allowed))} was answered {answer.status_code} for the agent {agent}",
+                f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} was answered {answer.status_code} for the agent {agent}",
                 expected="400: the agent is found, the request has no fields"
                 if agent in allowed
                 else "404, or a refusal of the host's own",
@@ -187,23 +224,6 @@ async def _send(trial: Trial, route: Route, headers: Mapping[str, str]) -> httpx
     return await trial.request(route.method, route.path, headers=both, **sending)
 
 
-def _forged(real: Mapping[str, str], value: str) -> Sequence[dict[str, str]]:
-    """Returns a person's headers with another credential in them, and a Bearer token that is none."""
-    forged = {}
-    for name, text in real.items():
-        if name.lower() == "cookie":
-            names = [pair.partition("=")[0].strip() for pair in text.split(";")]
-            forged[name] = "; ".join(f"{each}={value}" for each in names)
-        else:
-            scheme, space, _ = text.partition(" ")
-            forged[name] = f"{scheme}{space}{value}" if space else value
-    return [forged, {"authorization": f"Bearer {value}"}]
-
-
 def _logic(agent: str) -> Route:
     path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
     return Route("POST", path, "backend", frozenset({400}), json={})
-
-
-def _words(agents: Iterable[str]) -> str:
-    return ", ".join(sorted(agents))

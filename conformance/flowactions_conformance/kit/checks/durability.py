@@ -16,7 +16,7 @@ NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
 
 CAUSES = (
     "the database is made anew at each start, or lies where a restart does not find it",
-    "runs are kept in memory: keep them with what client and host need to go on",
+    "runs, or where they are, are kept in memory: keep them with what client and host need to go on",
     "settings are not the same at each start, for example an encryption key that is made when the process starts",
 )
 
@@ -126,7 +126,7 @@ class _Kept:
     """What the host has to keep.
 
     Args:
-        client: of a run that shows its first step.
+        client: of a run that shows its third step.
         workspace: the name of the connected one.
     """
 
@@ -141,10 +141,13 @@ class _Kept:
         eager = trial.flow(trial.webhook("pending"), name="eager")
         paced = trial.flow(
             trial.step("a"),
-            trial.webhook("recorded"),
+            trial.probe("early"),
             trial.step("b"),
-            trial.probe("last"),
             trial.step("c"),
+            trial.webhook("recorded"),
+            trial.step("d"),
+            trial.probe("last"),
+            trial.step("e"),
             pacing="deferred",
             name="paced",
         )
@@ -152,7 +155,7 @@ class _Kept:
         workspace = await chat.connect(trial, trial.author)
         await trial.open(eager)
         client = await Client.opened(trial, paced)
-        await client.go_to(0)
+        await client.go_to(2)
         receipt = await trial.enqueue("keyed", key=trial.id("key"))
         trial.equal(receipt.get("status"), "queued", "a webhook with a key that is new was not queued")
         return cls(trial, client, workspace.name)
@@ -166,8 +169,9 @@ class _Kept:
             f"a delivery that was pending is lost after {what}",
             expected="it leaves by itself once the host has started",
         )
+        seen = list(self._client.shown)
         try:
-            await self._client.go_to(1)
+            turn = await self._client.next()
         except DriverFault as exc:
             trial.expect(
                 False,
@@ -175,13 +179,25 @@ class _Kept:
                 expected="next() goes on from the step that was shown before",
                 actual=exc,
             )
+            return
+        trial.expect(
+            turn.step_id is not None and turn.step_id not in seen,
+            f"an end user's run is not where it was after {what}: next from its third step did not lead to the fourth",
+            expected="a step that was not shown before",
+            actual=f"{turn}; shown before: {', '.join(seen)}",
+            causes=(
+                "where a run is is kept in memory, or written now and then: write it before next answers",
+                *CAUSES,
+            ),
+        )
         await trial.until(
             lambda: trial.arrivals("recorded"),
             f"a deferred node that was recorded is lost after {what}",
             expected="it runs when the user gets to its step",
         )
-        await self._client.go_to(2)
-        trial.equal(len(trial.reached("last")), 1, f"a deferred probe node did not run once after {what}")
+        await self._client.go_to(4)
+        for name, when in (("early", "before"), ("last", "after")):
+            trial.equal(len(trial.reached(name)), 1, f"a deferred node of {when} {what} did not run once")
         receipt = await trial.enqueue("keyed", key=trial.id("key"))
         trial.equal(
             receipt.get("status"),

@@ -53,6 +53,8 @@ USERS_AND_CONTENTS: Final = (
     ("Zoë “O'Brien” <z@example.com>", 'line\n{{userId}} {"a": "\\\\", "b": [1]} 日本 🚀 %7B'),
     ("", ""),
     (" 007 ", " spaces stay "),
+    # Decomposed: each of them an e and an accent. What composes them, or cuts at a column's width, changes the text.
+    ("Ame\u0301lie", "e\u0301 " * 1333 + "."),
 )
 
 
@@ -62,6 +64,7 @@ USERS_AND_CONTENTS: Final = (
     clause="contract: Structs (Walk), Ids; spec 2.3",
     causes=(
         "the user's id or message is trimmed, escaped or rendered before it becomes the walk's",
+        "the message is normalized, or cut at the width of a column or at a limit of the client's",
         "Walk is built from something else than the run, for example from the flow's own values",
         "organization_id is taken from who is signed in, and not from the flow",
     ),

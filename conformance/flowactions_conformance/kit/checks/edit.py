@@ -32,6 +32,7 @@ CONFIG: Final[dict[str, Any]] = {
     "unknownKey": "camelCase",
     "unknown_key": "snake_case",
     "Ünknown-Kéy": "Größe 大 🎉 \u200f\u202e <b>&amp;</b> \\ \" '",
+    "decomposed": "Ame\u0301lie",
     "padded": "  two spaces, a tab\t and a line\r\nbreak  ",
     "numbers": [9_007_199_254_740_991, -2_147_483_649, 1e-7, 0.1, 1.5e300, -1],
     "looksLike": ["1", "true", "null", "2030-01-31", "1e3", "{{userId}}"],

@@ -76,6 +76,28 @@ async def runs_what_was_saved(trial: Trial) -> None:
     )
 
 
+@check(
+    "EDITING-5",
+    profile="editing",
+    clause="contract: What a host does (Configs), What a host provides (signing_secret, node)",
+    causes=(
+        "saving a flow makes its nodes anew, with new ids: deliveries that wait for their secret find no node any more",
+    ),
+)
+async def keeps_the_ids_of_nodes(trial: Trial) -> None:
+    """A node that is saved again without a change keeps its id."""
+    flow = trial.flow(trial.step("a"), trial.probe("first"), trial.step("b"), trial.probe("second"))
+    await trial.seed(trial.flow())
+    for _ in range(2):
+        await trial.call("save", trial.author, flow)
+        await trial.open(flow)
+    reached = [event.data["node"] for event in trial.reached()]
+    names = [node["config"]["name"] for node in reached]
+    trial.equal(names, ["first", "second"] * 2, "the saved flow did not run its two nodes")
+    ids = [node["id"] for node in reached]
+    trial.equal(ids[2:], ids[:2], "a flow that was saved again without a change has other node ids than before")
+
+
 @check("EDITING-3", profile="editing", clause="contract: What a host does (Configs), Drafts", causes=PREVIEWED)
 async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
     """The preview is what the plugin gave: nothing is missing, secrets are masked, and nothing is sent."""

@@ -23,6 +23,7 @@ from flowactions_conformance.kit.support.samples import (
     ANSWERS,
     BODIES,
     HEADERS,
+    LARGEST,
     METHODS,
     PIECE_BYTES,
     PIECES,
@@ -39,6 +40,9 @@ EVENTS: Final = "/integrations/chat/events"
 PASSING: Final = (
     "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
     "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
+)
+TOO_LARGE: Final = (
+    "the host, a middleware or a proxy before it has a limit for bodies: the plugin's routes take up to two mebibytes",
 )
 REWRITING: Final = (
     "an error handler or middleware for the whole app rewrites answers: leave those of the plugins' routes alone",
@@ -120,7 +124,12 @@ async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
     for what, media_type, body in BODIES:
-        sent = {"content-type": media_type, "x-kit-one": f'{trial.token}  a, b; c="d"', "svix-id": trial.token}
+        sent = {
+            "content-type": media_type,
+            "x-kit-one": f'{trial.token}  a, b; c="d"',
+            "svix-id": trial.token,
+            "idempotency-key": f"Ab3-{trial.token}",
+        }
         seen = await _echo(trial, content=body, headers=sent)
         got = base64.b64decode(seen["body"])
         trial.equal(got, body, f"a body with {what} reached the plugin changed")
@@ -132,15 +141,21 @@ async def request_bodies_pass(trial: Trial) -> None:
         for number in range(PIECES):
             yield bytes([number]) * PIECE_BYTES
 
-    seen = await _echo(trial, content=pieces(), headers={"content-type": "application/octet-stream"})
-    expected = b"".join([piece async for piece in pieces()])
-    got = base64.b64decode(seen["body"])
-    trial.expect(
-        got == expected,
-        "a body of a mebibyte, which came in pieces, reached the plugin changed",
-        expected=f"{len(expected)} bytes",
-        actual=f"{len(got)} bytes",
-    )
+    whole = b"".join([piece async for piece in pieces()])
+    for what, content in (
+        ("a mebibyte, which came in pieces,", pieces()),
+        ("two mebibytes, the largest that a route takes,", LARGEST),
+    ):
+        seen = await _echo(trial, content=content, headers={"content-type": "application/octet-stream"})
+        expected = content if isinstance(content, bytes) else whole
+        got = base64.b64decode(seen["body"])
+        trial.expect(
+            got == expected,
+            f"a body of {what} reached the plugin changed",
+            expected=f"{len(expected)} bytes",
+            actual=f"{len(got)} bytes",
+            causes=TOO_LARGE,
+        )
 
 
 @check("HTTP-4", profile="core", clause="contract: What a host does (Routes)", causes=PASSING)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.deliveries import ALWAYS, sent_again, until_dead
@@ -12,6 +13,9 @@ from flowactions_conformance.kit.support.survey import OTHER_SECRET, SECRET, Sur
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Trigger, TriggerAction, TriggerRef
 from flowactions_conformance.receiver import Arrival
+
+CLOCKS: Final = timedelta(seconds=5)
+"""By how much the host's clock and the kit's may differ."""
 
 
 @check(
@@ -222,6 +226,7 @@ async def follows_the_config(trial: Trial) -> None:
         "firing_id is the action's or the experience's id, and not new for each firing: receivers drop all but the first",
         "the trigger calls the action's URL itself, and not actions.dispatch",
         "the reference has other ids than the one that a customer's backend names",
+        "occurred_at is a local time that is said to be UTC, a time from the config, or that of an earlier firing",
     ),
 )
 async def fires_on_the_server(trial: Trial) -> None:
@@ -233,8 +238,11 @@ async def fires_on_the_server(trial: Trial) -> None:
         organization=trial.organization, agent=trial.agent, experience=survey.id, trigger=row.id, action_index=1
     )
     for count in (1, 2):
+        began = datetime.now(UTC)
         await trial.call("trigger", ref)
+        ended = datetime.now(UTC)
         newest = (await trial.until_arrived("fired", count))[-1]
+        _check_time(trial, newest, began, ended)
         trial.equal(trial.signature_of(newest, OTHER_SECRET), "verified", "not signed with the action's secret")
         trial.equal(dict(newest.headers).get("x-row"), "own", "the action's header is missing")
         trial.equal(newest.event_type, "experience.logic_action.webhook", "the webhook has another event type")
@@ -244,6 +252,16 @@ async def fires_on_the_server(trial: Trial) -> None:
     trial.equal(len(events), 2, "two firings did not send two webhooks")
     trial.equal(len(set(events)), 2, "two firings have the same event id, so receivers drop the second one")
     trial.equal(trial.arrivals("other"), [], "another action was sent, too")
+
+
+def _check_time(trial: Trial, arrived: Arrival, began: datetime, ended: datetime) -> None:
+    told = json.loads(arrived.body)["data"]["occurredAt"]
+    trial.expect(
+        began - CLOCKS <= datetime.fromisoformat(told) <= ended + CLOCKS,
+        "a trigger that fired on the server has another occurred_at than the time at which it fired",
+        expected=f"{began.isoformat()} to {ended.isoformat()}, up to {CLOCKS.seconds} s before or after",
+        actual=told,
+    )
 
 
 def _check_envelope(trial: Trial, arrived: Arrival, trigger: Trigger, index: int = 0) -> None:

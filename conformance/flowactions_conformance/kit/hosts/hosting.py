@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import httpx
 import msgspec
@@ -71,8 +71,9 @@ CORE_DUTIES: Final[Mapping[str, str]] = {
 class About(Wire, frozen=True):
     """What the driver says of the host."""
 
-    claims: tuple[str, ...]
-    prefix: str
+    claims: tuple[str, ...] = ()
+    prefix: str = ""
+    edits: Literal["pinned", "live"] | None = None
 
 
 class Running(Signs, Protocol):
@@ -145,7 +146,10 @@ def check_about(host: HostUnderTest) -> About:
         raise DriverFault(f"claims of {type(host).__name__} must be a set of profile names, not {claims!r}")
     if not isinstance(prefix, str) or (prefix and (not prefix.startswith("/") or prefix.endswith("/"))):
         raise DriverFault(f"prefix of {type(host).__name__} must be empty or like '/api', not {prefix!r}")
-    return About(claims=tuple(sorted(claims)), prefix=prefix)
+    edits: Any = getattr(host, "edits", None)
+    if edits not in {"pinned", "live", None}:
+        raise DriverFault(f"edits of {type(host).__name__} must be 'pinned', 'live' or None, not {edits!r}")
+    return About(claims=tuple(sorted(claims)), prefix=prefix, edits=edits)
 
 
 def _is_stub(member: object) -> bool:

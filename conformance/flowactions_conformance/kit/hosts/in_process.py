@@ -50,7 +50,7 @@ class InProcess:
         self._patience = patience or Patience()
         self.output = Output()
         self._waiting = Waiting(limits)
-        self.about = About(claims=(), prefix="")
+        self.about = About()
         self.left_at: float | None = None
         self._factory = factory
         self._listener = listener

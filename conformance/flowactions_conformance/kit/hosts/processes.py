@@ -51,7 +51,7 @@ class ChildProcess:
         self._patience = patience or Patience()
         self._limit = Waiting(limits)
         self.output = Output()
-        self.about = About(claims=(), prefix="")
+        self.about = About()
         self.left_at: float | None = None
         self._disconnected = asyncio.Event()
         self._start = Start(

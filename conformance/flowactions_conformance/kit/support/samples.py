@@ -23,6 +23,8 @@ BODIES: Final[Sequence[tuple[str, str, bytes]]] = (
 PIECES: Final = 16
 PIECE_BYTES: Final = 65_536
 """Together a mebibyte: as large as a provider's event, and half of what an editor may send."""
+LARGEST: Final = bytes(range(256)) * 8_192
+"""Two mebibytes, what an editor may send."""
 
 QUERY: Final = "q=%2B+%20%C3%A9%E9&empty=&a=2&a=1&flag&path=%2Fx%2F..&raw=a%26b%3Dc&braces={}"
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -1,0 +1,70 @@
+"""PACING, continued: a flow that its author edits while end users are in it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.client import Client
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Action, Flow, Item
+
+STEPS_SEEN: Final = {"pinned": 3, "live": 4}
+
+
+@check(
+    "PACING-11",
+    profile="pacing",
+    clause="contract: Advancing (a recorded node runs as it was recorded), What a host does (Client-paced flows)",
+    causes=(
+        "the run knows its position as a number, and counts in the newest version of the flow: keep the step's id",
+        "saving a flow ends its runs, or what they have recorded",
+        "next() reaches the nodes of the newest version: they were recorded when the flow was opened, and run as they were",
+        "`edits` of the driver says what the host does not do: pinned shows the steps of the version in which the run began",
+    ),
+)
+async def goes_on_when_the_flow_is_edited(trial: Trial) -> None:
+    """A run whose flow is edited goes on: what was recorded runs as it was, once, no step is shown twice, and it ends."""
+    await trial.seed(_flow(trial, "old"))
+    client = await Client.opened(trial, _flow(trial, "old"))
+    await client.go_to(0)
+    await trial.seed(_flow(trial, "new"))
+    trial.note("kit", "the author has saved the flow with a step before this one, and one behind it")
+    await client.to_end()
+    for name in ("first", "removed", "last"):
+        texts = [event.data["node"]["config"].get("text") for event in trial.reached(name)]
+        trial.equal(
+            texts,
+            ["old"],
+            f"the node {name!r} was recorded before its flow was edited, and did not run once as it was recorded",
+        )
+    trial.expect(
+        len(client.shown) == len(set(client.shown)),
+        "after its flow was edited, a run showed a step twice",
+        expected="each step once",
+        actual=client.shown,
+    )
+    promised = trial.host.running.about.edits
+    if promised is not None:
+        trial.equal(
+            len(client.shown),
+            STEPS_SEEN[promised],
+            f"a run whose flow was edited did not show the steps that `edits = {promised!r}` promises",
+        )
+
+
+def _flow(trial: Trial, version: str) -> Flow:
+    def node(name: str) -> Action:
+        return trial.probe(name, text=version)
+
+    old: list[Item] = [
+        trial.step("a"),
+        node("first"),
+        trial.step("b"),
+        node("removed"),
+        trial.step("c"),
+        node("last"),
+    ]
+    new: list[Item] = [trial.step("before"), trial.step("a"), node("first"), trial.step("between"), *old[2:3]]
+    new += [node("added"), trial.step("c"), node("last")]
+    return trial.flow(*(old if version == "old" else new), pacing="deferred")
