@@ -2,16 +2,19 @@
 
 The plugins' routes are below ``/backend``. Middleware around everything adds headers and cookies to each answer,
 compresses answers, and refuses whoever shows no credential with a 403 of its own. End users see nothing when a flow is
-opened, and get to its first step with their first *next*.
+opened, and get to its first step with their first *next*. A *next* goes on from where the run is, whatever step the client
+names, in the newest version of the flow; one beside another waits for that, and then goes on from there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
+import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.gzip import GZipMiddleware
@@ -20,7 +23,16 @@ from starlette.responses import JSONResponse, Response
 
 from flowactions_conformance import Env
 from flowactions_hookspecs import FlowActions
-from tests.conformance.hosts.fastapi_host import ShopDriver, ShopHost, Walker, create_app
+from tests.conformance.hosts.fastapi_host import (
+    ShopDriver,
+    ShopHost,
+    Walker,
+    _shown,
+    _steps,
+    create_app,
+    flows,
+    runs,
+)
 
 PREFIX = "/backend"
 FOR_MEMBERS = re.compile(
@@ -29,12 +41,36 @@ FOR_MEMBERS = re.compile(
 
 
 class OddWalker(Walker):
-    """Shows no step before the first *next*."""
+    """Shows no step before the first *next*, and goes on in the newest version of the flow."""
 
     async def open(self, flow: dict[str, Any], user_id: str, content: str) -> dict[str, Any]:
         """See `Walker.open`."""
         run = await super().open(flow, user_id, content)
         return await self._move(run, -1, run["state"]) if run["state"] == "open" else run
+
+    async def next(self, run: dict[str, Any], at: str | None) -> dict[str, Any]:
+        """See `Walker.next`; ``at`` is not looked at."""
+        while True:
+            run = await self._in_the_newest(run)
+            moved = await super().next(run, _shown(run))
+            if moved["state"] != "open" or moved["position"] != run["position"]:
+                return moved
+            await asyncio.sleep(0.1)
+            run = await self.host._get(runs, id=run["id"]) or run
+
+    async def _in_the_newest(self, run: dict[str, Any]) -> dict[str, Any]:
+        flow = await self.host._get(flows, id=run["walk"]["flowId"])
+        if flow is None or flow["items"] == run["items"]:
+            return run
+        now = {**run, "items": flow["items"]}
+        if _shown(run) in _steps(now):
+            now["position"] = _steps(now).index(_shown(run))
+        same = sa.and_(runs.c.id == run["id"], runs.c.position == run["position"])
+        async with self.host.database.begin() as connection:
+            await connection.execute(
+                sa.update(runs).where(same).values(items=now["items"], position=now["position"])
+            )
+        return await self.host._get(runs, id=run["id"]) or run
 
 
 async def _around(request: Request, call_next: RequestResponseEndpoint) -> Response:
@@ -51,6 +87,7 @@ class OddDriver(ShopDriver):
     """Uses it as the FastAPI host is used."""
 
     prefix = PREFIX
+    edits: Literal["pinned", "live"] | None = "live"
 
 
 @asynccontextmanager
