@@ -25,12 +25,15 @@ class Status(StrEnum):
     """The host does not claim the check's profile; never counted as a success."""
     NOT_TESTABLE = "not_testable"
     """The host's driver does not let the kit look; counts as a failure."""
+    NOT_TRIED = "not_tried"
+    """The check needs what an optional method of the driver does; no failure, and never part of what is proved."""
     KNOWN = "known"
     """It failed, and the baseline gives the reason why that is accepted."""
     ERROR = "error"
     """The driver or the kit is at fault: nothing is known about the host. Never accepted."""
 
 
+SAYS_NOTHING = frozenset({Status.NOT_CLAIMED, Status.NOT_TRIED})
 COUNTS_AS_FAILURE = frozenset({Status.FAIL, Status.NOT_TESTABLE, Status.ERROR})
 
 
@@ -119,7 +122,7 @@ class Report(Wire, frozen=True):
     @property
     def passed(self) -> bool:
         """Whether every check of a claimed profile passed or is known, at least one ran, and nothing was an error."""
-        ran = [result for result in self.results if result.status is not Status.NOT_CLAIMED]
+        ran = [result for result in self.results if result.status not in SAYS_NOTHING]
         return (
             self.error is None
             and bool(ran)
@@ -149,6 +152,10 @@ class CheckFailed(Exception):
 
 class NotTestable(Exception):
     """The host's driver does not let the kit look; the message says what is missing."""
+
+
+class NotTried(Exception):
+    """The check needs what the driver may leave out; the message says what. The host is neither blamed nor proved by it."""
 
 
 class NothingKnown(Exception):

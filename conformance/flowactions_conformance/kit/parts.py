@@ -66,7 +66,8 @@ class Parts:
 
         Args:
             node: its name, unique in this check.
-            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash``, ``write_fails`` (its
+            config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash`` (``"once"``: in the first reach of a run),
+                ``write_fails`` (its
                 SQL fails); anything else is only config.
         """
         return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})

@@ -22,6 +22,7 @@ from flowactions_conformance.kit.outcomes import (
     Finding,
     NothingKnown,
     NotTestable,
+    NotTried,
     Report,
     Status,
 )
@@ -146,8 +147,9 @@ def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
             # The preflight has shown that the driver works: what it cannot do now is the host's doing.
             message = str(exc)
             return failed, Finding(message=message, expected=check.title, actual=message, causes=check.causes)
-        case NothingKnown():
-            return Status.ERROR, Finding(message=str(exc))
+        case NothingKnown() | NotTried():
+            status = Status.ERROR if isinstance(exc, NothingKnown) else Status.NOT_TRIED
+            return status, Finding(message=str(exc))
         case Late():
             message = (
                 f"the check did not end within {exc.seconds:g} seconds; its timeline shows how far it came"

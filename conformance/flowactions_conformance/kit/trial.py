@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from flowactions_conformance.kit.hosts.hosting import METHODS
 from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
-from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NothingKnown, NotTestable
+from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NothingKnown, NotTestable, NotTried
 from flowactions_conformance.kit.parts import Parts
 from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.probing.plugin import ROUTES
@@ -124,11 +125,13 @@ class Trial(Parts):
 
         Raises:
             NotTestable: the driver does not have it.
+            NotTried: nor need it.
         """
         try:
             return await (host or self.host).running.call(method, *arguments)
         except NotImplementedError:
-            raise NotTestable(f"the driver has no {method}()") from None
+            lacks = f"the driver has no {method}()"
+            raise (NotTried(lacks) if METHODS[method].is_optional else NotTestable(lacks)) from None
 
     async def open(
         self, flow: Flow, user: str | None = None, content: str = "content", host: Host | None = None

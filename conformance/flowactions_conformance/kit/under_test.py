@@ -275,6 +275,14 @@ class HostUnderTest(Protocol):
         """
         ...
 
+    async def fail_database(self, fails: bool) -> None:
+        """Make the host's own queries fail from now on, as if its database were away, or let them work again.
+
+        Those that `Host.signing_secret` makes are enough. Optional, profile ``durability``: without it one check is not
+        tried.
+        """
+        ...
+
     async def handled(self, event_id: str) -> int:
         """Return how often the host has handled an event of the auth provider, as its own data tell.
 
@@ -339,6 +347,10 @@ class HostDriver:
 
     async def fail_commit(self) -> None:
         """See `HostUnderTest.fail_commit`."""
+        raise NotImplementedError
+
+    async def fail_database(self, fails: bool) -> None:
+        """See `HostUnderTest.fail_database`."""
         raise NotImplementedError
 
     async def handled(self, event_id: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal
 
 import httpx
@@ -136,6 +137,15 @@ class ReferenceDriver(HostDriver):
                 raise RuntimeError("the commit fails, because the kit has asked for it")
 
         self._store.transaction = failing  # type: ignore[method-assign]
+
+    async def fail_database(self, fails: bool) -> None:
+        """Has every query that reads one row raise."""
+        find = type(self._store).one
+
+        async def failing(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("the database is away, because the kit has asked for it")
+
+        self._store.one = failing if fails else partial(find, self._store)  # type: ignore[method-assign]
 
     async def handled(self, event_id: str) -> int:
         """Count the event in the host's own table."""

@@ -63,8 +63,9 @@ class OddWalker(Walker):
         if flow is None or flow["items"] == run["items"]:
             return run
         now = {**run, "items": flow["items"]}
-        if _shown(run) in _steps(now):
-            now["position"] = _steps(now).index(_shown(run))
+        shown = _shown(run)
+        if shown in _steps(now):
+            now["position"] = _steps(now).index(shown or "")
         same = sa.and_(runs.c.id == run["id"], runs.c.position == run["position"])
         async with self.host.database.begin() as connection:
             await connection.execute(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Action
 
 CONNECTION = "/integrations/chat/connection"
 NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
 """Holds back what is queued, until a start without it."""
+
+RETRY_SECONDS: Final = 30.0
+"""A failed delivery is sent again after five seconds, and one whose secret could not be read is asked for again after five."""
 
 CAUSES = (
     "the database is made anew at each start, or lies where a restart does not find it",
@@ -119,6 +123,54 @@ async def keeps_its_own_rows(trial: Trial) -> None:
         len(trial.reached("last")),
         1,
         "the run did not go on as it should after a node's SQL had failed: the next node was not reached once",
+    )
+
+
+@check(
+    "DURABILITY-5",
+    profile="durability",
+    clause="contract: What a host provides (signing_secret); spec 5.3.6",
+    alone=True,
+    causes=(
+        "signing_secret catches the error of its database and returns None: let it out, and the delivery waits",
+        "signing_secret takes what it could not read for what is not there, and raises OriginGone: the delivery ends",
+    ),
+)
+async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
+    """While the host's own database fails, a webhook that is to be signed waits, and leaves signed afterwards."""
+    await trial.start()
+    secret = trial.id("secret")
+    node = trial.webhook("order", webhookUrl=trial.hook("order", fails=1), webhookSecret=secret)
+    await trial.seed(trial.flow(trial.step("a"), node))
+    await trial.call("fail_database", False)
+    await trial.open(trial.flow())
+    await trial.until_arrived("order")
+    await trial.call("fail_database", True)
+    trial.note("kit", "the host's database fails; the webhook is sent again after five seconds")
+    try:
+        await trial.until(
+            lambda: _raised(trial, node) or len(trial.arrivals("order")) > 1,
+            "a webhook that waited to be sent again was not, and its secret was not asked for",
+            at_least=RETRY_SECONDS,
+        )
+    finally:
+        await trial.call("fail_database", False)
+    await trial.until(
+        lambda: len(trial.arrivals("order")) > 1,
+        "a webhook whose secret could not be read while the host's database failed was not sent afterwards",
+        expected="it waits until signing_secret answers again",
+        at_least=RETRY_SECONDS,
+    )
+    signed = [trial.signature_of(arrival, secret) for arrival in trial.arrivals("order")]
+    trial.equal(signed, ["verified"] * 2, "a webhook was sent unsigned while the host's database failed")
+
+
+def _raised(trial: Trial, node: Action) -> bool:
+    return any(
+        event.data["method"] == "signing_secret"
+        and event.data["node"] == trial.of_host(node.id)
+        and event.data["raised"] not in {"", "OriginGone"}
+        for event in trial.reports("host_call")
     )
 
 

@@ -288,3 +288,23 @@ async def posts_where_the_organization_is_connected(trial: Trial) -> None:
         "the message was not posted, once, to the workspace that the organization has connected",
     )
     trial.equal(trial.ran(), ["behind"], "the walk did not go on behind the message")
+
+
+@check(
+    "EAGER-10",
+    profile="core",
+    level="should",
+    clause="contract: What a host provides (transport); spec 6.1",
+    causes=(
+        "Host.transport, or what it is built on, repeats requests by itself: the plugin counts, logs and spaces attempts",
+    ),
+)
+async def sends_each_attempt_once(trial: Trial) -> None:
+    """An attempt that fails is one request: nothing but the plugin repeats it."""
+    once = trial.webhook("once", webhookUrl=trial.hook("once", fails=ALWAYS), webhookRetryOnFailure=False)
+    flow = trial.flow(once)
+    await trial.seed(flow)
+    await trial.open(flow)
+    await trial.until_arrived("once")
+    await until_dead(trial, "once")
+    trial.equal(len(trial.arrivals("once")), 1, "one attempt of a delivery arrived as several requests")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowactions_conformance.kit.checks import pacing_edits as _edits  # noqa: F401  their checks are of this group
+from flowactions_conformance.kit.checks import pacing_later as _later  # noqa: F401  their checks are of this group
 from flowactions_conformance.kit.checks import pacing_races as _races  # noqa: F401
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.client import Client, hides, long_flow

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
-from flowactions_conformance.kit.probing.plugin import ROUTES
+from flowactions_conformance.kit.hosts.limits import SLOW
+from flowactions_conformance.kit.outcomes import NothingKnown
+from flowactions_conformance.kit.probing.host_calls import SLOW_SECONDS
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.trial import Trial
@@ -12,6 +16,8 @@ from flowactions_conformance.kit.trial import Trial
 LIFESPAN = (
     "the lifespan of FlowActions is not entered: lifespan=[actions.lifespan], or actions.wrap around the app"
 )
+ROUNDS: Final = 5
+"""How often a method of the host is called at least, before anything is said of it."""
 LEFT_OPEN = "the lifespan is entered by hand and never left: use async with, or give it to the framework"
 
 
@@ -144,6 +150,47 @@ async def starts_without_chat(trial: Trial) -> None:
     )
     await trial.open(flow)
     await trial.until_arrived("hook")
+
+
+@check(
+    "TASK-5",
+    profile="core",
+    clause="contract: What a host provides (methods may be called concurrently)",
+    causes=(
+        "the method sleeps, or asks a database or a service with a library that is not asynchronous: use await, or asyncio.to_thread",
+        "the method computes for long, for example a slow hash of a password: use asyncio.to_thread",
+    ),
+)
+async def leaves_the_event_loop_free(trial: Trial) -> None:
+    """No method of the host keeps the event loop, on which deliveries and all other requests wait, to itself."""
+    flow = trial.flow(
+        *(trial.webhook(f"hook-{number}", webhookSecret=trial.id("secret")) for number in range(ROUNDS))
+    )
+    await trial.seed(flow)
+    await trial.open(flow)
+    backend = f"/v1/agents/{trial.of_host(trial.agent)}/experiences/nothing/logic-webhook"
+    draft = {"agentId": trial.of_host(trial.agent), "node": {"id": "node", "type": NODE, "config": {}}}
+    for _ in range(ROUNDS):
+        await trial.request("POST", "/integrations/nodes/check", who=trial.author, json=draft)
+        await trial.request("POST", backend, headers={"authorization": f"Bearer {trial.token}"}, json={})
+    for number in range(ROUNDS):
+        await trial.until_arrived(f"hook-{number}")
+    blocking = {event.data["method"]: event.data for event in trial.reports("host_call")}
+    # Of calls that give the loop back, single ones are slow on a busy machine, and never all.
+    slow = {
+        name: data["seconds"]
+        for name, data in blocking.items()
+        if data["slow"] >= ROUNDS - 1 and data["slow"] >= data["calls"] * 0.8
+    }
+    if slow and (slowness := await trial.session.patience.slowness()) >= SLOW:
+        raise NothingKnown(f"nothing is known: this machine was {slowness:.0f} times slower than needed")
+    trial.expect(
+        not slow,
+        f"Host.{', Host.'.join(slow)} keeps the event loop for {max(slow.values(), default=0):.1f} s at each call:"
+        " meanwhile no other request is answered and nothing is delivered",
+        expected=f"less than {SLOW_SECONDS:g} s between two awaits",
+        actual={name: f"{seconds:.2f} s" for name, seconds in slow.items()},
+    )
 
 
 async def _runs_once(trial: Trial, host: Host) -> None:

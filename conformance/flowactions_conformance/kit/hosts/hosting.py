@@ -35,11 +35,13 @@ class Method(NamedTuple):
         arguments: the types of its arguments.
         returns: the type of what it returns.
         is_async: whether it is a coroutine function.
+        is_optional: whether a check that needs it is only not tried without it.
     """
 
     arguments: tuple[Any, ...]
     returns: Any
     is_async: bool = True
+    is_optional: bool = False
 
 
 METHODS: Final[Mapping[str, Method]] = {
@@ -52,6 +54,7 @@ METHODS: Final[Mapping[str, Method]] = {
     "save": Method((under_test.Login, under_test.Flow), list[dict[str, Any]]),
     "preview": Method((under_test.Login, str, under_test.Action), dict[str, Any]),
     "fail_commit": Method((), None),
+    "fail_database": Method((bool,), None, is_optional=True),
     "handled": Method((str,), int),
     "fail_auth_event": Method((str,), None),
 }
@@ -128,7 +131,7 @@ def check_about(host: HostUnderTest) -> About:
     Raises:
         DriverFault: it is not a `HostUnderTest`.
     """
-    absent = [name for name in METHODS if not hasattr(host, name)]
+    absent = [name for name, method in METHODS.items() if not method.is_optional and not hasattr(host, name)]
     if absent:
         raise DriverFault(
             f"{type(host).__name__}, which make_host yields, lacks {', '.join(absent)}; "
@@ -169,6 +172,8 @@ async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, .
         DriverFault: it raised or returned something else.
     """
     method = METHODS[name]
+    if method.is_optional and not hasattr(host, name):
+        raise NotImplementedError(name)
     try:
         returned = getattr(host, name)(*arguments)
         if isinstance(returned, Awaitable):

@@ -196,12 +196,12 @@ class Patience:
     """Waits for what a host does, by the one rule that all waits have.
 
     Args:
-        slowness: measures the machine.
+        slowness: measures how many times slower than needed the machine is now.
         scale: of all limits.
     """
 
     def __init__(self, slowness: Callable[[], Awaitable[float]] = _never_slow, scale: float = 1.0) -> None:
-        self._slowness = slowness
+        self.slowness = slowness
         self.scale = scale
 
     async def wait(self, awaited: Awaitable[_T], seconds: float, host: Signs | None = None) -> _T:
@@ -235,7 +235,7 @@ class Patience:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
                 return
-            now = await self._slowness()
+            now = await self.slowness()
             slowness = max(slowness, now)
             if host is not None and slowness >= SLOW:
                 echoing = await host.echoes()

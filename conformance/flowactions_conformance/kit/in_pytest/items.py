@@ -51,6 +51,8 @@ def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -
     match result.status:
         case Status.NOT_CLAIMED:
             pytest.skip(f"not claimed: the host does not claim {result.profile}, so nothing is proved of it")
+        case Status.NOT_TRIED:
+            pytest.skip(f"not tried: {result.finding.message if result.finding else ''}")
         case Status.PASS:
             if result.id in kit.baseline:
                 raise Unproved(f"{result.id} is in the baseline and passes: remove it there")

@@ -22,6 +22,7 @@ from litestar import HttpMethod, Request, Response, Router, get, post, route
 from litestar.params import Body
 from msgspec import Meta, Struct
 
+from flowactions_conformance.kit.probing.host_calls import HostCalls
 from flowactions_conformance.serving import NO_TLS
 from flowactions_hookspecs import (
     BackgroundTask,
@@ -99,10 +100,11 @@ class Probe:
     def __init__(self, control_url: str) -> None:
         self._control_url = control_url
 
-    @hookimpl
+    @hookimpl(tryfirst=True)
     def flowactions_node_types(self, host: Host, actions: FlowActions) -> Sequence[NodeType]:
-        """Two node types, of which one is not available."""
+        """Two node types, of which one is not available. First: other plugins keep the host's methods when they are asked."""
         state = actions.plugin_state(self._make)
+        state.host_calls.watch(host)
         state.report_now("loaded", settings=dict(host.settings))
         schema = config_schema(ProbeConfig)
         return [
@@ -173,7 +175,9 @@ class _State:
         self._control_url = control_url
         self._host = host
         self.actions = actions
+        self.host_calls = HostCalls(self.report)
         self._told_to_crash: asyncio.Event | None = None
+        self._crashed: set[str] = set()
 
     def _event(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         name = self._host.settings.get(HOST_SETTING) if self._host.settings else None
@@ -202,7 +206,12 @@ class _State:
         config = node.config
         facts = {"walk": msgspec.to_builtins(walk), "node": msgspec.to_builtins(node)}
         await self.report("reach", **facts, gate=config.get("gate"))
-        if config.get("crash"):
+        if config.get("crash") == "once":
+            crashes = walk.run_id not in self._crashed
+            self._crashed.add(walk.run_id)
+        else:
+            crashes = bool(config.get("crash"))
+        if crashes:
             raise RuntimeError("the probe was told to crash")
         result = NodeResult(
             node_id=node.id,
@@ -232,6 +241,7 @@ class _State:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """Report the palette at its start, and its end."""
+        self.host_calls.watch_steps(self.actions)
         palette = [node_type.describe() for node_type in self.actions.node_types.values()]
         await self.report(
             "opened",

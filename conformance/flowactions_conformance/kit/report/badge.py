@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowactions_conformance.kit.outcomes import COUNTS_AS_FAILURE, Report, Status
-from flowactions_conformance.kit.report.summary import profiles, verdict
+from flowactions_conformance.kit.report.summary import proved, verdict
 
 
 def badge(report: Report) -> dict[str, object]:
@@ -27,6 +27,10 @@ def _said(report: Report) -> tuple[str, str]:
     failed = sum(result.status in COUNTS_AS_FAILURE for result in report.results)
     if kind == "failed":
         return (f"{failed} failed" if failed else "not proved"), "red"
-    named = ", ".join(each.name for each in profiles(report) if each.state in {"passed", "known"})
-    known = sum(result.status is Status.KNOWN for result in report.results)
-    return (f"{named} ({known} known)", "yellow") if known else (named, "brightgreen")
+    named = ", ".join(each.name for each in proved(report)) or "no whole profile"
+    known, untried = (
+        sum(result.status is status for result in report.results) for status in (Status.KNOWN, Status.NOT_TRIED)
+    )
+    left = ", ".join(f"{count} {word}" for count, word in ((known, "known"), (untried, "not tried")) if count)
+    colour = "yellow" if known else "yellowgreen" if untried else "brightgreen"
+    return (f"{named} ({left})" if left else named), colour

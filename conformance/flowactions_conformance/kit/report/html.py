@@ -35,6 +35,7 @@ STATUS_WORDS: Final = {
     Status.FAIL: "Fail",
     Status.WARN: "Warning",
     Status.NOT_TESTABLE: "Not testable",
+    Status.NOT_TRIED: "Not tried",
     Status.KNOWN: "Known",
     Status.ERROR: "Error",
     Status.NOT_CLAIMED: "Not claimed",

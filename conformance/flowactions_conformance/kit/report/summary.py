@@ -9,16 +9,17 @@ from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
 from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.kit.under_test import Wire
 
-State: TypeAlias = Literal["passed", "known", "failed", "error", "not_claimed", "not_run"]
+State: TypeAlias = Literal["passed", "known", "not_tried", "failed", "error", "not_claimed", "not_run"]
 Verdict: TypeAlias = Literal["proved", "selected_passed", "failed", "error"]
 
-ATTENTION: Final = (Status.ERROR, Status.FAIL, Status.NOT_TESTABLE, Status.WARN, Status.KNOWN)
+ATTENTION: Final = (Status.ERROR, Status.FAIL, Status.NOT_TESTABLE, Status.WARN, Status.KNOWN, Status.NOT_TRIED)
 """Outcomes that are shown with all that is known of them, the worst first."""
 WORDS: Final = {
     Status.PASS: "passed",
     Status.FAIL: "failed",
     Status.WARN: "with a warning",
     Status.NOT_TESTABLE: "not testable",
+    Status.NOT_TRIED: "not tried",
     Status.KNOWN: "known to fail",
     Status.ERROR: "in error",
     Status.NOT_CLAIMED: "not claimed",
@@ -29,8 +30,8 @@ class ProfileSummary(Wire, frozen=True):
     """One profile.
 
     Args:
-        state: ``known``: it would have passed, but for failures that the baseline accepts. ``not_run``: none of its
-            checks was selected, or the run ended before.
+        state: ``known``: it would have passed, but for failures that the baseline accepts. ``not_tried``: but for a must
+            that was not tried. ``not_run``: none of its checks was selected, or the run ended before.
         counts: outcome → number of checks.
     """
 
@@ -54,9 +55,15 @@ def _summary(report: Report, name: str) -> ProfileSummary:
         state = "error"
     elif counts[Status.FAIL] or counts[Status.NOT_TESTABLE]:
         state = "failed"
+    elif any(_is_untried_must(result) for result in report.results if result.profile == name):
+        state = "not_tried"
     else:
         state = "known" if counts[Status.KNOWN] else "passed"
     return ProfileSummary(name=name, state=state, counts=dict(counts))
+
+
+def _is_untried_must(result: CheckResult) -> bool:
+    return result.status is Status.NOT_TRIED and result.level == "must" and result.since is not None
 
 
 def verdict(report: Report) -> Verdict:
@@ -71,23 +78,30 @@ def headline(report: Report) -> str:
     if report.error is not None:
         return "ERROR: no check ran, so nothing is known about the host"
     counts = Counter(result.status for result in report.results)
-    ran = len(report.results) - counts[Status.NOT_CLAIMED]
+    untried = counts[Status.NOT_TRIED]
+    ran = len(report.results) - counts[Status.NOT_CLAIMED] - untried
     if not ran:
         return "NOT PROVED: no check ran"
     if report.exit_status:
         wrong = ", ".join(f"{counts[each]} {WORDS[each]}" for each in ATTENTION if counts[each])
         stale = ", ".join(report.stale_baseline)
         parts = [
-            f"{wrong} of {ran} checks" if wrong else "",
+            f"{wrong} of {ran + untried} checks" if wrong else "",
             f"stale in the baseline: {stale}" if stale else "",
         ]
         word = "ERROR" if report.exit_status == 2 else "NOT PROVED"
         return f"{word}: {'; '.join(part for part in parts if part)}"
     if report.selected:
         return f"PASSED: {ran} selected {'check' if ran == 1 else 'checks'}. Only a run of all checks proves a host"
-    named = ", ".join(each.name for each in profiles(report) if each.state in {"passed", "known"})
+    named = ", ".join(each.name for each in proved(report)) or "no profile as a whole"
     known = f", {counts[Status.KNOWN]} known to fail" if counts[Status.KNOWN] else ""
-    return f"PROVED for contract {report.contract}: {named} ({ran} checks{known})"
+    left = f", {untried} {'check' if untried == 1 else 'checks'} not tried" if untried else ""
+    return f"PROVED for contract {report.contract}{left}: {named} ({ran} checks{known})"
+
+
+def proved(report: Report) -> list[ProfileSummary]:
+    """Return the profiles that a proved host may claim: none of whose musts was left untried."""
+    return [each for each in profiles(report) if each.state in {"passed", "known"}]
 
 
 def not_proved(report: Report) -> list[str]:

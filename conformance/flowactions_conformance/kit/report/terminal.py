@@ -24,6 +24,7 @@ COLOUR_OF: Final = {
     Status.PASS: GREEN,
     Status.FAIL: RED,
     Status.NOT_TESTABLE: RED,
+    Status.NOT_TRIED: YELLOW,
     Status.ERROR: RED,
     Status.WARN: YELLOW,
     Status.KNOWN: YELLOW,
@@ -34,6 +35,7 @@ STATE_WORDS: Final = {
     "known": ("KNOWN", YELLOW),
     "failed": ("FAIL", RED),
     "error": ("ERROR", RED),
+    "not_tried": ("not proved: a must was not tried", YELLOW),
     "not_claimed": ("not claimed, and so not proved", DIM),
     "not_run": ("not run", DIM),
 }

@@ -1,4 +1,4 @@
-"""PACING, continued: a flow that its author edits while end users are in it."""
+"""PACING, continued: steps that could not be run when the user came by, and flows that are edited meanwhile."""
 
 from __future__ import annotations
 
@@ -10,6 +10,48 @@ from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action, Flow, Item
 
 STEPS_SEEN: Final = {"pinned": 3, "live": 4}
+
+
+ASK_AGAIN_SECONDS: Final = 60.0
+
+
+@check(
+    "PACING-12",
+    profile="pacing",
+    clause="contract: Advancing (`unavailable`)",
+    causes=(
+        "`unavailable` is taken for `done`: keep the step with the run, and call advance() for it again later",
+        "what is owed is asked for only when the user comes back, who may never do so",
+    ),
+)
+async def asks_again_for_what_could_not_run(trial: Trial) -> None:
+    """After `unavailable` the user goes on, and the host asks for that step again within a minute."""
+    flow = trial.flow(
+        trial.step("a"),
+        trial.probe("crashes", crash="once"),
+        trial.step("b"),
+        trial.step("c"),
+        pacing="deferred",
+    )
+    await trial.seed(flow)
+    client = await Client.opened(trial, flow)
+    await client.go_to(1)
+
+    def asked() -> list[str]:
+        runs = {event.data["walk"]["runId"] for event in trial.reached("crashes")}
+        return [event.data["state"] for event in trial.reports("advance") if event.data["run"] in runs]
+
+    trial.equal(
+        asked()[:1],
+        ["unavailable"],
+        "a step whose node's plugin failed was not reported as unavailable to the host",
+    )
+    await trial.until(
+        lambda: len(asked()) > 1,
+        "advance() answered `unavailable` for a step, and was not called for that step again",
+        expected="another call for the same step within a minute",
+        at_least=ASK_AGAIN_SECONDS,
+    )
 
 
 @check(

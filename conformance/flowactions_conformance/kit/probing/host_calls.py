@@ -1,0 +1,122 @@
+"""What plugins ask of the host, seen from inside it: calls that raise, and calls that keep the event loop to themselves."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from typing import Any, Final
+
+from flowactions_hookspecs import FlowActions, Host, provides
+
+REQUIRED: Final = ("dashboard_principal", "signing_secret")
+OPTIONAL: Final = ("agent", "agents_using", "api_principal", "logic_action", "node")
+SLOW_SECONDS: Final = 0.1
+"""From when on a method that does not give the event loop back is reported."""
+
+Report = Callable[..., Awaitable[None]]
+
+
+class HostCalls:
+    """Puts itself between the plugins and a host.
+
+    Args:
+        report: tells the kit.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._calls: Counter[str] = Counter()
+        self._slow: Counter[str] = Counter()
+        self._owed: set[tuple[str, str | None]] = set()
+
+    def watch(self, host: Host) -> None:
+        """Watch the methods that the host has."""
+        for name in (*REQUIRED, *(name for name in OPTIONAL if provides(host, name))):
+            with suppress(AttributeError, TypeError):  # a host whose attributes cannot be set is not watched
+                setattr(host, name, self._watched(name, getattr(host, name)))
+
+    def watch_steps(self, actions: FlowActions) -> None:
+        """Watch steps that the host asks for again. The facade of a plugin is not the host's: the runtime is the same."""
+        runtime: Any = actions._core.runtime  # noqa: SLF001  nothing public leads from a plugin to the host's calls
+        runtime.advance = self._advancing(runtime.advance)
+
+    def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(method)
+        async def call(*arguments: Any) -> Any:
+            steps = _Steps(method, arguments)
+            raised = ""
+            try:
+                return await steps
+            except Exception as exc:
+                raised = type(exc).__name__
+                raise
+            finally:
+                self._calls[name] += 1
+                is_slow = steps.longest >= SLOW_SECONDS
+                self._slow[name] += is_slow
+                if is_slow or raised:
+                    await self._report(
+                        "host_call",
+                        method=name,
+                        node=getattr(arguments[0], "node_id", None),
+                        raised=raised,
+                        seconds=steps.longest,
+                        calls=self._calls[name],
+                        slow=self._slow[name],
+                    )
+
+        return call
+
+    def _advancing(self, advance: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(advance)
+        async def asked(walk: Any, step_id: str | None, *more: Any, **named: Any) -> Any:
+            advanced = await advance(walk, step_id, *more, **named)
+            asked_for = (walk.run_id, step_id)
+            if advanced.state == "unavailable" or asked_for in self._owed:
+                self._owed.add(asked_for)
+                await self._report("advance", run=walk.run_id, step=step_id, state=advanced.state)
+            return advanced
+
+        return asked
+
+
+class _Steps:
+    """Awaits what a method returns, and measures the longest time between two of its awaits.
+
+    Attributes:
+        longest: in seconds.
+    """
+
+    def __init__(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.longest = 0.0
+        self._method, self._arguments = method, arguments
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        began = time.perf_counter()
+        try:
+            returned = self._method(*self._arguments)
+            if not isinstance(returned, Awaitable):
+                return returned
+            iterator: Any = returned.__await__()
+            given, failure = None, None
+            while True:
+                try:
+                    waits_for = iterator.send(given) if failure is None else iterator.throw(failure)
+                except StopIteration as stop:
+                    return stop.value
+                finally:
+                    self._took(began)
+                given, failure = None, None
+                try:
+                    given = yield waits_for
+                except BaseException as exc:  # noqa: BLE001  it is thrown into the method
+                    failure = exc
+                began = time.perf_counter()
+        finally:
+            self._took(began)
+
+    def _took(self, began: float) -> None:
+        self.longest = max(self.longest, time.perf_counter() - began)
