@@ -18,7 +18,7 @@ from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.store import Flow, Run
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_conformance.reference_host.walker import Turn
-from flowactions_hookspecs import Node, NodeResult, Walk
+from flowactions_hookspecs import Node, NodeResult, Origin, OriginGone, Walk
 from tests.conformance.mutants.mutant import changed, mutant
 
 
@@ -127,6 +127,32 @@ def _positions_in_memory(driver: ReferenceDriver) -> None:
     store.run, store.move = run, remember  # type: ignore[method-assign]
 
 
+def _unsigned_during_an_outage(driver: ReferenceDriver) -> None:
+    host = driver.made.host
+    ask = host.signing_secret
+
+    async def signing_secret(origin: Origin) -> str | None:
+        try:
+            return await ask(origin)
+        except RuntimeError:
+            return None
+
+    host.signing_secret = signing_secret  # type: ignore[method-assign]
+
+
+def _gone_during_an_outage(driver: ReferenceDriver) -> None:
+    host = driver.made.host
+    ask = host.signing_secret
+
+    async def signing_secret(origin: Origin) -> str | None:
+        try:
+            return await ask(origin)
+        except RuntimeError:
+            raise OriginGone from None
+
+    host.signing_secret = signing_secret  # type: ignore[method-assign]
+
+
 MUTANTS = [
     mutant(
         "fresh-database",
@@ -198,5 +224,21 @@ MUTANTS = [
         costly="DURABILITY-2 SCALE-2 SCALE-4",
         spares="DURABILITY-3 PACING-2 PACING-7",
         message="an end user's run is not where it was after a restart",
+    ),
+    mutant(
+        "unsigned-during-an-outage",
+        "A secret that cannot be read is none.",
+        changed(_unsigned_during_an_outage),
+        kills="DURABILITY-5",
+        spares="DURABILITY-3 DURABILITY-4 EAGER-6",
+        message="a webhook was sent unsigned while the host's database failed",
+    ),
+    mutant(
+        "gone-during-an-outage",
+        "A node whose secret cannot be read is not there any more.",
+        changed(_gone_during_an_outage),
+        kills="DURABILITY-5",
+        spares="DURABILITY-3 DURABILITY-4 EAGER-7",
+        message="whose secret could not be read while the host's database failed was not sent afterwards",
     ),
 ]

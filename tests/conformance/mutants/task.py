@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import httpx
+
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.testing import ReferenceDriver
-from flowactions_hookspecs import FlowActions
+from flowactions_hookspecs import FlowActions, Origin
+from tests.conformance.mutants.altered import alter_host
 from tests.conformance.mutants.mutant import changed, every_but, mutant
 
 _never_left: list[Any] = []
@@ -108,6 +112,30 @@ def _needs_chat(driver: ReferenceDriver) -> None:
     driver.made.host.settings["CHAT_CLIENT_ID"]
 
 
+def _sleeps(driver: ReferenceDriver) -> None:
+    class Broken(ReferenceHost):
+        async def signing_secret(self, origin: Origin) -> str | None:
+            time.sleep(0.15)  # noqa: ASYNC251  that is the fault
+            return await super().signing_secret(origin)
+
+    alter_host(driver, Broken)
+
+
+class _Repeating(httpx.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        answer = await super().handle_async_request(request)
+        if answer.status_code < 500:
+            return answer
+        await answer.aclose()
+        again = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+        return await super().handle_async_request(again)
+
+
+def _transport_repeats(driver: ReferenceDriver) -> None:
+    driver.made.host.transport = _Repeating()
+
+
 MUTANTS = [
     mutant(
         "lifespan-not-opened",
@@ -178,5 +206,21 @@ MUTANTS = [
         kills="TASK-4",
         spares="TASK-1 TASK-3",
         message="CHAT_CLIENT_ID",
+    ),
+    mutant(
+        "sleeps",
+        "The secret is fetched with a library that is not asynchronous.",
+        changed(_sleeps),
+        kills="TASK-5",
+        spares="TASK-1 EAGER-6 AUTH-5",
+        message="Host.signing_secret keeps the event loop for 0.2 s at each call",
+    ),
+    mutant(
+        "transport-repeats",
+        "The host's transport repeats requests that failed.",
+        changed(_transport_repeats),
+        kills="",
+        spares="EAGER-2 TASK-5 EAGER-10",
+        message="one attempt of a delivery arrived as several requests",
     ),
 ]

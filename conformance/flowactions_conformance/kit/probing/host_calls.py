@@ -36,17 +36,19 @@ class HostCalls:
         """Watch the methods that the host has."""
         for name in (*REQUIRED, *(name for name in OPTIONAL if provides(host, name))):
             with suppress(AttributeError, TypeError):  # a host whose attributes cannot be set is not watched
-                setattr(host, name, self._watched(name, getattr(host, name)))
+                setattr(host, name, self._watched(host, name))
 
     def watch_steps(self, actions: FlowActions) -> None:
         """Watch steps that the host asks for again. The facade of a plugin is not the host's: the runtime is the same."""
         runtime: Any = actions._core.runtime  # noqa: SLF001  nothing public leads from a plugin to the host's calls
         runtime.advance = self._advancing(runtime.advance)
 
-    def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        @functools.wraps(method)
+    def _watched(self, host: Host, name: str) -> Callable[..., Awaitable[Any]]:
+        own = vars(host).get(name)
+
+        @functools.wraps(getattr(host, name))
         async def call(*arguments: Any) -> Any:
-            steps = _Steps(method, arguments)
+            steps = _Steps(own or getattr(type(host), name).__get__(host), arguments)
             raised = ""
             try:
                 return await steps
