@@ -32,7 +32,7 @@ GROUPS: Final = (
     "auth",
     "pacing",
     "loops",
-    "editing",
+    "saving",
     "logic",
     "tenancy",
     "durability",
@@ -66,6 +66,11 @@ class Check(NamedTuple):
     causes: tuple[str, ...]
     alone: bool
     run: Callable[[Trial], Awaitable[None]]
+
+    @property
+    def name(self) -> str:
+        """The id with what the check is about, for lists of tests: ``AUTH-2-garbage-is-refused``."""
+        return f"{self.id}-{self.run.__name__.replace('_', '-')}"
 
     @property
     def fails_hosts(self) -> bool:
@@ -115,7 +120,9 @@ def select(ids: Iterable[str]) -> Sequence[Check]:
     checks = all_checks()
     wanted: set[str] = set()
     for name in ids:
-        found = {each.id for each in checks if name in {each.id, each.id.rpartition("-")[0], each.profile}}
+        found = {
+            each.id for each in checks if name in {each.id, each.name, each.id.rpartition("-")[0], each.profile}
+        }
         if not found:
             groups = ", ".join(group.upper() for group in GROUPS)
             raise LookupError(

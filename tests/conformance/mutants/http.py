@@ -156,7 +156,7 @@ MUTANTS = [
         "methods-of-browsers",
         "A list of allowed methods holds GET, POST and DELETE only.",
         changed(_methods_of_browsers),
-        kills="HTTP-1 HTTP-4 HTTP-7 AUTH-1 AUTH-3 EDITING-4",
+        kills="HTTP-1 HTTP-4 HTTP-7 AUTH-1 AUTH-3 SAVING-4",
         spares="HTTP-3 HTTP-5 HTTP-6",
         message="PUT /integrations/chat/connection/default-channel answered 405, not 400",
     ),
@@ -183,7 +183,7 @@ MUTANTS = [
         changed(_errors_again),
         kills="HTTP-5 HTTP-6 HTTP-7",
         costly="LOGIC-3 LOGIC-4 LOGIC-6",
-        spares="HTTP-1 HTTP-3 HTTP-9 AUTH-1 EDITING-4",
+        spares="HTTP-1 HTTP-3 HTTP-9 AUTH-1 SAVING-4",
         message="the problem that the plugin answers to GET /v1/webhooks/outbox?unknown=1 was rewritten",
     ),
     mutant(

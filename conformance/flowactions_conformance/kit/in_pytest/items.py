@@ -135,7 +135,7 @@ class Suite(pytest.File):
     def collect(self) -> Iterator[KitItem]:
         """Give one item for each check."""
         for check in all_checks():
-            yield KitItem.from_parent(self, name=check.id, check=check, kit=self.kit)
+            yield KitItem.from_parent(self, name=check.name, check=check, kit=self.kit)
 
 
 class KitPlugin:

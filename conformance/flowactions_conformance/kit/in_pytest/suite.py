@@ -52,7 +52,7 @@ conformance_suite.__test__ = False  # type: ignore[attr-defined]  # whatever a p
 
 
 def _name(check: Check) -> str:
-    return f"test_{check.id.replace('-', '_')}"
+    return f"test_{check.name.replace('-', '_')}"
 
 
 def _test(kit: KitThread, check: Check, suite: Sequence[Check]) -> Callable[..., None]:

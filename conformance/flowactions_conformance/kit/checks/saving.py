@@ -1,4 +1,4 @@
-"""EDITING: authors learn what is wrong with a config, see what would leave, and what is saved is what runs."""
+"""SAVING: authors learn what is wrong with a config, see what would leave, and what is saved is what runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREVIEWED: Final = (
 )
 
 
-@check("EDITING-1", profile="editing", clause="contract: What a host does (Configs), Problems", causes=TOLD)
+@check("SAVING-1", profile="editing", clause="contract: What a host does (Configs), Problems", causes=TOLD)
 async def tells_problems(trial: Trial) -> None:
     """The problems of a config reach its author when it is saved, each with all that the plugin says of it."""
     bad = (
@@ -59,7 +59,7 @@ async def tells_problems(trial: Trial) -> None:
     trial.equal(left, [], "the author is shown problems that were mended")
 
 
-@check("EDITING-2", profile="editing", clause="contract: What a host does (Configs)", causes=KEPT)
+@check("SAVING-2", profile="editing", clause="contract: What a host does (Configs)", causes=KEPT)
 async def runs_what_was_saved(trial: Trial) -> None:
     """What an author saves is what runs: the config as it was written, and the newest one."""
     await trial.seed(trial.flow())
@@ -77,7 +77,7 @@ async def runs_what_was_saved(trial: Trial) -> None:
 
 
 @check(
-    "EDITING-5",
+    "SAVING-5",
     profile="editing",
     clause="contract: What a host does (Configs), What a host provides (signing_secret, node)",
     causes=(
@@ -98,7 +98,7 @@ async def keeps_the_ids_of_nodes(trial: Trial) -> None:
     trial.equal(ids[2:], ids[:2], "a flow that was saved again without a change has other node ids than before")
 
 
-@check("EDITING-3", profile="editing", clause="contract: What a host does (Configs), Drafts", causes=PREVIEWED)
+@check("SAVING-3", profile="editing", clause="contract: What a host does (Configs), Drafts", causes=PREVIEWED)
 async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
     """The preview is what the plugin gave: nothing is missing, secrets are masked, and nothing is sent."""
     secret = f"s3cret-{trial.token}"
@@ -143,7 +143,7 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
 
 
 @check(
-    "EDITING-4",
+    "SAVING-4",
     profile="editing",
     clause="contract: What a host provides (may_change); http: Nodes in an editor",
     causes=(
