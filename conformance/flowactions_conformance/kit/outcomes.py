@@ -59,12 +59,14 @@ class Finding(Wire, frozen=True):
         expected: what the contract asks for.
         actual: what was observed.
         causes: what usually causes this, the most frequent first.
+        logged: what the host printed and logged during the check, where it has answered a server error.
     """
 
     message: str
     expected: str = ""
     actual: str = ""
     causes: tuple[str, ...] = ()
+    logged: tuple[str, ...] = ()
 
 
 class CheckResult(Wire, frozen=True):

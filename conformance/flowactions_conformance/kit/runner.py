@@ -108,6 +108,8 @@ class Runner:
             status, finding = await _judge(check, trial)
         finally:
             trial.end()
+        if finding is not None:
+            finding = msgspec.structs.replace(finding, logged=trial.logged())
         known = self._baseline.get(check.id)
         if known is not None and status in {Status.FAIL, Status.WARN, Status.NOT_TESTABLE}:
             status = Status.KNOWN

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -11,7 +13,15 @@ import httpx
 
 from flowactions_conformance.kit.hosts.hosting import METHODS
 from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
-from flowactions_conformance.kit.outcomes import CheckFailed, Moment, NothingKnown, NotTestable, NotTried
+from flowactions_conformance.kit.hosts.output import without_provoked
+from flowactions_conformance.kit.outcomes import (
+    CheckFailed,
+    DriverFault,
+    Moment,
+    NothingKnown,
+    NotTestable,
+    NotTried,
+)
 from flowactions_conformance.kit.parts import Parts
 from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.probing.plugin import ROUTES
@@ -27,6 +37,10 @@ DATABASE_FAILED: Final = (503, b'"storage_unavailable"')
 _T = TypeVar("_T")
 
 MAX_MOMENTS: Final = 200
+MAX_LOGGED: Final = 100
+SHOWN_LOGGED: Final = 20
+SERVER_ERROR: Final = re.compile(r"\b5\d\d\b")
+"""In what a driver raises whose request got such an answer."""
 POLL_SECONDS: Final = 0.05
 
 
@@ -44,7 +58,10 @@ class Trial(Parts):
         self.timeline: list[Moment] = []
         self._host = host
         self._began, self._began_at = time.monotonic(), time.time()
+        self._logged: deque[tuple[float, str]] = deque(maxlen=MAX_LOGGED)
+        self._saw_server_error = False
         self._stop_listening = session.control.listen(self._reported)
+        self._stop_reading = session.output.listen(self._printed)
 
     @property
     def host(self) -> Host:
@@ -60,6 +77,9 @@ class Trial(Parts):
     def end(self) -> None:
         """Has the timeline end; the check is over. What arrived meanwhile is added to it, each at its time."""
         self._stop_listening()
+        self._stop_reading()
+        if self._saw_server_error:
+            self.timeline += [Moment(at=at, source="log", text=line[:500]) for at, line in self._logged]
         self.timeline += [
             Moment(at=max(0.0, arrival.at - self._began_at), source="receiver", text=str(arrival)[:500])
             for arrival in self.arrivals()
@@ -75,6 +95,15 @@ class Trial(Parts):
         ]
         self.timeline.sort(key=lambda moment: moment.at)
         del self.timeline[MAX_MOMENTS:]
+
+    def logged(self) -> tuple[str, ...]:
+        """Return the newest lines that the host has printed and logged, if it has answered a server error."""
+        lines = without_provoked([line for _, line in self._logged]) if self._saw_server_error else []
+        return tuple(lines[-SHOWN_LOGGED:])
+
+    def _printed(self, lines: Sequence[str]) -> None:
+        now = time.monotonic() - self._began
+        self._logged.extend((now, line) for line in lines)
 
     # What a check says
 
@@ -132,6 +161,9 @@ class Trial(Parts):
         except NotImplementedError:
             lacks = f"the driver has no {method}()"
             raise (NotTried(lacks) if METHODS[method].is_optional else NotTestable(lacks)) from None
+        except DriverFault as exc:
+            self._saw_server_error |= SERVER_ERROR.search(str(exc)) is not None
+            raise
 
     async def open(
         self, flow: Flow, user: str | None = None, content: str = "content", host: Host | None = None
@@ -198,6 +230,7 @@ class Trial(Parts):
             raise NothingKnown(
                 f"nothing is known: the database that the kit gave did not answer ({method} {path})"
             )
+        self._saw_server_error |= answer.status_code >= 500
         self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
         return answer
 

@@ -7,7 +7,7 @@ import inspect
 import socket
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -24,6 +24,8 @@ from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
 from flowactions_conformance.serving import NO_TLS, serve
 
+SERVER_ERRORS: Final = 500
+ANSWER_LINES: Final = 5
 ECHO_SECONDS: Final = 5.0
 """For how long an answer of the echo route is waited for, when a host is looked at: one that takes longer is no sign of life."""
 
@@ -195,7 +197,18 @@ def described(exc: BaseException) -> str:
     here = str(Path(__file__).parents[1])
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith(here)]
     places = "".join(f"\n  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-3:])
-    return f"{type(exc).__name__}: {exc}{places}"
+    return f"{type(exc).__name__}: {exc}{_answer_in(exc)}{places}"
+
+
+def _answer_in(exc: BaseException) -> str:
+    """Return the first lines of a server's error, which HTTP clients attach to what they raise."""
+    response: Any = getattr(exc, "response", None)
+    with suppress(Exception):
+        if int(response.status_code) >= SERVER_ERRORS:
+            return "".join(
+                f"\n  it answered: {line[:200]}" for line in response.text.splitlines()[:ANSWER_LINES]
+            )
+    return ""
 
 
 async def live(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 OUTPUT_LINES: Final = 200
 OUTPUT_LINE_CHARACTERS: Final = 2_000
+TRACEBACK: Final = "Traceback (most recent call last):"
+CHAINED: Final = ("The above exception was", "During handling of the above")
+PROVOKED: Final = ("the probe was told to", "the_probe_was_told_to", "the kit has asked")
+"""In the errors that the kit itself provokes."""
 
 
 class Output:
@@ -16,14 +21,23 @@ class Output:
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=OUTPUT_LINES)
         self._partial = ""
+        self._listeners: list[Callable[[Sequence[str]], None]] = []
 
     def write(self, text: str) -> int:
         """Keep the newest lines of a text."""
         size = OUTPUT_LINES * OUTPUT_LINE_CHARACTERS
         lines = (self._partial + text[-size:]).split("\n")
         self._partial = lines.pop()[-OUTPUT_LINE_CHARACTERS:]
-        self.lines.extend(line[:OUTPUT_LINE_CHARACTERS] for line in lines)
+        kept = [line[:OUTPUT_LINE_CHARACTERS] for line in lines]
+        self.lines.extend(kept)
+        for listener in tuple(self._listeners):
+            listener(kept)
         return len(text)
+
+    def listen(self, listener: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call something with all lines to come; return what ends that. It is called in the threads that print."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def flush(self) -> None:
         """Do nothing: for code that takes this for a file."""
@@ -31,6 +45,23 @@ class Output:
     def text(self) -> str:
         """Return what was kept."""
         return "\n".join([*self.lines, *([self._partial] if self._partial else [])])
+
+
+def without_provoked(lines: Iterable[str]) -> list[str]:
+    """Return lines without the errors that the kit has provoked: what announces them, and their tracebacks."""
+    records: list[list[str]] = []
+    for line in filter(None, lines):
+        begins = not line.startswith((" ", TRACEBACK, *CHAINED))
+        # The last line of a traceback, the error itself, stands behind an indented one.
+        if not records or (begins and not records[-1][-1].startswith(" ")):
+            records.append([])
+        records[-1].append(line)
+    return [
+        line
+        for record in records
+        if not any(word in each for word in PROVOKED for each in record)
+        for line in record
+    ]
 
 
 def encodable(value: Any) -> Any:

@@ -178,6 +178,9 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield "<h4>Usual causes</h4><ol>"
         yield from (f"<li>{_text(cause)}</li>" for cause in finding.causes)
         yield "</ol>"
+    if finding.logged:
+        said = _text("\n".join(finding.logged))
+        yield f'<h4>The host logged meanwhile</h4><pre tabindex="0">{said}</pre>'
 
 
 def _all_checks(report: Report) -> Iterator[str]:

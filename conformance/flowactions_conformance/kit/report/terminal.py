@@ -133,6 +133,10 @@ def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
         yield from _labelled("accepted", result.known, paint)
     if finding is not None and result.status is not Status.KNOWN:
         yield from _causes(finding.causes)
+    if finding is not None and finding.logged:
+        yield "  the host logged meanwhile"
+        for line in finding.logged:
+            yield paint(f"    {printable(line)}", DIM)
     if result.timeline and result.status is not Status.KNOWN:
         yield "  timeline"
         left_out = len(result.timeline) - SHOWN_MOMENTS
