@@ -45,20 +45,21 @@ async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
     """All checks fail that a mutant kills, and not one near by; what they say leads to the fault."""
     ids = broken.kills | set(sorted(broken.spares)[:1])
     report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
-    _check(report, broken, broken.kills)
+    _check(report, broken)
+    assert failed(report) == broken.kills
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
-    """Of all checks, exactly those fail that a mutant kills."""
+    """Of all checks, those fail that a mutant kills, and besides only what may then fail as well."""
     report = await run_checks(broken.factory, effect_timeout=EffectTimeout(EFFECT_SECONDS))
-    _check(report, broken, broken.kills | broken.costly)
+    _check(report, broken)
+    assert broken.kills <= failed(report) <= broken.kills | broken.costly
 
 
-def _check(report: Report, broken: Mutant, kills: frozenset[str]) -> None:
+def _check(report: Report, broken: Mutant) -> None:
     assert report.error is None
-    assert failed(report) == kills
     assert broken.message in said(report)
     assert not [result for result in report.results if result.status is Status.ERROR]
 
