@@ -227,6 +227,7 @@ class Failing:
 FAILURES: Final = {
     "division by zero": "SELECT 1/0",
     "too slow": "SELECT pg_sleep(20)",
+    "timed out": "DO $$ BEGIN RAISE EXCEPTION 'statement timeout' USING ERRCODE = 'query_canceled'; END $$",
     "no such table": "SELECT * FROM nowhere",
     "constraint": "INSERT INTO orders (id) VALUES ('before')",
 }

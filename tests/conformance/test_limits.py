@@ -196,7 +196,15 @@ class TestRunner:
         assert seen[-1] == (failing, 1)
         assert len(seen) == 6
 
-    async def test_a_database_that_fails_is_not_the_hosts_failure(self) -> None:
+    @pytest.mark.parametrize(
+        ("status", "body"),
+        [
+            (503, b'{"code":"storage_unavailable"}'),
+            (200, b'{"data":{"status":"failed","reason":"storage_unavailable"}}'),
+        ],
+        ids=["problem", "result"],
+    )
+    async def test_a_database_that_fails_is_not_the_hosts_failure(self, status: int, body: bytes) -> None:
         """Neither is what the kit itself could not do: both are errors."""
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -205,8 +213,8 @@ class TestRunner:
                     await receive()
                     await send({"type": f"lifespan.{step}.complete"})
                 return
-            await send({"type": "http.response.start", "status": 503, "headers": []})
-            await send({"type": "http.response.body", "body": b'{"code":"storage_unavailable"}'})
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            await send({"type": "http.response.body", "body": body})
 
         session = Session("a:b")
         async with serve(app) as url:

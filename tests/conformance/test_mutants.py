@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -28,20 +27,6 @@ EFFECT_SECONDS = 10.0
 """Long enough for what comes on a busy machine; what never comes is waited for only so long."""
 
 
-def best(mutants: Sequence[Mutant], count: int) -> list[Mutant]:
-    """Returns a few mutants: always the one next that kills most of what the others have left."""
-    chosen: list[Mutant] = []
-    killed: frozenset[str] = frozenset()
-    while len(chosen) < count:
-        chosen.append(max(mutants, key=lambda each: len(each.kills - killed)))
-        killed |= chosen[-1].kills
-    return chosen
-
-
-ALWAYS = best(MUTANTS, 6)
-"""They kill most checks; `.ci/full` has all mutants, which kill all."""
-
-
 def failed(report: Report) -> frozenset[str]:
     """Returns the ids of the must-level checks that failed."""
     return frozenset(
@@ -55,28 +40,28 @@ def said(report: Report) -> str:
     return "\n".join(f"{each.message}\n{each.expected}\n{each.actual}\n{each.causes}" for each in findings)
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [each if each in ALWAYS else pytest.param(each, marks=pytest.mark.full) for each in MUTANTS],
-    ids=lambda each: each.name,
-)
+@pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
-    """Of the checks that a mutant names, exactly those fail that it kills, and what they say leads to the fault."""
-    report = await run_checks(
-        broken.factory, broken.kills | broken.spares, effect_timeout=EffectTimeout(EFFECT_SECONDS)
-    )
-    assert report.error is None
+    """All checks fail that a mutant kills, and not one near by; what they say leads to the fault."""
+    ids = broken.kills | set(sorted(broken.spares)[:1])
+    report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
+    _check(report, broken)
     assert failed(report) == broken.kills
-    assert broken.message in said(report)
-    assert not [result for result in report.results if result.status is Status.ERROR]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
-    """Of all checks, exactly those fail that a mutant kills."""
+    """Of all checks, those fail that a mutant kills, and besides only what may then fail as well."""
     report = await run_checks(broken.factory, effect_timeout=EffectTimeout(EFFECT_SECONDS))
-    assert failed(report) == broken.kills | broken.costly
+    _check(report, broken)
+    assert broken.kills <= failed(report) <= broken.kills | broken.costly
+
+
+def _check(report: Report, broken: Mutant) -> None:
+    assert report.error is None
+    assert broken.message in said(report)
+    assert not [result for result in report.results if result.status is Status.ERROR]
 
 
 def test_every_must_is_killed() -> None:

@@ -16,12 +16,18 @@ from flowactions_plugin.telemetry import names
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "watch.md").read_text()
 
-EXPORTERS = """
+EXPORTERS = f"""
+awaited, exported = "{names.VERDICT.name}", []
+
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 def OTLPMetricExporter():
-    return ConsoleMetricExporter(formatter=lambda data: "metrics " + data.to_json(indent=None) + "\\n")
+    return ConsoleMetricExporter(formatter=written)
+
+def written(data):
+    exported.append("metrics " + data.to_json(indent=None) + "\\n")
+    return exported[-1]
 
 def OTLPSpanExporter():
     return ConsoleSpanExporter(formatter=lambda span: "span " + span.to_json(indent=None) + "\\n")
@@ -44,6 +50,11 @@ async def main(folder):
         await until(lambda: host.finished)
         flush = getattr(metrics.get_meter_provider(), "force_flush", lambda: None)
         await asyncio.to_thread(flush)
+        async with asyncio.timeout(300):
+            # What is read of the database comes a moment after the start.
+            while "awaited" in globals() and not any(awaited in each for each in exported):
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(flush)
 
 import sys
 asyncio.run(main(sys.argv[1]))

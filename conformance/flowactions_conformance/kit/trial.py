@@ -32,8 +32,9 @@ from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
 
-DATABASE_FAILED: Final = (503, b'"storage_unavailable"')
-"""What the plugin answers when its database fails: that is not the host's failure."""
+DATABASE_FAILED: Final = b'"storage_unavailable"'
+"""In what the plugin answers when its database fails, as a problem's code or as the reason of a result: that is not the
+host's failure."""
 _T = TypeVar("_T")
 
 MAX_MOMENTS: Final = 200
@@ -226,7 +227,7 @@ class Trial(Parts):
                     actual=f"{type(exc).__name__}: {exc}",
                     causes=self.check.causes,
                 ) from exc
-        if answer.status_code == DATABASE_FAILED[0] and DATABASE_FAILED[1] in answer.content:
+        if DATABASE_FAILED in answer.content:
             raise NothingKnown(
                 f"nothing is known: the database that the kit gave did not answer ({method} {path})"
             )

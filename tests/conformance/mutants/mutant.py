@@ -22,7 +22,8 @@ class Mutant(NamedTuple):
         kills: the ids of all must-level checks that fail with it.
         spares: ids of checks near by that pass with it all the same.
         message: a part of what the first failing check says, which leads to the fault.
-        costly: ids that it kills, too, and that only the long version runs: of other groups, or because they start processes.
+        costly: ids that may fail with it, too, as the pace of the machine has it or because the check needs what the mutant
+            breaks: only the long version runs them.
     """
 
     name: str

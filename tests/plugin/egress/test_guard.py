@@ -107,7 +107,9 @@ async def test_metadata_is_allowed_by_name_only(address: str, wide: str, narrow:
         await guard(development=development, allow=[narrow]).check(url_of(address))
 
 
-@pytest.mark.parametrize("address", ["::ffff:169.254.169.254", "64:ff9b::a83f:8110", "2002:6464:64c8::"])
+@pytest.mark.parametrize(
+    "address", ["::ffff:169.254.169.254", "::ffff:0:169.254.169.254", "64:ff9b::a83f:8110", "2002:6464:64c8::"]
+)
 async def test_a_wide_network_does_not_open_metadata_in_another_form(address: str) -> None:
     """IPv4's metadata stays closed where IPv6 is allowed as a whole."""
     with pytest.raises(EgressRefused, match=r"metadata.*, as .* in IPv6"):

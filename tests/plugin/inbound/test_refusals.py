@@ -34,6 +34,7 @@ class TestRefusals:
                 "s in the future, more than five minutes; the signature fits: compare this machine's clock",
             ),
             ({}, -4000, OTHER, "s in the past, more than five minutes; the signature does not fit either"),
+            ({}, 4000, OTHER, "s in the future, more than five minutes; the signature does not fit either"),
             ({}, 0, OTHER, "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET"),
             ({"svix-signature": "v1,é"}, 0, NEW, "the signature does not fit any of the 2 secrets"),
         ],

@@ -317,9 +317,12 @@ class TestKeys:
         actions, host = shared
         first = await actions.enqueue(own_webhook(idempotency_key="k"))
         older = "UPDATE flowactions_enqueue_keys SET created_at = created_at - {} * 3600000 - 60000"
+        refused = own_webhook(idempotency_key="k", url="ftp://example.com/")
         for hours, expected in ((23, "duplicate"), (24, "queued")):
             async with host.engine.begin() as connection:
                 await connection.execute(text(older.format(hours)))
+            # A refusal takes no key, and one that is free does not win over it.
+            assert (await actions.enqueue(refused)).status == {"queued": "skipped"}.get(expected, expected)
             last = await actions.enqueue(own_webhook(idempotency_key="k"))
             assert last.status == expected
         assert last.delivery_id != first.delivery_id

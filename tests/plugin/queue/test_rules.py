@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from flowactions_hookspecs import Header
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import (
+    PAUSED_OFFSET_MS,
+    UNDO_OFFSET_MS,
     Transition,
     backoff,
     capped_attempts,
     delivery_headers,
+    due_time,
     event_id,
     method_name,
     transition,
@@ -32,6 +35,14 @@ def test_backoff_follows_the_rule() -> None:
     assert backoff(10**6) == 300
 
 
+@pytest.mark.parametrize("added", [0, PAUSED_OFFSET_MS, UNDO_OFFSET_MS, UNDO_OFFSET_MS + PAUSED_OFFSET_MS])
+def test_a_due_time_is_read_without_what_was_added_to_it(added: int) -> None:
+    """A paused row, one whose cancellation can be undone, and one that is both say when they are due; so does a time that is none."""
+    due = int(NOW * 1000)
+    assert due_time(due + added) == due
+    assert due_time(2 * UNDO_OFFSET_MS + due) == 2 * UNDO_OFFSET_MS + due
+
+
 @pytest.mark.parametrize(
     ("attempt", "outcome", "expected"),
     [
@@ -48,6 +59,7 @@ def test_backoff_follows_the_rule() -> None:
         (1, answered(503, retry_after=1), Transition("retrying", 5)),
         (1, answered(503, retry_after=10**9), Transition("retrying", 300)),
         (5, answered(200), Transition("delivered")),
+        (1, answered(200, error="the answer ended before its length"), Transition("retrying", 5)),
     ],
 )
 def test_a_row_follows_the_table_of_states(attempt: int, outcome: Outcome, expected: Transition) -> None:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowactions_plugin.queue.suspects import GROUPS, Suspects
 from tests.queueing import claimed
 
 
+@example([[2] * 17])
 @given(st.lists(st.lists(st.integers(0, 7), max_size=60), max_size=6))
 def test_no_more_than_a_group_of_each_is_admitted(claims: list[list[int]]) -> None:
     """Whatever claims bring: everything is admitted or given back, and of suspects never more than a group at once."""

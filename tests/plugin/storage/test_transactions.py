@@ -97,7 +97,10 @@ async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call:
     [
         *((kind, "no such table") for kind in SQLITE_ENGINES),
         *(("sqlite", how) for how in ("raised", "constraint")),
-        *(("asyncpg", how) for how in ("division by zero", "no such table", "constraint", "too slow")),
+        *(
+            ("asyncpg", how)
+            for how in ("division by zero", "no such table", "constraint", "too slow", "timed out")
+        ),
     ],
     size=3,
 )
@@ -105,7 +108,7 @@ async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_usable(
     kind: str, how: str, call: str, url: str
 ) -> None:
     """Each of a call's statements fails in turn: the host's writes before and after are stored, and no partial write."""
-    slow = {"connect_args": {"server_settings": {"statement_timeout": "100"}}}
+    slow = {"connect_args": {"server_settings": {"statement_timeout": "1000"}}}
     options: dict[str, Any] = slow if how == "too slow" else {}
     async with sharing(kind, url, SharingHost, **options) as (actions, host):
         async with host.engine.begin() as connection:
@@ -147,7 +150,7 @@ def assert_no_half(call: str, result: Any, before: tuple[int, ...], after: tuple
 @sampled("call", CALLS, size=2)
 async def test_a_statement_timeout_leaves_the_hosts_transaction_usable(call: str, postgres_url: str) -> None:
     """Also the host's own timeout (asyncpg's command_timeout), which SQLAlchemy treats as a lost connection."""
-    async with sharing("asyncpg", postgres_url, connect_args={"command_timeout": 1.0}) as (actions, host):
+    async with sharing("asyncpg", postgres_url, connect_args={"command_timeout": 2.0}) as (actions, host):
         failing = Failing(host.engine, "too slow")
         statements = await statements_of(actions, host, failing, call)
         slow = next(number for number, each in enumerate(statements) if not each.startswith("SAVEPOINT"))
