@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from flowactions_conformance import HostDriver, Turn
 from flowactions_conformance.commands.left_behind import descendants
+from flowactions_conformance.kit.hosts.hosting import call_driver
 from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits
 from flowactions_conformance.kit.hosts.machine import Machine
-from flowactions_conformance.kit.outcomes import Report, Status
+from flowactions_conformance.kit.outcomes import DriverFault, Report, Status
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import Mode
@@ -104,7 +107,10 @@ async def test_a_host_that_hangs_once_checks_run_fails_them() -> None:
     """Calls that hang are waited for less and less; each check has its result."""
     report = await run_short("hangs_later", "EAGER", "PACING")
     assert report.error is None
-    assert {result.status for result in report.results} == {Status.FAIL}
+    assert {(result.level, result.status) for result in report.results} == {
+        ("must", Status.FAIL),
+        ("should", Status.WARN),
+    }
     assert report.exit_status == 1
 
 
@@ -121,7 +127,7 @@ async def test_a_host_that_ends_by_itself_fails_checks() -> None:
 def test_a_host_that_fails_everything_fails(tmp_path: Path) -> None:
     """Each failure names its clause, the usual causes and what reruns it; the exit status is 1; there is no traceback."""
     done = run_command(
-        f"{HOSTS}:fails_everything", "--check", "LOAD", "--check", "EDITING", "--report", str(tmp_path)
+        f"{HOSTS}:fails_everything", "--check", "LOAD", "--check", "SAVING", "--report", str(tmp_path)
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr == ""
@@ -133,7 +139,7 @@ def test_a_host_that_fails_everything_fails(tmp_path: Path) -> None:
         f"rerun     python -m flowactions_conformance run {HOSTS}:fails_everything --check LOAD-2"
         in done.stdout
     )
-    assert "NOT TESTABLE  EDITING" in done.stdout
+    assert "NOT TESTABLE  SAVING" in done.stdout
 
 
 @pytest.mark.parametrize("child", [False, True])
@@ -208,3 +214,35 @@ def _is_socket(descriptor: Path) -> bool:
         return str(descriptor.readlink()).startswith("socket:")
     except FileNotFoundError:  # closed meanwhile
         return False
+
+
+RETURNED: list[tuple[str, Any, str]] = [
+    ("open", Turn(session=cast("str", 3)), "a Turn(session, step_id, done, halted, raw): session: "),
+    ("open", Turn(session="s", step_id=cast("str", 4)), "raw): step_id: Expected `str | null`, got `int`"),
+    ("next", Turn(session="s", raw=cast("str", b"x")), "raw): raw: Expected `str`, got `bytes`"),
+    ("next", None, "must return a Turn"),
+    ("seed", {"a": 3}, "a dict of kit ids to your ids: one of its values: Expected `str`, got `int`"),
+    ("seed", {3: "a"}, "a key: Expected `str`, got `int`"),
+    ("palette", [1], "as NodeType.describe() gave them: [0]: Expected `object`, got `int`"),
+    ("headers", {"x": "a\r\nb"}, "the name or value of 'x' is none of HTTP's"),
+    ("headers", {"x": "\N{EURO SIGN}"}, "the name or value of 'x' is none of HTTP's"),
+    ("save", None, "a list of config problems as dicts: "),
+    ("handled", True, "a whole number: "),
+]
+
+
+@pytest.mark.parametrize(("method", "value", "said"), RETURNED)
+async def test_what_a_method_returns_is_checked(method: str, value: Any, said: str) -> None:
+    """What is wrong is said with method and field."""
+
+    class Driver(HostDriver):
+        pass
+
+    async def returns(*_: object) -> Any:
+        return value
+
+    setattr(Driver, method, staticmethod(returns))
+    with pytest.raises(DriverFault) as raised:
+        await call_driver(Driver(), method, ())
+    assert str(raised.value).startswith(f"{method}() of the driver must return ")
+    assert said in str(raised.value)

@@ -22,6 +22,10 @@ class MyDriver(HostDriver):
     # pacing, loops, editing, logic, tenancy, durability, inbound, scale.
     claims = frozenset[str]()
 
+    # With "pacing": which steps a user sees whose flow is edited during the run. "pinned": those of the version that was
+    # opened; "live": those of the newest; None: you promise neither, and one check is not tried.
+    edits = None
+
     # The path below which the plugin's routes are, for example "/api".
     prefix = ""
 
@@ -83,6 +87,10 @@ class MyDriver(HostDriver):
 
     async def fail_commit(self) -> None:
         """Profile "durability": make the commit fail with which your host keeps the next run that is opened, once."""
+        raise NotImplementedError
+
+    async def fail_database(self, fails: bool) -> None:
+        """Profile "durability", optional: make your own queries in Host.signing_secret fail from now on, or work again."""
         raise NotImplementedError
 
     async def handled(self, event_id: str) -> int:

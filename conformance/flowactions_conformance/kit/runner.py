@@ -40,6 +40,8 @@ AT_ONCE: Final = 8
 ALONE_AT_ONCE: Final = 2
 """Checks that start hosts of their own."""
 
+FAILURES: Final = frozenset({Status.FAIL, Status.WARN, Status.NOT_TESTABLE})
+
 Baseline = Mapping[str, str]
 """Check id → why its failure is accepted."""
 
@@ -65,24 +67,26 @@ class Runner:
     async def run(self, check: Check) -> CheckResult:
         """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
 
-        One that ends with an error is tried again when all others have run, alone.
+        One that ends with an error is tried again when all others have run, alone; likewise one that fails while the
+        plugin cannot reach its database, which a busy machine does, too.
         """
         self._first_runs += 1
         self._is_quiet.clear()
         try:
             async with self._alone if check.alone else self._shared:
-                result = await self._run(check)
+                result, is_doubtful = await self._run(check)
         finally:
             self._first_runs -= 1
             if not self._first_runs:
                 self._is_quiet.set()
-        if result.status is not Status.ERROR:
-            return result
-        async with self._again:
-            await self._is_quiet.wait()
-            return await self._run(check)
+        if is_doubtful:
+            async with self._again:
+                await self._is_quiet.wait()
+                result, _ = await self._run(check)
+        return result
 
-    async def _run(self, check: Check) -> CheckResult:
+    async def _run(self, check: Check) -> tuple[CheckResult, bool]:
+        """Run one check once; return its result, and whether a second try may tell more."""
         began = time.monotonic()
         rerun = (
             f"python -m flowactions_conformance run {shlex.quote(self.session.factory_name)} --check {check.id}"
@@ -102,7 +106,7 @@ class Runner:
             rerun=rerun,
         )
         if check.profile not in self.session.claims:
-            return msgspec.structs.replace(result, status=Status.NOT_CLAIMED)
+            return msgspec.structs.replace(result, status=Status.NOT_CLAIMED), False
         trial = Trial(self.session, check, None if check.alone else self.host)
         try:
             status, finding = await _judge(check, trial)
@@ -110,10 +114,11 @@ class Runner:
             trial.end()
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
+        is_doubtful = status is Status.ERROR or (status in FAILURES and trial.lost_database)
         known = self._baseline.get(check.id)
-        if known is not None and status in {Status.FAIL, Status.WARN, Status.NOT_TESTABLE}:
+        if known is not None and status in FAILURES:
             status = Status.KNOWN
-        return msgspec.structs.replace(
+        ended = msgspec.structs.replace(
             result,
             status=status,
             finding=finding,
@@ -121,6 +126,7 @@ class Runner:
             seconds=time.monotonic() - began,
             known=known if status is Status.KNOWN else None,
         )
+        return ended, is_doubtful
 
 
 async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:

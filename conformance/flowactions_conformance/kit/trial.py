@@ -42,6 +42,8 @@ MAX_LOGGED: Final = 100
 SHOWN_LOGGED: Final = 20
 SERVER_ERROR: Final = re.compile(r"\b5\d\d\b")
 """In what a driver raises whose request got such an answer."""
+LOST_DATABASE: Final = ("the database did not answer within", "the database failed:")
+"""In what the plugin logs when it could not do its part."""
 POLL_SECONDS: Final = 0.05
 
 
@@ -50,6 +52,7 @@ class Trial(Parts):
 
     Attributes:
         host: the host that is used unless another is named.
+        lost_database: whether the plugin has logged meanwhile that its database did not answer.
     """
 
     def __init__(self, session: Session, check: Check, host: Host | None) -> None:
@@ -61,6 +64,7 @@ class Trial(Parts):
         self._began, self._began_at = time.monotonic(), time.time()
         self._logged: deque[tuple[float, str]] = deque(maxlen=MAX_LOGGED)
         self._saw_server_error = False
+        self.lost_database = False
         self._stop_listening = session.control.listen(self._reported)
         self._stop_reading = session.output.listen(self._printed)
 
@@ -105,6 +109,7 @@ class Trial(Parts):
     def _printed(self, lines: Sequence[str]) -> None:
         now = time.monotonic() - self._began
         self._logged.extend((now, line) for line in lines)
+        self.lost_database |= any(sign in line for line in lines for sign in LOST_DATABASE)
 
     # What a check says
 

@@ -555,8 +555,8 @@ MUTANTS = [
         "first-node-of-the-type",
         "Host.node finds the first node of the type.",
         changed(first_node_of_the_type),
-        kills="PACING-10",
-        spares="EAGER-6 PACING-2",
+        kills="EAGER-6 PACING-10",
+        spares="EAGER-2 PACING-2",
         message="a deferred node ran with another node's secret",
     ),
 ]

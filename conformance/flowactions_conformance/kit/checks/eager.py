@@ -173,6 +173,7 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
     causes=(
         "signing_secret answers from a cache, or from what was loaded at the start: read the node's config anew",
         "signing_secret finds the node by its id alone, and not by organization, flow and node",
+        "ids are compared without regard to upper and lower case: a column's collation",
         "the secret is trimmed or encoded: return it as it was saved",
     ),
 )
@@ -189,6 +190,17 @@ async def signs_with_the_secret_of_now(trial: Trial) -> None:
         else:
             expected, what = "verified", "a webhook is not signed with the secret that its node has now"
         trial.equal(trial.signature_of(newest, secret or ""), expected, f"{what} (opening {number})")
+    # Two nodes, as their ids say, though only in upper and lower case.
+    nodes = [trial.webhook(name, webhookSecret=f"secret of {name}") for name in ("twin", "TWIN")]
+    await trial.seed(trial.flow(*nodes, name="twins"))
+    await trial.open(trial.flow(*nodes, name="twins"))
+    for name in ("twin", "TWIN"):
+        (arrived,) = await trial.until_arrived(name)
+        trial.equal(
+            trial.signature_of(arrived, f"secret of {name}"),
+            "verified",
+            f"of two nodes whose ids differ in upper and lower case only, {name} is not signed with its own secret",
+        )
 
 
 @check(

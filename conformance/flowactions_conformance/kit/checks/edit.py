@@ -19,6 +19,8 @@ KEPT: Final = (
     "the config goes through a model or serializer of the host's, which drops falsy values or unknown keys",
     "keys are converted between camelCase and snake_case",
     "the config is cleaned before it is saved: {k: v for k, v in config.items() if v}",
+    "the config is stored in a format, or in a column, that does not hold everything: YAML without quotes, a text cut at its width",
+    "texts are trimmed, escaped or expanded: what looks like a variable is the plugin's to read",
 )
 
 CONFIG: Final[dict[str, Any]] = {
@@ -35,7 +37,19 @@ CONFIG: Final[dict[str, Any]] = {
     "decomposed": "Ame\u0301lie",
     "padded": "  two spaces, a tab\t and a line\r\nbreak  ",
     "numbers": [9_007_199_254_740_991, -2_147_483_649, 1e-7, 0.1, 1.5e300, -1],
-    "looksLike": ["1", "true", "null", "2030-01-31", "1e3", "{{userId}}"],
+    "looksLike": [
+        "1",
+        "true",
+        "null",
+        "2030-01-31",
+        "1e3",
+        "No",
+        "on",
+        "012",
+        "{{userId}}",
+        "${HOME} $HOME %PATH%",
+    ],
+    "long": "lönger " * 10_000,
     "nested": {"list": [0, "", None, False, [], {}], "deep": {"a": {"b": {"c": [{"d": 0}]}}}},
 }
 """What must survive. Integers are those that JavaScript keeps, too."""

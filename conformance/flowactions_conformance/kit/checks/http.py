@@ -136,6 +136,11 @@ async def request_bodies_pass(trial: Trial) -> None:
         headers = {name.lower(): value for name, value in seen["headers"]}
         for name, value in sent.items():
             trial.equal(headers.get(name), value, f"the header {name} reached the plugin changed, with {what}")
+    seen = await _echo(trial, headers=[("x-kit-twice", "one"), ("x-kit-twice", "two")])
+    twice = [value for name, value in seen["headers"] if name.lower() == "x-kit-twice"]
+    trial.equal(
+        ", ".join(twice), "one, two", "a header that was sent twice reached the plugin with one of its values"
+    )
 
     async def pieces() -> AsyncIterator[bytes]:
         for number in range(PIECES):

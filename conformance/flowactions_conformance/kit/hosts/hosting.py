@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import decimal
 import inspect
+import re
 import socket
 import traceback
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -36,28 +40,37 @@ class Method(NamedTuple):
     Attributes:
         arguments: the types of its arguments.
         returns: the type of what it returns.
+        meant: the same in words.
         is_async: whether it is a coroutine function.
         is_optional: whether a check that needs it is only not tried without it.
     """
 
     arguments: tuple[Any, ...]
     returns: Any
+    meant: str = ""
     is_async: bool = True
     is_optional: bool = False
 
 
+TURN: Final = "a Turn(session, step_id, done, halted, raw)"
+DESCRIPTIONS: Final = "a list of node types as dicts, as NodeType.describe() gave them"
+NOT_JSON: Final = (bytes, bytearray, memoryview, uuid.UUID, decimal.Decimal, dt.datetime, dt.date)
+"""What msgspec would turn into text by itself, though a driver should not return it."""
+
 METHODS: Final[Mapping[str, Method]] = {
-    "seed": Method((under_test.World,), dict[str, str]),
-    "palette": Method((under_test.Login,), list[dict[str, Any]]),
-    "open": Method((str, str, str), under_test.Turn),
-    "next": Method((str, str | None), under_test.Turn),
-    "headers": Method((under_test.Login,), dict[str, str], is_async=False),
+    "seed": Method((under_test.World,), dict[str, str], "a dict of kit ids to your ids"),
+    "palette": Method((under_test.Login,), list[dict[str, Any]], DESCRIPTIONS),
+    "open": Method((str, str, str), under_test.Turn, TURN),
+    "next": Method((str, str | None), under_test.Turn, TURN),
+    "headers": Method((under_test.Login,), dict[str, str], "a dict of header names to values", is_async=False),
     "trigger": Method((under_test.TriggerRef,), None),
-    "save": Method((under_test.Login, under_test.Flow), list[dict[str, Any]]),
-    "preview": Method((under_test.Login, str, under_test.Action), dict[str, Any]),
+    "save": Method(
+        (under_test.Login, under_test.Flow), list[dict[str, Any]], "a list of config problems as dicts"
+    ),
+    "preview": Method((under_test.Login, str, under_test.Action), dict[str, Any], "the preview as a dict"),
     "fail_commit": Method((), None),
     "fail_database": Method((bool,), None, is_optional=True),
-    "handled": Method((str,), int),
+    "handled": Method((str,), int, "a whole number"),
     "fail_auth_event": Method((str,), None),
 }
 
@@ -187,9 +200,27 @@ async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, .
     if method.returns is None:
         return None
     try:
-        return msgspec.convert(msgspec.to_builtins(returned), method.returns)
+        converted = msgspec.convert(msgspec.to_builtins(returned, builtin_types=NOT_JSON), method.returns)
     except (msgspec.ValidationError, TypeError) as exc:
-        raise DriverFault(f"{name}() of the driver returned something else than it should: {exc}") from exc
+        raise DriverFault(f"{name}() of the driver must return {method.meant}: {_misfit(exc)}") from exc
+    if name == "headers":
+        for header, value in converted.items():
+            if not (header.isascii() and value.isascii() and header and (header + value).isprintable()):
+                # What it holds signs somebody in, and is not shown.
+                raise DriverFault(
+                    f"headers() of the driver must return {method.meant}: the name or value of {header!r} is none of HTTP's"
+                )
+    return converted
+
+
+def _misfit(error: Exception) -> str:
+    """Return where in a value msgspec has found what, in the names that a driver's author writes."""
+    what, _, place = str(error).partition(" - at ")
+    place = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", place.strip("`"))
+    place = (
+        place.replace("key` in `$", "a key").replace("$", "").replace("[...]", " one of its values").strip(". ")
+    )
+    return f"{place}: {what}" if place else what
 
 
 def described(exc: BaseException) -> str:
