@@ -74,8 +74,8 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
         await connection.execute(text("ANALYZE"))
 
 
-async def copy(database: Database, row_id: str, times: int) -> None:
-    """Write so many more rows like this one, all of them due and older than it."""
+async def copy(database: Database, row_id: str, times: int, *, already: int = 0) -> None:
+    """Write so many more rows like this one, all of them due and older than it, besides those that were ``already``."""
     series, new_id, source = SERIES[database.dialect]
     columns = (
         "organization_id, agent_id, origin, event_id, event_type, url, destination, method, headers, body, status,"
@@ -84,7 +84,8 @@ async def copy(database: Database, row_id: str, times: int) -> None:
     statement = f"""
         INSERT INTO flowactions_outbox (id, next_attempt_at, {columns})
         {series.format(rows=times)}
-        SELECT {new_id}, i, {columns} FROM {source.format(rows=times)}, flowactions_outbox
+        SELECT {new_id}, i, {columns}
+        FROM (SELECT i + {already} AS i FROM {source.format(rows=times)}) AS numbered, flowactions_outbox
         WHERE flowactions_outbox.id = :row_id"""  # noqa: S608  names and numbers only
     async with database.write() as connection:
         await connection.execute(text(statement), {"row_id": row_id})
