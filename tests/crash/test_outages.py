@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -19,7 +18,7 @@ from sqlalchemy.engine import make_url
 from tests.crash.test_kill import own_server, pg_ctl
 from tests.crash.workers import Field, field_on
 from tests.outages import Outage
-from tests.waiting import until
+from tests.waiting import until, within
 
 __all__ = ["own_server"]
 
@@ -88,7 +87,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 @pytest.mark.parametrize("count", [2, 4])
 async def test_an_outage_of_the_database_repeats_nothing(
-    place: Place, record_property: Any, tmp_path: Path, count: int, delivery: str, killed: bool
+    place: Place, tmp_path: Path, count: int, delivery: str, killed: bool
 ) -> None:
     """What is in flight when it begins is answered while it lasts, and arrives once.
 
@@ -115,15 +114,12 @@ async def test_an_outage_of_the_database_repeats_nothing(
                 lost = {event for event, pid in held_by.items() if pid == workers[0].pid}
                 assert lost
             await asyncio.sleep(KINDS[place.kind])  # its length is what this is about
-        ended = time.monotonic()
         await field.engine.dispose()  # its connections were cut
         await field.enqueue(1)
-        await until(lambda: len(field.receiver.requests) == rows + len(lost) + 1, seconds=180)
-        seconds = time.monotonic() - ended
+        async with within(35 + 5):
+            await until(lambda: len(field.receiver.requests) == rows + len(lost) + 1, seconds=180)
         await until(field.drained, seconds=60)
         arrivals = field.arrivals()
         assert arrivals - Counter(set(arrivals)) == Counter(lost)
         assert await field.states() == {"delivered": rows + 1}
-        record_property("seconds until what a killed worker held was sent", round(seconds, 1))
-        assert not lost or seconds < 35 + 5  # a machine that is busy is late by itself
         assert "reclaimed" not in field.logs()

@@ -16,8 +16,8 @@ from flowactions_plugin.telemetry import names
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "watch.md").read_text()
 
-EXPORTERS = f"""
-awaited, exported = "{names.VERDICT.name}", []
+EXPORTERS = """
+exported = []
 
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
@@ -42,7 +42,7 @@ from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
-async def main(folder):
+async def main(folder, awaited=None):
     host = SmallHost(development(f"sqlite:///{folder}/f.db"))
     actions = FlowActions.load(host)
     async with recorder() as receiver, actions.lifespan():
@@ -52,12 +52,12 @@ async def main(folder):
         await asyncio.to_thread(flush)
         async with asyncio.timeout(300):
             # What is read of the database comes a moment after the start.
-            while "awaited" in globals() and not any(awaited in each for each in exported):
+            while awaited and not any(awaited in each for each in exported):
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(flush)
 
 import sys
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))
 """
 
 FLUSH = """
@@ -72,11 +72,11 @@ def blocks(heading: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
-def ran(code: str, folder: Path) -> str:
+def ran(code: str, folder: Path, *arguments: str) -> str:
     """Run a program; give what it printed."""
     (folder / "program.py").write_text(code)
     ended = subprocess.run(
-        [sys.executable, "program.py", str(folder)],
+        [sys.executable, "program.py", str(folder), *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -93,7 +93,7 @@ def test_five_lines_configure_metrics_and_traces(tmp_path: Path) -> None:
     lines = [line for line in configured.splitlines() if line and not line.startswith("from ")]
     assert len(lines) <= 5
     local = re.sub(r"from opentelemetry\.exporter\.otlp.*\n", "", configured)
-    printed = ran(EXPORTERS + local + RUN + FLUSH, tmp_path).splitlines()
+    printed = ran(EXPORTERS + local + RUN + FLUSH, tmp_path, names.VERDICT.name).splitlines()
     spans = [json.loads(line.removeprefix("span ")) for line in printed if line.startswith("span ")]
     assert {span["name"] for span in spans} == {"node webhook", "enqueue outbox", "POST"}
     text = "".join(line for line in printed if line.startswith("metrics "))

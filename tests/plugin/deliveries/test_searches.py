@@ -10,7 +10,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import outbox
 from tests.bulk import fill
-from tests.plugin.queue.test_plans import Watched
+from tests.costs import Watched
 
 ROWS = 20_000
 LAST = "00003000-0000-7000-8000-000000003000"
