@@ -84,6 +84,11 @@ FAILED = a_report(
     a_result("PACING-1", Status.KNOWN, profile="pacing", known="until spring"),
     a_result("LOOPS-1", Status.NOT_CLAIMED, profile="loops"),
 )
+UNTRIED = a_report(
+    a_result("EAGER-1", Status.PASS),
+    a_result("PACING-1", Status.NOT_TRIED, profile="pacing"),
+    a_result("PACING-2", Status.PASS, profile="pacing"),
+)
 
 
 class TestExitStatus:
@@ -94,6 +99,8 @@ class TestExitStatus:
         [
             (PASSED, 0),
             (FAILED, 1),
+            (UNTRIED, 0),
+            (a_report(a_result("EAGER-1", Status.NOT_TRIED)), 1),
             (a_report(), 1),
             (a_report(a_result("LOOPS-1", Status.NOT_CLAIMED, profile="loops")), 1),
             (a_report(a_result("EAGER-1", Status.WARN)), 0),
@@ -109,7 +116,7 @@ class TestExitStatus:
     ) -> None:
         """No check run, a stale baseline, an error: none of them is a success."""
         assert report.exit_status == status
-        assert (badge(report)["color"] in {"brightgreen", "yellow"}) is (status == 0)
+        assert (badge(report)["color"] in {"brightgreen", "yellow", "yellowgreen"}) is (status == 0)
 
 
 class TestTerminal:
@@ -155,6 +162,7 @@ class TestTerminal:
         [
             (PASSED, "PROVED for contract 1.0: core, pacing (2 checks)"),
             (FAILED, "NOT PROVED: 1 failed, 1 not testable, 2 with a warning, 1 known to fail of 6 checks"),
+            (UNTRIED, "PROVED for contract 1.0, 1 check not tried: core (2 checks)"),
             (msgspec.structs.replace(PASSED, selected=True), "PASSED: 2 selected checks. Only a run of all"),
             (a_report(), "NOT PROVED: no check ran"),
             (a_report(error=Finding(message="x")), "ERROR: no check ran, so nothing is known"),
@@ -177,7 +185,7 @@ class TestFiles:
     """``report.json``, ``report.html``, ``badge.json``."""
 
     @pytest.mark.parametrize(
-        "report", [PASSED, FAILED, a_report(error=Finding(message=HOSTILE), output=HOSTILE)]
+        "report", [PASSED, FAILED, UNTRIED, a_report(error=Finding(message=HOSTILE), output=HOSTILE)]
     )
     def test_the_json_has_the_schema_of_the_package(self, report: Report, tmp_path: Path) -> None:
         """The schema is that of the structs, and what is written is valid by it, whatever a host says."""
@@ -203,6 +211,7 @@ class TestFiles:
         [
             (PASSED, "core, pacing", "brightgreen"),
             (FAILED, "2 failed", "red"),
+            (UNTRIED, "core (1 not tried)", "yellowgreen"),
             (a_report(a_result("EAGER-1", Status.KNOWN)), "core (1 known)", "yellow"),
             (msgspec.structs.replace(PASSED, selected=True), "not proved", "lightgrey"),
             (a_report(error=Finding(message="x")), "error", "lightgrey"),

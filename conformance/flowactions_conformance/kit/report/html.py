@@ -27,6 +27,7 @@ STATE_WORDS: Final = {
     "known": "passed, with known failures",
     "failed": "failed",
     "error": "error",
+    "not_tried": "not proved: a must was not tried",
     "not_claimed": "not claimed, so not proved",
     "not_run": "not run",
 }
