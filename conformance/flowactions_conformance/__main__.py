@@ -71,6 +71,10 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-scale", type=float, default=1.0, metavar="FACTOR", help="make all limits longer or shorter"
     )
+    parser.add_argument("--strict", action="store_true", help="a should counts as a must")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="end the run then, with a report of what has ended"
+    )
     parser.add_argument("--list", action="store_true", help="list the checks, and run none")
 
 

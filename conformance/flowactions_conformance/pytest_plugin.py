@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--flowactions-report", metavar="DIR", help="write report.json, report.html and badge.json")
     group.addoption("--flowactions-baseline", metavar="FILE", help="check id = why its failure is accepted")
+    group.addoption("--flowactions-strict", action="store_true", help="a should counts as a must")
     group.addoption(
         "--flowactions-time-scale",
         type=float,

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 try:
     import uvicorn
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("an ASGI server is needed: pip install 'flowactions-plugin[demo]'") from missing
+    raise ModuleNotFoundError(
+        "an ASGI server is needed: for the conformance kit, pip install 'flowactions-plugin[conformance]'; "
+        "for the demo, 'flowactions-plugin[demo]'"
+    ) from missing
 
 
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -141,6 +141,7 @@ exits = _making(Exits)
 exits_later = _making(ExitsLater)
 exits_process = _making(ExitsProcess)
 no_host = _making(NotAHost)
+bare = _making(HostDriver)
 nothing = _making(lambda: None)  # type: ignore[arg-type]
 never_starts = _making(NeverStarts)
 fails_to_start = _making(FailsToStart)

@@ -222,7 +222,7 @@ class TestRunner:
             host = Host("h", cast("Any", running), cast("Any", None), Path(), 0)
             with pytest.raises(NothingKnown, match="the database that the kit gave did not answer") as raised:
                 await Trial(session, SELF, host).request_url("GET", f"{url}/x")
-        assert runner._judged(SELF, raised.value)[0] is Status.ERROR
+        assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
 
 
 def test_the_page_has_the_limits() -> None:

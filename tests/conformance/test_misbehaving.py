@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from flowactions_conformance import HostDriver, Turn
@@ -17,7 +24,7 @@ from flowactions_conformance.commands.left_behind import descendants
 from flowactions_conformance.kit.hosts.hosting import call_driver
 from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits
 from flowactions_conformance.kit.hosts.machine import Machine
-from flowactions_conformance.kit.outcomes import DriverFault, Report, Status
+from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import Mode
@@ -47,10 +54,11 @@ async def run_short(host: str, *ids: str, mode: Mode = "in-process") -> Report:
     return await run_checks(f"{HOSTS}:{host}", ids, mode=mode, limits=limits, effect_timeout=EffectTimeout(0.5))
 
 
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flowactions_conformance", "run", *arguments],
         cwd=ROOT,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -63,6 +71,7 @@ FAULTS = {
     "exits_at_once": "make_host raised SystemExit: no licence",
     "no_context_manager": "make_host must return an async context manager",
     "nothing": "NoneType, which make_host yields, lacks seed",
+    "bare": "HostDriver, which make_host yields, does not do its part yet. It lacks\n  app: ",
     "no_host": "NotAHost, which make_host yields, lacks seed",
     "fails_to_start": "no such table: flows",
     "never_starts": "the host did not start within 2 seconds",
@@ -86,6 +95,14 @@ async def test_a_host_that_cannot_be_tested_is_an_error(host: str, mode: Mode) -
     assert report.exit_status == 2
     assert set(descendants()) <= before
     assert "flowactions_conformance/kit" not in report.error.message
+
+
+async def test_all_that_a_driver_lacks_is_named_at_once() -> None:
+    """Each method with what it has to do."""
+    report = await run_short("bare")
+    assert report.error is not None
+    lacking = re.findall(r"^  (\w+): \w", report.error.message, re.MULTILINE)
+    assert lacking == ["app", "seed", "palette", "open", "next", "headers"]
 
 
 async def test_a_host_that_blocks_its_loop_is_told_where() -> None:
@@ -168,42 +185,117 @@ def test_a_thread_that_never_ends_does_not_keep_the_command() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("child", [False, True])
-def test_an_interrupt_ends_the_run(child: bool) -> None:
-    """Ctrl+C stops the hosts; the exit status is 130, without a traceback."""
+@contextmanager
+def hanging(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The command over a host that hangs in the preflight, once it has started all that it would leave behind."""
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "flowactions_conformance",
-            "run",
-            f"{HOSTS}:hangs_async",
-            *(["--child"] if child else []),
-        ],
+        [sys.executable, "-m", "flowactions_conformance", "run", f"{HOSTS}:hangs_async", *arguments],
         cwd=ROOT,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    try:
-        # It hangs in the preflight for long enough: what opens a port or a child has been started by then.
-        _wait_for_threads(process.pid)
+    with process:
+        try:
+            _wait_until(lambda: _serves(process.pid))
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_an_interrupt_ends_the_run(child: bool, tmp_path: Path) -> None:
+    """Ctrl+C stops the hosts; the exit status is 130, without a traceback, and the report is written."""
+    with hanging("--report", str(tmp_path), *(["--child"] if child else [])) as process:
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=SAFETY_SECONDS)
-    finally:
-        with process:
-            process.kill()
     assert process.returncode == 130, out + errors
-    assert out.startswith("INTERRUPTED after 0 of ")
+    assert "INTERRUPTED after 0 of " in out
     assert errors == ""
+    assert json.loads((tmp_path / "report.json").read_bytes())["verdict"] == "interrupted"
 
 
-def _wait_for_threads(pid: int) -> None:
-    """Waits until the command serves: then its signal handlers are set."""
+async def test_an_interrupted_run_reports_what_has_ended() -> None:
+    """A run that is cancelled while others of its checks run."""
+    ended: list[CheckResult] = []
+
+    def note(result: CheckResult) -> None:
+        ended.append(result)
+        run.cancel()
+
+    run = asyncio.create_task(run_checks(REFERENCE, ["LOAD", "TASK"], on_result=note))
+    report = await run
+    assert report.interrupted == "signal"
+    assert set(report.results) == set(ended)
+    assert 0 < len(ended) < report.checks == len(select(["LOAD", "TASK"]))
+    assert not report.passed
+
+
+async def test_a_run_ends_when_its_time_has_passed() -> None:
+    """Hosts are stopped as at its end."""
+    before = set(descendants())
+    report = await run_checks(f"{HOSTS}:hangs_async", mode="child", within=3)
+    assert report.interrupted == "timeout"
+    assert report.exit_status == 124
+    assert set(descendants()) <= before
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path, postgres_server: str) -> None:
+    """Its folder and its databases, and nothing of a run that lives, or of others."""
+    home = {"TMPDIR": str(tmp_path)}
+    other = tmp_path / "flowactions-conformance-other"
+    other.mkdir()
+    with hanging("--database", postgres_server, **home) as killed:
+        (left,) = set(tmp_path.glob("flowactions-conformance-*")) - {other}
+        _wait_until(lambda: bool(_made_in(left) & _databases(postgres_server)))
+        killed.kill()
+        killed.wait()
+    databases = _made_in(left)
+    with hanging("--database", postgres_server, **home):
+        (living,) = set(tmp_path.glob("flowactions-conformance-*")) - {left, other}
+        _wait_until(lambda: bool(_made_in(living) & _databases(postgres_server)))
+        assert not left.exists()
+        there = _databases(postgres_server)
+        assert not there & databases
+        # One without that server leaves what it cannot drop to the next one that has it.
+        done = run_command(REFERENCE, "--check", "LOAD-1", **home)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert living.exists()
+        assert there <= _databases(postgres_server)
+    done = run_command(REFERENCE, "--check", "LOAD-1", **home)
+    assert living.exists()
+    done = run_command(REFERENCE, "--check", "LOAD-1", "--database", postgres_server, **home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(tmp_path.glob("flowactions-conformance-*")) == {other}
+
+
+def _made_in(folder: Path) -> set[str]:
+    listed = folder / "databases"
+    return {line.split()[1] for line in listed.read_text().splitlines()} if listed.exists() else set()
+
+
+def _databases(server: str) -> set[str]:
+    async def named() -> set[str]:
+        connection = await asyncpg.connect(server)
+        try:
+            return {row["datname"] for row in await connection.fetch("SELECT datname FROM pg_database")}
+        finally:
+            await connection.close()
+
+    return asyncio.run(named())
+
+
+def _serves(pid: int) -> bool:
+    """Whether the command serves: then its signal handlers are set."""
+    return sum(map(_is_socket, Path(f"/proc/{pid}/fd").iterdir())) >= 5
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SAFETY_SECONDS
     while time.monotonic() < deadline:
-        if sum(map(_is_socket, Path(f"/proc/{pid}/fd").iterdir())) >= 5:
+        if holds():
             return
         threading.Event().wait(0.05)
     raise AssertionError("the command has not started")

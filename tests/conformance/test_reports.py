@@ -10,7 +10,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Status
+from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Sentence, Status, Tested
 from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.kit.report.badge import badge
 from flowactions_conformance.kit.report.html import page
@@ -89,6 +89,8 @@ UNTRIED = a_report(
     a_result("PACING-1", Status.NOT_TRIED, profile="pacing"),
     a_result("PACING-2", Status.PASS, profile="pacing"),
 )
+INTERRUPTED = a_report(a_result("EAGER-1", Status.PASS), checks=93, interrupted="signal")
+SENTENCE = Sentence(section="Advancing", text="A recorded node runs as it was recorded.")
 
 
 class TestExitStatus:
@@ -109,6 +111,8 @@ class TestExitStatus:
             (a_report(a_result("EAGER-1", Status.ERROR), a_result("EAGER-2", Status.FAIL)), 2),
             (a_report(a_result("EAGER-1", Status.PASS), stale_baseline=("EAGER-1",)), 1),
             (a_report(a_result("EAGER-1", Status.PASS), error=Finding(message="gone")), 2),
+            (INTERRUPTED, 130),
+            (msgspec.structs.replace(INTERRUPTED, interrupted="timeout"), 124),
         ],
     )
     def test_only_a_run_in_which_something_passed_and_nothing_failed_is_a_success(
@@ -164,6 +168,12 @@ class TestTerminal:
             (FAILED, "NOT PROVED: 1 failed, 1 not testable, 2 with a warning, 1 known to fail of 6 checks"),
             (UNTRIED, "PROVED for contract 1.0, 1 check not tried: core (2 checks)"),
             (msgspec.structs.replace(PASSED, selected=True), "PASSED: 2 selected checks. Only a run of all"),
+            (INTERRUPTED, "INTERRUPTED after 1 of 93 checks: nothing is proved"),
+            (msgspec.structs.replace(INTERRUPTED, interrupted="timeout"), "OUT OF TIME after 1 of 93 checks"),
+            (
+                a_report(a_result("LOOPS-1", Status.PASS, profile="loops"), lacks=("branch", "subflow")),
+                "PROVED for contract 1.0: loops without branches and sub-flows (1 checks)",
+            ),
             (a_report(), "NOT PROVED: no check ran"),
             (a_report(error=Finding(message="x")), "ERROR: no check ran, so nothing is known"),
         ],
@@ -185,7 +195,8 @@ class TestFiles:
     """``report.json``, ``report.html``, ``badge.json``."""
 
     @pytest.mark.parametrize(
-        "report", [PASSED, FAILED, UNTRIED, a_report(error=Finding(message=HOSTILE), output=HOSTILE)]
+        "report",
+        [PASSED, FAILED, UNTRIED, INTERRUPTED, a_report(error=Finding(message=HOSTILE), output=HOSTILE)],
     )
     def test_the_json_has_the_schema_of_the_package(self, report: Report, tmp_path: Path) -> None:
         """The schema is that of the structs, and what is written is valid by it, whatever a host says."""
@@ -212,6 +223,7 @@ class TestFiles:
             (PASSED, "core, pacing", "brightgreen"),
             (FAILED, "2 failed", "red"),
             (UNTRIED, "core (1 not tried)", "yellowgreen"),
+            (INTERRUPTED, "not proved", "lightgrey"),
             (a_report(a_result("EAGER-1", Status.KNOWN)), "core (1 known)", "yellow"),
             (msgspec.structs.replace(PASSED, selected=True), "not proved", "lightgrey"),
             (a_report(error=Finding(message="x")), "error", "lightgrey"),
@@ -238,8 +250,10 @@ class TestFiles:
                 rerun=HOSTILE,
                 finding=Finding(message=HOSTILE, expected=HOSTILE, actual=f"2{HOSTILE}", causes=(HOSTILE,)),
                 timeline=(Moment(at=0, source=HOSTILE, text=HOSTILE),),
+                sentences=(Sentence(section=HOSTILE, text=HOSTILE),),
             ),
             host=HOSTILE,
+            tested=Tested(host=HOSTILE, plugin=HOSTILE, python=HOSTILE, platform=HOSTILE, database=HOSTILE),
             output=HOSTILE,
         )
         parser = _Tags()
@@ -248,6 +262,34 @@ class TestFiles:
         assert parser.attributes.isdisjoint({"src", "style", "onerror", "onclick"})
         assert all(target.startswith("#") for target in parser.targets)
         assert "default-src 'none'" in page(hostile)
+
+    def test_a_clause_leads_to_what_the_contract_says(self) -> None:
+        """On the same page, with the checks that test the sentence; the terminal and the JSON have it, too."""
+        report = a_report(
+            a_result("EAGER-1", Status.FAIL, sentences=(SENTENCE,)),
+            a_result("EAGER-2", Status.PASS, sentences=(SENTENCE,)),
+        )
+        parser = _Tags()
+        parser.feed(page(report))
+        (target,) = {each for each in parser.targets if each.startswith("#contract-")}
+        assert f'<li id="{target[1:]}">{SENTENCE.text} <small>EAGER-1, EAGER-2</small>' in page(report)
+        assert f"            Advancing: {SENTENCE.text}" in report_text(report)
+        assert msgspec.to_builtins(report)["results"][0]["sentences"] == (msgspec.to_builtins(SENTENCE),)
+
+    def test_it_says_what_was_tested(self) -> None:
+        """Distributions, interpreter, platform and database, each with its version; and the date."""
+        with_versions = Tested(
+            host="shop 4.2",
+            plugin="flowactions-plugin 0.2.0",
+            python="CPython 3.13",
+            platform="Linux",
+            database="SQLite 3",
+        )
+        report = a_report(a_result("EAGER-1", Status.PASS), tested=with_versions, strict=True)
+        for said in (*msgspec.structs.astuple(with_versions), "strict", report.started_at):
+            assert said in report_text(report)
+            assert said in page(report)
+        assert "mypkg.testing, of no distribution" in report_text(PASSED)
 
 
 class _Tags(HTMLParser):

@@ -62,7 +62,8 @@ async def test_a_port_can_be_opened_before_the_app_is_made() -> None:
 
 
 def test_a_missing_server_says_what_to_install() -> None:
-    """Without uvicorn, the import names the extra that brings it."""
+    """Without uvicorn, the import names the extras that bring it."""
     code = "import sys; sys.modules['uvicorn'] = None; import flowactions_conformance.serving"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'flowactions-plugin[demo]'" in done.stderr
+    assert "for the conformance kit, pip install 'flowactions-plugin[conformance]'" in done.stderr
+    assert "for the demo, 'flowactions-plugin[demo]'" in done.stderr

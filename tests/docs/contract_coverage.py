@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
+from flowactions_conformance.kit.clauses import FILE
 from flowactions_conformance.kit.registry import all_checks
 
 ROOT = Path(__file__).parents[2]
@@ -178,9 +181,22 @@ def render(found: Coverage) -> str:
         shown = ", ".join(checks_of(entry)) or f"none: {entry}"
         if isinstance(entry, Mapping):
             shown += f"; not {entry['except']}"
-        said = sentence.text.replace(" | ", ": ", 1).replace(" | ", "; ")
-        lines.append(f"| {said} | {shown} |")
+        lines.append(f"| {_said(sentence)} | {shown} |")
     return "\n".join(lines) + "\n"
+
+
+def clauses(found: Coverage) -> bytes:
+    """Gives the kit's file: each check with the sentences that it tests, as its reports show them."""
+    named: dict[str, list[dict[str, str]]] = {}
+    for sentence, entry in found.entries:
+        for id_ in checks_of(entry):
+            shown = {"section": sentence.section, "text": _said(sentence)}
+            named.setdefault(id_, []).append(shown)
+    return msgspec.json.format(msgspec.json.encode(dict(sorted(named.items()))), indent=1) + b"\n"
+
+
+def _said(sentence: Sentence) -> str:
+    return sentence.text.replace(" | ", ": ", 1).replace(" | ", "; ")
 
 
 def main() -> int:
@@ -200,6 +216,7 @@ def main() -> int:
         sys.stdout.write(f"{fault}\n")
     if arguments.write:
         PAGE.write_text(render(found), encoding="utf-8")
+        FILE.write_bytes(clauses(found))
     return 1 if found.missing or found.faults else 0
 
 

@@ -4,8 +4,19 @@ from typing import Any
 
 import pytest
 
+from flowactions_conformance.kit.clauses import FILE
 from flowactions_conformance.kit.registry import all_checks
-from tests.docs.contract_coverage import COMMAND, PAGE, Sentence, checks_of, coverage, now, render, sentences
+from tests.docs.contract_coverage import (
+    COMMAND,
+    PAGE,
+    Sentence,
+    checks_of,
+    clauses,
+    coverage,
+    now,
+    render,
+    sentences,
+)
 
 FOUND = now()
 
@@ -27,6 +38,7 @@ def test_every_check_that_cites_the_contract_is_named_there() -> None:
 def test_the_page_is_current() -> None:
     """The page is what the file gives."""
     assert PAGE.read_text(encoding="utf-8") == render(FOUND), COMMAND
+    assert FILE.read_bytes() == clauses(FOUND), COMMAND
 
 
 TEXT = """# A page

@@ -1,4 +1,4 @@
-"""``init``: writes the file in which a host author tells the kit how to make and use a host."""
+"""``init``: writes the file in which a host author tells the kit how to make and use a host, with a small host in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def init(path: Path) -> None:
     except OSError as exc:
         raise CannotWrite(f"{path} cannot be written: {exc.strerror}") from exc
     sys.stdout.write(
-        f"{path} is written: fill in its app and its methods. What is missing is said by\n\n"
+        f"{path} is written, with a small host that is proved as it is: put yours in its place. To prove it:\n\n"
         f"  python -m flowactions_conformance run {shlex.quote(f'{name}:make_host')}\n"
     )
 

@@ -9,17 +9,17 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from flowactions_conformance.commands.left_behind import adopt_orphans, descendants, end_left_behind
-from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
+from flowactions_conformance.kit.baseline import Baseline, BaselineInvalid, read_baseline
 from flowactions_conformance.kit.hosts.output import Output
-from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
+from flowactions_conformance.kit.outcomes import INTERRUPTED, CheckResult, Report, Status
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.report.summary import ATTENTION
-from flowactions_conformance.kit.report.terminal import Paint, printable, report_text, result_lines
+from flowactions_conformance.kit.report.terminal import Paint, printable, report_text
 from flowactions_conformance.kit.report.written import write_report
 from flowactions_conformance.kit.runner import run_checks
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WRONG: Final = 2
-INTERRUPTED: Final = 130
 
 
 class Wrong(Exception):
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     Returns:
         0: every check of what the host claims has passed, or is known to fail. 1: some failed, or none ran. 2: the
-        driver, the kit or the command line is wrong. 130: it was interrupted.
+        driver, the kit or the command line is wrong. 124: the time-out has passed. 130: it was interrupted.
     """
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper):
@@ -68,17 +67,13 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
         raise Wrong("--database takes the URL of a PostgreSQL, postgresql://…; without it, SQLite is used")
     if not 0 < options.time_scale < math.inf:
         raise Wrong("--time-scale takes a number above 0, for example 2: all limits are twice as long")
+    if options.timeout is not None and not 0 < options.timeout < math.inf:
+        raise Wrong("--timeout takes a number of seconds above 0")
     baseline = {} if options.baseline is None else read_baseline(options.baseline)
     paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
     progress = Progress(len(checks), sys.stderr)
     with _nothing_left_behind(progress):
         report = _watched(options, baseline, progress)
-    if report is None:
-        for result in progress.results:
-            if result.status in ATTENTION:
-                out.write("\n".join([*result_lines(result, paint), "", ""]))
-        out.write(f"INTERRUPTED after {len(progress.results)} of {len(checks)} checks: nothing is proved\n")
-        return INTERRUPTED
     out.write(report_text(report, paint))
     if options.report is not None:
         try:
@@ -130,8 +125,8 @@ class Progress:
             self._stream.flush()
 
 
-def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress: Progress) -> Report | None:
-    """Run the checks while hosts print into a bounded buffer; ``None``: interrupted."""
+def _watched(options: argparse.Namespace, baseline: Baseline, progress: Progress) -> Report:
+    """Run the checks while hosts print into a bounded buffer."""
     output = Output()
 
     async def checking() -> Report:
@@ -143,14 +138,15 @@ def _watched(options: argparse.Namespace, baseline: Mapping[str, str], progress:
             baseline=baseline,
             output=output,
             time_scale=options.time_scale,
+            strict=options.strict,
+            within=options.timeout,
             on_result=progress.add,
         )
 
-    async def interruptible() -> Report | None:
+    async def interruptible() -> Report:
         task = asyncio.create_task(checking())
         with _signals(task):
-            await asyncio.wait({task})
-        return None if task.cancelled() else task.result()
+            return await task
 
     stream = cast("TextIO", output)
     with redirect_stdout(stream), redirect_stderr(stream):
@@ -166,7 +162,7 @@ def _signals(task: asyncio.Task[Report]) -> Iterator[None]:
         if task.cancelling():
             with suppress(OSError):
                 end_left_behind({})
-            os._exit(INTERRUPTED)
+            os._exit(INTERRUPTED["signal"])
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):

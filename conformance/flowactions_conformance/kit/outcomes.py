@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from flowactions_conformance.kit.under_test import Wire
 
 Level: TypeAlias = Literal["must", "should"]
 
 MAX_SHOWN_CHARACTERS = 4_000
+INTERRUPTED: Final = {"signal": 130, "timeout": 124}
+"""Exit status of a run that was interrupted: as shells and ``timeout`` have it."""
 
 
 class Status(StrEnum):
@@ -69,12 +71,43 @@ class Finding(Wire, frozen=True):
     logged: tuple[str, ...] = ()
 
 
+class Sentence(Wire, frozen=True):
+    """A sentence of the contract page that binds hosts.
+
+    Args:
+        section: that it stands in.
+        text: the sentence, or the row of a table.
+    """
+
+    section: str
+    text: str
+
+
+class Tested(Wire, frozen=True):
+    """What was tested, each with its version.
+
+    Args:
+        host: the distribution that the factory's module is of; empty: it is of none.
+        plugin: the distribution of the plugin, which holds the kit.
+        python: implementation and version.
+        platform: operating system and processor.
+        database: of the plugin and the host.
+    """
+
+    host: str = ""
+    plugin: str = ""
+    python: str = ""
+    platform: str = ""
+    database: str = ""
+
+
 class CheckResult(Wire, frozen=True):
     """One check and what came of it.
 
     Args:
         id: of the check, for example ``EAGER-1``; stable.
         clause: what it follows from: a section of the contract page and of the specification.
+        sentences: of the contract, that it tests.
         since: the version of the contract in which the check is required; ``None`` while it is provisional.
         rerun: the command line that runs this check alone.
         seconds: how long it took.
@@ -88,6 +121,7 @@ class CheckResult(Wire, frozen=True):
     level: Level
     since: str | None
     status: Status
+    sentences: tuple[Sentence, ...] = ()
     finding: Finding | None = None
     timeline: tuple[Moment, ...] = ()
     seconds: float = 0.0
@@ -105,6 +139,11 @@ class Report(Wire, frozen=True):
         claims: profiles that the host claims, with ``core``.
         error: what ended the run before any check, ``None`` otherwise.
         selected: whether only some checks were run; then the host is not proved.
+        tested: what was tested, each with its version.
+        lacks: kinds of items that the host does not have, although it claims ``loops``.
+        strict: whether a should counted as a must.
+        checks: how many were to be run.
+        interrupted: what ended the run before all of them had ended: ``signal`` is Ctrl+C or SIGTERM.
     """
 
     host: str
@@ -120,6 +159,11 @@ class Report(Wire, frozen=True):
     error: Finding | None = None
     output: str = ""
     selected: bool = False
+    tested: Tested = Tested()
+    lacks: tuple[str, ...] = ()
+    strict: bool = False
+    checks: int = 0
+    interrupted: Literal["signal", "timeout"] | None = None
 
     @property
     def passed(self) -> bool:
@@ -127,6 +171,7 @@ class Report(Wire, frozen=True):
         ran = [result for result in self.results if result.status not in SAYS_NOTHING]
         return (
             self.error is None
+            and self.interrupted is None
             and bool(ran)
             and not self.stale_baseline
             and not any(result.status in COUNTS_AS_FAILURE for result in ran)
@@ -134,7 +179,9 @@ class Report(Wire, frozen=True):
 
     @property
     def exit_status(self) -> int:
-        """0: passed; 1: the host fails, or no check ran; 2: the driver, or the kit, is at fault."""
+        """0: passed; 1: the host fails, or no check ran; 2: the driver, or the kit, is at fault; else: interrupted."""
+        if self.interrupted is not None:
+            return INTERRUPTED[self.interrupted]
         if self.error is not None or any(result.status is Status.ERROR for result in self.results):
             return 2
         return 0 if self.passed else 1

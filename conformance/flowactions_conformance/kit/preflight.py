@@ -15,7 +15,16 @@ from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Turn
 
 SELF = Check(
-    "PREFLIGHT-0", "core", "The driver does its part", "", "must", None, (), False, lambda _: _nothing()
+    "PREFLIGHT-0",
+    "core",
+    "The driver does its part",
+    "",
+    "must",
+    None,
+    (),
+    False,
+    frozenset(),
+    lambda _: _nothing(),
 )
 
 
@@ -36,6 +45,7 @@ async def preflight(session: Session) -> Host:
     claims = frozenset(host.running.about.claims)
     _check_claims(claims)
     session.claims = claims | {"core"}
+    session.lacks = frozenset(host.running.about.lacks)
     _check_settings(session, host)
     if "inbound" in claims:
         # Only such a host has the method that makes this setting a valid one.

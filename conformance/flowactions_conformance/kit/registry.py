@@ -54,6 +54,7 @@ class Check(NamedTuple):
         since: the contract's version in which it became required; ``None`` while it is provisional.
         causes: what usually causes a failure, the most frequent first.
         alone: whether it starts hosts of its own, instead of using the one that all share.
+        needs: kinds of items of a world that a host may lack (`HostUnderTest.lacks`).
         run: the check itself.
     """
 
@@ -65,6 +66,7 @@ class Check(NamedTuple):
     since: str | None
     causes: tuple[str, ...]
     alone: bool
+    needs: frozenset[str]
     run: Callable[[Trial], Awaitable[None]]
 
     @property
@@ -72,10 +74,9 @@ class Check(NamedTuple):
         """The id with what the check is about, for lists of tests: ``AUTH-2-garbage-is-refused``."""
         return f"{self.id}-{self.run.__name__.replace('_', '-')}"
 
-    @property
-    def fails_hosts(self) -> bool:
-        """Whether a host that does not pass it is not proved: a must that is not provisional."""
-        return self.level == "must" and self.since is not None
+    def fails_hosts(self, *, strict: bool = False) -> bool:
+        """Return whether a host that does not pass it is not proved: a must, if strict a should; no provisional one."""
+        return self.since is not None and (strict or self.level == "must")
 
 
 _checks: dict[str, Check] = {}
@@ -90,6 +91,7 @@ def check(
     level: Level = "must",
     since: str | None = "1.0",
     alone: bool = False,
+    needs: Iterable[str] = (),
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
     """Register a check; the first line of its docstring is its title."""
 
@@ -97,7 +99,9 @@ def check(
         if id_ in _checks:
             raise ValueError(f"two checks have the id {id_}")
         title = (run.__doc__ or "").strip().partition("\n")[0]
-        _checks[id_] = Check(id_, profile, title, clause, level, since, tuple(causes), alone, run)
+        _checks[id_] = Check(
+            id_, profile, title, clause, level, since, tuple(causes), alone, frozenset(needs), run
+        )
         return run
 
     return register

@@ -53,7 +53,7 @@ def required_now(checks: Sequence[Check]) -> dict[str, Requirement]:
     return {
         check.id: Requirement(profile=check.profile, title=check.title, since=check.since)
         for check in checks
-        if check.fails_hosts and check.since is not None
+        if check.fails_hosts() and check.since is not None
     }
 
 

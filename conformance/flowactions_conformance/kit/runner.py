@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from flowactions_conformance.kit.baseline import Accepted, Baseline, refuse_unknown, stale_in
+from flowactions_conformance.kit.clauses import sentences
 from flowactions_conformance.kit.hosts.limits import CHECK_SECONDS, LIMITS, EffectTimeout, Late, Limits
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
@@ -29,6 +31,7 @@ from flowactions_conformance.kit.outcomes import (
 from flowactions_conformance.kit.preflight import preflight
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.session import Host, Mode, Session
+from flowactions_conformance.kit.tested import tested
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Factory
 from flowactions_hookspecs import CONTRACT_VERSION
@@ -42,9 +45,6 @@ ALONE_AT_ONCE: Final = 2
 
 FAILURES: Final = frozenset({Status.FAIL, Status.WARN, Status.NOT_TESTABLE})
 
-Baseline = Mapping[str, str]
-"""Check id → why its failure is accepted."""
-
 
 class Runner:
     """Runs checks in an open session.
@@ -53,12 +53,14 @@ class Runner:
         session: open.
         host: the shared host, which has passed the preflight.
         baseline: failures that are accepted.
+        strict: whether a should counts as a must.
     """
 
-    def __init__(self, session: Session, host: Host, baseline: Baseline) -> None:
+    def __init__(self, session: Session, host: Host, baseline: Baseline, *, strict: bool = False) -> None:
         self.session = session
         self.host = host
         self._baseline = baseline
+        self._strict = strict
         self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
         self._first_runs = 0
         self._is_quiet = asyncio.Event()
@@ -103,19 +105,22 @@ class Runner:
             level=check.level,
             since=check.since,
             status=Status.PASS,
+            sentences=sentences(check.id),
             rerun=rerun,
         )
-        if check.profile not in self.session.claims:
+        if check.profile not in self.session.claims or check.needs & self.session.lacks:
             return msgspec.structs.replace(result, status=Status.NOT_CLAIMED), False
         trial = Trial(self.session, check, None if check.alone else self.host)
         try:
-            status, finding = await _judge(check, trial)
+            status, finding = await _judge(check, trial, strict=self._strict)
         finally:
             trial.end()
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
         is_doubtful = status is Status.ERROR or (status in FAILURES and trial.lost_database)
         known = self._baseline.get(check.id)
+        if known is not None and not self._accepts(known):
+            known = None
         if known is not None and status in FAILURES:
             status = Status.KNOWN
         ended = msgspec.structs.replace(
@@ -124,12 +129,16 @@ class Runner:
             finding=finding,
             timeline=tuple(trial.timeline),
             seconds=time.monotonic() - began,
-            known=known if status is Status.KNOWN else None,
+            known=known.reason if known is not None and status is Status.KNOWN else None,
         )
         return ended, is_doubtful
 
+    def _accepts(self, entry: Accepted) -> bool:
+        session = self.session
+        return not entry.has_expired and entry.holds(session.mode, session.databases.kind)
 
-async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:
+
+async def _judge(check: Check, trial: Trial, *, strict: bool) -> tuple[Status, Finding | None]:
     try:
         host = None if check.alone else trial.host.running
         await trial.session.patience.wait(check.run(trial), CHECK_SECONDS, host)
@@ -139,17 +148,17 @@ async def _judge(check: Check, trial: Trial) -> tuple[Status, Finding | None]:
         message = "the kit failed in this check: what it waited for was cancelled"
         return Status.ERROR, Finding(message=message, actual="CancelledError")
     except Exception as exc:  # noqa: BLE001  a defect of the kit is said as one
-        return _judged(check, exc)
+        return _judged(check, exc, fails=check.fails_hosts(strict=strict))
     return Status.PASS, None
 
 
-def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
-    failed = Status.FAIL if check.fails_hosts else Status.WARN
+def _judged(check: Check, exc: Exception, *, fails: bool) -> tuple[Status, Finding]:
+    failed = Status.FAIL if fails else Status.WARN
     match exc:
         case CheckFailed():
             return failed, exc.finding
         case NotTestable():
-            untested = Status.NOT_TESTABLE if check.fails_hosts else Status.WARN
+            untested = Status.NOT_TESTABLE if fails else Status.WARN
             return untested, Finding(message=str(exc), causes=check.causes)
         case DriverFault():
             # The preflight has shown that the driver works: what it cannot do now is the host's doing.
@@ -168,14 +177,16 @@ def _judged(check: Check, exc: Exception) -> tuple[Status, Finding]:
 
 
 @asynccontextmanager
-async def opened(session: Session, baseline: Baseline | None = None) -> AsyncIterator[Runner]:
+async def opened(
+    session: Session, baseline: Baseline | None = None, *, strict: bool = False
+) -> AsyncIterator[Runner]:
     """Open a session; its shared host has passed the preflight.
 
     Raises:
         DriverFault: the driver does not do its part.
     """
     async with session.running():
-        yield Runner(session, await preflight(session), baseline or {})
+        yield Runner(session, await preflight(session), baseline or {}, strict=strict)
 
 
 async def run_checks(
@@ -189,9 +200,11 @@ async def run_checks(
     limits: Limits = LIMITS,
     output: Output | None = None,
     time_scale: float = 1.0,
+    strict: bool = False,
+    within: float | None = None,
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
-    """Run checks over one host.
+    """Run checks over one host. Cancelled, it returns the report of the checks that have ended.
 
     Args:
         factory: the function, or its name as ``package.module:attribute``.
@@ -203,6 +216,8 @@ async def run_checks(
         limits: how long a host may take.
         output: what hosts print; for who has replaced ``sys.stdout`` by it.
         time_scale: of all limits.
+        strict: whether a should counts as a must.
+        within: seconds after which the run ends, with a report of the checks that have ended; ``None``: never.
         on_result: called with each result as it comes.
 
     Raises:
@@ -211,9 +226,7 @@ async def run_checks(
     chosen = list(ids)
     checks: Sequence[Check] = select(chosen) if chosen else all_checks()
     accepted = baseline or {}
-    unknown = sorted(set(accepted) - {check.id for check in all_checks()})
-    if unknown:
-        raise LookupError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
+    refuse_unknown(accepted)
     started, began = datetime.now(UTC), time.monotonic()
     session = Session(
         factory,
@@ -231,18 +244,36 @@ async def run_checks(
         results[check.id] = await runner.run(check)
         on_result(results[check.id])
 
+    interrupted: Literal["signal", "timeout"] | None = None
     try:
-        async with opened(session, accepted) as runner, asyncio.TaskGroup() as group:
+        async with (
+            asyncio.timeout(within) as deadline,
+            opened(session, accepted, strict=strict) as runner,
+            asyncio.TaskGroup() as group,
+        ):
             for check in checks:
                 group.create_task(one(runner, check))
     except (DriverFault, NothingKnown) as exc:
         error = Finding(message=str(exc))
         session.claims = frozenset()  # none of them was tried
-    stale = tuple(sorted(id_ for id_ in accepted if id_ in results and results[id_].status is Status.PASS))
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        interrupted = "timeout"
+    except asyncio.CancelledError:
+        # Who has cancelled this wants to know what was found so far.
+        interrupted = "signal"
     report = report_of(
         session, started, began, [results[check.id] for check in checks if check.id in results], error
     )
-    return msgspec.structs.replace(report, stale_baseline=stale, selected=bool(chosen))
+    return msgspec.structs.replace(
+        report,
+        stale_baseline=stale_in(accepted, report),
+        selected=bool(chosen),
+        strict=strict,
+        checks=len(checks),
+        interrupted=interrupted,
+    )
 
 
 def report_of(
@@ -273,4 +304,6 @@ def report_of(
         results=tuple(results),
         error=error,
         output=session.output.text(),
+        tested=tested(session.factory_name, session.databases.version),
+        lacks=tuple(sorted(session.lacks)),
     )

@@ -6,9 +6,7 @@ import asyncio
 import base64
 import logging
 import secrets
-import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ from flowactions_conformance.kit.hosts.databases import Databases, Place
 from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import Running
 from flowactions_conformance.kit.hosts.in_process import InProcess
+from flowactions_conformance.kit.hosts.leftovers import run_folder
 from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits, Patience
 from flowactions_conformance.kit.hosts.machine import Machine
 from flowactions_conformance.kit.hosts.output import LogLines, Output
@@ -104,6 +103,7 @@ class Session:
         self.receiver_url = ""
         self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
+        self.lacks: frozenset[str] = frozenset()
         self.output = output or Output()
         # Held while a process is killed, and while webhooks are awaited that it could take along.
         self.kill_lock = asyncio.Lock()
@@ -130,8 +130,8 @@ class Session:
             DriverFault: the factory cannot be imported.
         """
         async with AsyncExitStack() as stack:
-            self._folder = Path(tempfile.mkdtemp(prefix="flowactions-conformance-"))
-            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            await self.databases.look()
+            self._folder = await stack.enter_async_context(run_folder(self.databases))
             await stack.enter_async_context(self.control.running())
             self.receiver_url = await stack.enter_async_context(serve(self.receiver.app))
             self.provider_url = await stack.enter_async_context(serve(self.provider.app))

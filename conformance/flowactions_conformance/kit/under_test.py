@@ -199,7 +199,8 @@ class Turn(Wire, frozen=True):
     Args:
         session: names the run in the next call.
         step_id: the host's id of the content step that is shown; ``None`` in an eager flow, before the first step and
-            after the end.
+            after the end. The kit hands it to the next `next` as it is. In a loop it may be the same in each round, while the
+            step ids that the plugin is given, in ``Deferred`` and to ``advance``, belong to one passage each.
         done: whether the run has ended.
         halted: whether it ended because a node halted it.
         raw: everything that the client received, for example the body of the answer. The kit looks for secrets in it.
@@ -225,6 +226,9 @@ class HostUnderTest(Protocol):
     edits: Literal["pinned", "live"] | None
     """The steps that an end user sees whose flow is edited during the run: those of the version in which it was
     opened (``pinned``), or those of the newest (``live``). ``None``: the host promises neither."""
+    lacks: frozenset[str]
+    """Kinds of items that the host does not have, although it claims ``loops``: ``branch``, ``subflow``, or both. No world
+    holds them then, and nothing is proved of them."""
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Make what the world describes, or replace what is there.
@@ -311,6 +315,7 @@ class HostDriver:
     claims: frozenset[str] = frozenset()
     prefix: str = ""
     edits: Literal["pinned", "live"] | None = None
+    lacks: frozenset[str] = frozenset()
     app: Any = None
 
     async def seed(self, world: World) -> Mapping[str, str]:

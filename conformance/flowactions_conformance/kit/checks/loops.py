@@ -98,6 +98,7 @@ async def nested_loops_are_apart(trial: Trial) -> None:
         "signing_secret and node look only into the flow, and not into its sub-flows: they get the ids that Walk and Node had",
         "the nodes of a sub-flow are recorded with its own flow_id, and advance() is called with the outer one's",
     ),
+    needs=("subflow",),
 )
 async def sub_flows_are_apart(trial: Trial) -> None:
     """The nodes of a sub-flow run in each place from which it is entered, told apart and signed with their secrets."""
@@ -137,6 +138,7 @@ async def sub_flows_are_apart(trial: Trial) -> None:
         "the nodes of all arms are reached, and the steps of one are shown: reach what the run comes by",
         "a node is recorded against the step that follows it in the flow's list, and not in the run",
     ),
+    needs=("branch",),
 )
 async def untaken_branches_do_not_run(trial: Trial) -> None:
     """The nodes of an arm that the run does not take never run, and those of the one that it takes do."""
@@ -175,6 +177,7 @@ async def untaken_branches_do_not_run(trial: Trial) -> None:
         "a halt ends the loop or the sub-flow in which it came, and not the run",
         "the state `halted` is looked at for the outer flow only",
     ),
+    needs=("subflow",),
 )
 async def a_halt_ends_the_run(trial: Trial) -> None:
     """A node that halts in a sub-flow within a loop ends the whole run."""

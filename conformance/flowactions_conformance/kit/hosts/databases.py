@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -32,11 +33,50 @@ class Databases:
 
     Args:
         server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite files.
+
+    Attributes:
+        version: name and version of the database; of a server once it was looked at.
     """
 
     def __init__(self, server: str | None) -> None:
         self._server = server
         self._made: list[str] = []
+        self._list: Path | None = None
+        self.version = f"SQLite {sqlite3.sqlite_version}"
+
+    def list_in(self, path: Path) -> None:
+        """Write the name of each database that is made into a file, for a run that comes after a kill."""
+        self._list = path
+
+    @property
+    def _mark(self) -> str:
+        """The server, without user and password."""
+        parts = urlsplit(self._server or "")
+        return quote(f"{parts.hostname or parse_qs(parts.query).get('host')}:{parts.port}")
+
+    async def drop_of(self, server: str, name: str) -> bool:
+        """Drop a database that a killed run has made; return whether it was on this run's server.
+
+        Args:
+            server: as it is listed.
+            name: of the database.
+
+        Raises:
+            DriverFault: the server refuses.
+        """
+        if self._server is None or server != self._mark:
+            return False
+        await self._run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        return True
+
+    async def look(self) -> None:
+        """Ask a server for its version.
+
+        Raises:
+            DriverFault: it refuses.
+        """
+        if self._server is not None:
+            self.version = f"PostgreSQL {await self._run('SHOW server_version')}"
 
     @property
     def kind(self) -> str:
@@ -58,6 +98,9 @@ class Databases:
                 host=f"sqlite+aiosqlite:///{folder / 'host.db'}",
             )
         name = f"flowactions_kit_{secrets.token_hex(6)}"
+        if self._list is not None:
+            with self._list.open("a", encoding="utf-8") as file:
+                file.write(f"{self._mark} {name}\n")
         await self._run(f'CREATE DATABASE "{name}"')
         self._made.append(name)
         parts = urlsplit(self._server)
@@ -69,14 +112,14 @@ class Databases:
         while self._made:
             await self._run(f'DROP DATABASE IF EXISTS "{self._made.pop()}" WITH (FORCE)')
 
-    async def _run(self, statement: str) -> None:
+    async def _run(self, statement: str) -> Any:
         parts = urlsplit(self._server or "")
         try:
             connection = await asyncpg.connect(
                 urlunsplit(parts._replace(scheme="postgresql")), timeout=CONNECT_SECONDS
             )
             try:
-                await connection.execute(statement)
+                return await connection.fetchval(statement)
             finally:
                 await connection.close()
         except TimeoutError as exc:

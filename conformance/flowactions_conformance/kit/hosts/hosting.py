@@ -84,6 +84,8 @@ CORE_DUTIES: Final[Mapping[str, str]] = {
     "headers": "return the request headers that sign a person or a backend in",
 }
 """What every host's driver must have."""
+MAY_LACK: Final = ("branch", "subflow")
+"""Kinds of items of a world that a host may lack that claims ``loops``."""
 
 
 class About(Wire, frozen=True):
@@ -92,6 +94,7 @@ class About(Wire, frozen=True):
     claims: tuple[str, ...] = ()
     prefix: str = ""
     edits: Literal["pinned", "live"] | None = None
+    lacks: tuple[str, ...] = ()
 
 
 class Running(Signs, Protocol):
@@ -167,7 +170,11 @@ def check_about(host: HostUnderTest) -> About:
     edits: Any = getattr(host, "edits", None)
     if edits not in {"pinned", "live", None}:
         raise DriverFault(f"edits of {type(host).__name__} must be 'pinned', 'live' or None, not {edits!r}")
-    return About(claims=tuple(sorted(claims)), prefix=prefix, edits=edits)
+    lacks: Any = getattr(host, "lacks", frozenset())
+    if isinstance(lacks, str) or not set(lacks) <= set(MAY_LACK):
+        kinds = ", ".join(map(repr, MAY_LACK))
+        raise DriverFault(f"lacks of {type(host).__name__} must be a set of {kinds}, not {lacks!r}")
+    return About(claims=tuple(sorted(claims)), prefix=prefix, edits=edits, lacks=tuple(sorted(lacks)))
 
 
 def _is_stub(member: object) -> bool:

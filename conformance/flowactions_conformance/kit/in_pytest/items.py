@@ -14,8 +14,15 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
 
-from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
+from flowactions_conformance.kit.baseline import (
+    Baseline,
+    BaselineInvalid,
+    read_baseline,
+    refuse_unknown,
+    stale_in,
+)
 from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.in_pytest.threaded import KitThread
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
@@ -26,6 +33,7 @@ from flowactions_conformance.kit.report.written import write_report
 SUITE: Final = Path(__file__).parents[2] / "suite.py"
 NODE: Final = "flowactions_conformance/suite.py"
 ATTACHED: Final = "flowactions_conformance"
+TOLD: Final = "flowactions-conformance-told"
 
 
 class ConformanceWarning(pytest.PytestWarning):
@@ -33,7 +41,35 @@ class ConformanceWarning(pytest.PytestWarning):
 
 
 class Unproved(Exception):
-    """A check did not pass; the text is all that is known of it."""
+    """A check did not pass.
+
+    Args:
+        short: what is wrong, in a line.
+        text: all that is known of it.
+    """
+
+    def __init__(self, short: str, text: str) -> None:
+        super().__init__(text)
+        self.short = short
+        self.text = text
+
+
+class Told:
+    """Has pytest print what came of a check once, without a traceback of the kit: whole, and in the summary one line."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Replace what is shown of an `Unproved`, in a form that crosses the wire of xdist, too."""
+        made = yield
+        unproved = None if call.excinfo is None else call.excinfo.value
+        if isinstance(unproved, Unproved):
+            whole = ReprTraceback([ReprEntryNative([f"{unproved.text}\n"])], None, "native")
+            made.longrepr = ExceptionChainRepr(
+                [(whole, ReprFileLocation(str(item.path), 1, unproved.short), None)]
+            )
+        return made
 
 
 def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -> None:
@@ -48,21 +84,34 @@ def conclude(result: CheckResult, kit: KitThread, warn: Callable[[str], None]) -
         Unproved: it failed.
     """
     text = "\n".join(result_lines(result))
+    said = "" if result.finding is None else printable(result.finding.message).partition("\n")[0]
+    unproved = Unproved(f"{result.status.name.replace('_', ' ')} {result.id}: {said}", text)
     match result.status:
         case Status.NOT_CLAIMED:
             pytest.skip(f"not claimed: the host does not claim {result.profile}, so nothing is proved of it")
         case Status.NOT_TRIED:
             pytest.skip(f"not tried: {result.finding.message if result.finding else ''}")
         case Status.PASS:
-            if result.id in kit.baseline:
-                raise Unproved(f"{result.id} is in the baseline and passes: remove it there")
+            entry = kit.baseline.get(result.id)
+            if entry is not None and entry.is_stale(kit.report((result,)), result.id):
+                stale = f"{result.id} is in the baseline and passes: remove it there"
+                raise Unproved(stale, stale)
         case Status.WARN:
             warn(text)
         case Status.KNOWN:
             pytest.xfail(f"known: {result.known}")
-            raise Unproved(text)  # pytest --runxfail
+            raise unproved  # pytest --runxfail
         case _:
-            raise Unproved(text)
+            raise unproved
+
+
+def not_started(kit: KitThread, check: Check, text: str) -> Unproved:
+    """Return what a test says whose host did not start: the first one all of it, each after it where to read it."""
+    short = text.partition("\n")[0]
+    if kit.told_by in {None, check.id}:
+        kit.told_by = check.id
+        return Unproved(short, text)
+    return Unproved(short, f"the host did not start, as {kit.told_by} says")
 
 
 def warn_through(config: pytest.Config, nodeid: str) -> Callable[[str], None]:
@@ -97,8 +146,7 @@ class KitItem(pytest.Item):
             self.kit.open()
         except DriverFault as exc:
             self.not_started = printable(str(exc))
-        if self.not_started is not None:
-            pytest.fail(self.not_started, pytrace=False)
+            raise not_started(self.kit, self.check, self.not_started) from None
 
     def runtest(self) -> None:
         """Wait for the check, or run it."""
@@ -115,12 +163,6 @@ class KitItem(pytest.Item):
         for item in items:
             self.kit.result(item.check)
         self.kit.close()
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return what the kit says, without a traceback of the kit."""
-        if isinstance(excinfo.value, Unproved):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Names the check."""
@@ -147,15 +189,14 @@ class KitPlugin:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        config.pluginmanager.register(Told(), TOLD)
         base = config.invocation_params.dir
         file, folder = config.getoption("flowactions_baseline"), config.getoption("flowactions_report")
         try:
             baseline = read_baseline(base / file) if file else {}
-        except BaselineInvalid as exc:
+            refuse_unknown(baseline)
+        except (BaselineInvalid, LookupError) as exc:
             raise pytest.UsageError(str(exc)) from exc
-        unknown = sorted(set(baseline) - {check.id for check in all_checks()})
-        if unknown:
-            raise pytest.UsageError(f"the baseline names checks that do not exist: {', '.join(unknown)}")
         if not 0 < config.getoption("flowactions_time_scale") < math.inf:
             raise pytest.UsageError("--flowactions-time-scale takes a number above 0")
         self._folder: Path | None = base / folder if folder else None
@@ -164,6 +205,7 @@ class KitPlugin:
             mode="child" if config.getoption("flowactions_child") else "in-process",
             server=config.getoption("flowactions_database"),
             baseline=baseline,
+            strict=config.getoption("flowactions_strict"),
             time_scale=config.getoption("flowactions_time_scale"),
         )
         self._reports: dict[str, Report] = {}
@@ -229,18 +271,18 @@ class KitPlugin:
             terminalreporter.write_line(f"Report: {self._folder / 'report.html'}")
 
 
-def _joined(reports: Sequence[Report], baseline: dict[str, str]) -> Report:
+def _joined(reports: Sequence[Report], baseline: Baseline) -> Report:
     found = {result.id: result for report in reports for result in report.results}
     checks = all_checks()
     results = tuple(found[check.id] for check in checks if check.id in found)
-    stale = tuple(sorted(id_ for id_ in baseline if id_ in found and found[id_].status is Status.PASS))
-    return msgspec.structs.replace(
+    joined = msgspec.structs.replace(
         reports[-1],
         claims=next((report.claims for report in reports if report.claims), ()),
         seconds=max(report.seconds for report in reports),
         results=results,
         error=next((report.error for report in reports if report.error is not None), None),
-        stale_baseline=stale,
         output=max((report.output for report in reports), key=len),
         selected=len(results) < len(checks),
+        checks=len(results),
     )
+    return msgspec.structs.replace(joined, stale_baseline=stale_in(baseline, joined))

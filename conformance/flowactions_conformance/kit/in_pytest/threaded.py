@@ -6,12 +6,15 @@ import asyncio
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent import futures
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
+from flowactions_conformance.kit.baseline import Baseline
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Finding, NothingKnown, Report
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.runner import Runner, opened, report_of
@@ -33,7 +36,11 @@ class KitThread:
         mode: how hosts run.
         server: the URL of a PostgreSQL; ``None``: SQLite.
         baseline: check id → why its failure is accepted.
+        strict: whether a should counts as a must.
         time_scale: of all limits.
+
+    Attributes:
+        told_by: the check whose test has said why the host did not start.
     """
 
     def __init__(
@@ -42,11 +49,14 @@ class KitThread:
         *,
         mode: Mode = "in-process",
         server: str | None = None,
-        baseline: Mapping[str, str] | None = None,
+        baseline: Baseline | None = None,
+        strict: bool = False,
         time_scale: float = 1.0,
     ) -> None:
         self._time_scale = time_scale
-        self.baseline = dict(baseline or {})
+        self.baseline: Baseline = baseline or {}
+        self._strict = strict
+        self.told_by: str | None = None
         self._factory = factory
         self._mode: Mode = mode
         self._server = server
@@ -109,7 +119,8 @@ class KitThread:
     def report(self, results: Iterable[CheckResult] = (), *, error: str | None = None) -> Report:
         """Return a report with these results."""
         finding = None if error is None else Finding(message=error)
-        return report_of(self._session, self._started_at, self._began, results, finding)
+        report = report_of(self._session, self._started_at, self._began, results, finding)
+        return msgspec.structs.replace(report, strict=self._strict)
 
     def _main(self) -> None:
         # Not by the policy of the process: a foreign test suite may have set one.
@@ -121,7 +132,7 @@ class KitThread:
         try:
             # A new one each time that it is opened: a session is not opened twice.
             session = Session(self._factory, mode=self._mode, server=self._server, time_scale=self._time_scale)
-            async with opened(session, self.baseline) as runner:
+            async with opened(session, self.baseline, strict=self._strict) as runner:
                 self._session = session
                 self._opened.set_result(runner)
                 await self._closing.wait()

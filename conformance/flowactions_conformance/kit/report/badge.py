@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowactions_conformance.kit.outcomes import COUNTS_AS_FAILURE, Report, Status
-from flowactions_conformance.kit.report.summary import proved, verdict
+from flowactions_conformance.kit.report.summary import claimed_as, proved, verdict
 
 
 def badge(report: Report) -> dict[str, object]:
@@ -14,7 +14,7 @@ def badge(report: Report) -> dict[str, object]:
         "label": f"flowactions {report.contract}",
         "message": message,
         "color": colour,
-        "isError": verdict(report) in {"failed", "error"},
+        "isError": verdict(report) in {"failed", "error", "interrupted"},
     }
 
 
@@ -22,12 +22,12 @@ def _said(report: Report) -> tuple[str, str]:
     kind = verdict(report)
     if kind == "error":
         return "error", "lightgrey"
-    if kind == "selected_passed":
+    if kind in {"selected_passed", "interrupted"}:
         return "not proved", "lightgrey"
     failed = sum(result.status in COUNTS_AS_FAILURE for result in report.results)
     if kind == "failed":
         return (f"{failed} failed" if failed else "not proved"), "red"
-    named = ", ".join(each.name for each in proved(report)) or "no whole profile"
+    named = ", ".join(claimed_as(report, each) for each in proved(report)) or "no whole profile"
     known, untried = (
         sum(result.status is status for result in report.results) for status in (Status.KNOWN, Status.NOT_TRIED)
     )

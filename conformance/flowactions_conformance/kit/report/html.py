@@ -9,7 +9,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from flowactions_conformance.kit.outcomes import CheckResult, Finding, Report, Status
+from flowactions_conformance.kit.outcomes import CheckResult, Finding, Report, Sentence, Status
 from flowactions_conformance.kit.report.summary import (
     ATTENTION,
     ProfileSummary,
@@ -20,7 +20,7 @@ from flowactions_conformance.kit.report.summary import (
     verdict,
     worth_reading,
 )
-from flowactions_conformance.kit.report.terminal import printable
+from flowactions_conformance.kit.report.terminal import printable, tested_lines
 
 STATE_WORDS: Final = {
     "passed": "passed",
@@ -83,9 +83,8 @@ def _body(report: Report) -> Iterator[str]:
     yield '<dl class="facts">'
     for name, value in (
         ("contract", report.contract),
-        ("kit", report.kit),
-        ("host runs", report.mode.replace("-", " ")),
-        ("database", report.database),
+        *tested_lines(report),
+        ("host runs", report.mode.replace("-", " ") + (", strict" if report.strict else "")),
         ("started", report.started_at),
         ("took", f"{report.seconds:.1f} s"),
     ):
@@ -112,6 +111,7 @@ def _body(report: Report) -> Iterator[str]:
         yield "</section>"
     if report.results:
         yield from _all_checks(report)
+    yield from _contract(report)
     if report.output:
         yield "<section><h2>Output of the host</h2><details><summary>The last lines that it printed and logged</summary>"
         yield f'<pre tabindex="0">{_text(report.output)}</pre></details></section>'
@@ -148,7 +148,9 @@ def _full(result: CheckResult) -> Iterator[str]:
     yield f'<a class="id" href="#{_text(result.id)}">{_text(result.id)}</a> {_text(result.title)}</h3>'
     provisional = "" if result.since else ", provisional: a later contract will require it"
     yield f'<p class="meta">{_text(result.profile)}, {result.level}{provisional}, {result.seconds:.1f} s</p>'
-    yield f'<dl class="finding"><div><dt>clause</dt><dd>{_text(result.clause)}</dd></div></dl>'
+    yield f'<dl class="finding"><div><dt>clause</dt><dd>{_clause(result)}'
+    yield from (f"<p>{_text(sentence.text)}</p>" for sentence in result.sentences)
+    yield "</dd></div></dl>"
     if result.known:
         yield f'<dl class="finding"><div><dt>accepted</dt><dd>{_text(result.known)}</dd></div></dl>'
     if result.finding is not None:
@@ -214,7 +216,36 @@ def _rows(results: Iterable[CheckResult]) -> Iterator[str]:
         )
         yield f'<li class="row {_shown_under(result)}"><span class="status {result.status}">'
         yield f"{STATUS_WORDS[result.status]}</span> {name} <span>{_text(result.title)}</span>"
-        yield f"<small>{_text(result.clause)}</small></li>"
+        yield f"<small>{_clause(result)}</small></li>"
+
+
+def _clause(result: CheckResult) -> str:
+    """Return a check's clause, as a link to what the contract says on this page."""
+    if not result.sentences:
+        return _text(result.clause)
+    return f'<a href="#{_anchor(result.sentences[0])}">{_text(result.clause)}</a>'
+
+
+def _anchor(sentence: Sentence) -> str:
+    return f"contract-{hashlib.sha256(repr((sentence.section, sentence.text)).encode()).hexdigest()[:12]}"
+
+
+def _contract(report: Report) -> Iterator[str]:
+    """Yield the sentences of the contract that the checks of this run test, each with these checks."""
+    tested_by: dict[Sentence, list[str]] = {}
+    for result in report.results:
+        for sentence in result.sentences:
+            tested_by.setdefault(sentence, []).append(result.id)
+    if not tested_by:
+        return
+    yield '<section aria-labelledby="contract" class="every"><h2 id="contract">What the contract says</h2>'
+    for section in dict.fromkeys(sentence.section for sentence in tested_by):
+        yield f"<details open><summary>{_text(section)}</summary><ul>"
+        for sentence, ids in tested_by.items():
+            if sentence.section == section:
+                yield f'<li id="{_anchor(sentence)}">{_text(sentence.text)} <small>{_text(", ".join(ids))}</small></li>'
+        yield "</ul></details>"
+    yield "</section>"
 
 
 def _shown_under(result: CheckResult) -> str:

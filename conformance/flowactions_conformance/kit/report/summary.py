@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
@@ -10,7 +11,7 @@ from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.kit.under_test import Wire
 
 State: TypeAlias = Literal["passed", "known", "not_tried", "failed", "error", "not_claimed", "not_run"]
-Verdict: TypeAlias = Literal["proved", "selected_passed", "failed", "error"]
+Verdict: TypeAlias = Literal["proved", "selected_passed", "failed", "error", "interrupted"]
 
 ATTENTION: Final = (Status.ERROR, Status.FAIL, Status.NOT_TESTABLE, Status.WARN, Status.KNOWN, Status.NOT_TRIED)
 """Outcomes that are shown with all that is known of them, the worst first."""
@@ -24,6 +25,9 @@ WORDS: Final = {
     Status.ERROR: "in error",
     Status.NOT_CLAIMED: "not claimed",
 }
+
+
+LACKED: Final = {"branch": "branches", "subflow": "sub-flows"}
 
 
 class ProfileSummary(Wire, frozen=True):
@@ -68,6 +72,8 @@ def _is_untried_must(result: CheckResult) -> bool:
 
 def verdict(report: Report) -> Verdict:
     """Return what the run shows of the host."""
+    if report.interrupted is not None:
+        return "interrupted"
     if report.exit_status:
         return "error" if report.exit_status == 2 else "failed"
     return "selected_passed" if report.selected else "proved"
@@ -77,6 +83,9 @@ def headline(report: Report) -> str:
     """Return the verdict as a sentence."""
     if report.error is not None:
         return "ERROR: no check ran, so nothing is known about the host"
+    if report.interrupted is not None:
+        word = "INTERRUPTED" if report.interrupted == "signal" else "OUT OF TIME"
+        return f"{word} after {len(report.results)} of {report.checks} checks: nothing is proved"
     counts = Counter(result.status for result in report.results)
     untried = counts[Status.NOT_TRIED]
     ran = len(report.results) - counts[Status.NOT_CLAIMED] - untried
@@ -93,7 +102,7 @@ def headline(report: Report) -> str:
         return f"{word}: {'; '.join(part for part in parts if part)}"
     if report.selected:
         return f"PASSED: {ran} selected {'check' if ran == 1 else 'checks'}. Only a run of all checks proves a host"
-    named = ", ".join(each.name for each in proved(report)) or "no profile as a whole"
+    named = ", ".join(map(partial(claimed_as, report), proved(report))) or "no profile as a whole"
     known = f", {counts[Status.KNOWN]} known to fail" if counts[Status.KNOWN] else ""
     left = f", {untried} {'check' if untried == 1 else 'checks'} not tried" if untried else ""
     return f"PROVED for contract {report.contract}{left}: {named} ({ran} checks{known})"
@@ -102,6 +111,12 @@ def headline(report: Report) -> str:
 def proved(report: Report) -> list[ProfileSummary]:
     """Return the profiles that a proved host may claim: none of whose musts was left untried."""
     return [each for each in profiles(report) if each.state in {"passed", "known"}]
+
+
+def claimed_as(report: Report, profile: ProfileSummary) -> str:
+    """Return a profile's name, with what the host lacks of it."""
+    lacks = " and ".join(LACKED[each] for each in report.lacks) if profile.name == "loops" else ""
+    return f"{profile.name} without {lacks}" if lacks else profile.name
 
 
 def not_proved(report: Report) -> list[str]:

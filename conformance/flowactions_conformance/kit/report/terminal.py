@@ -19,6 +19,7 @@ from flowactions_conformance.kit.report.summary import (
 )
 
 SHOWN_MOMENTS: Final = 40
+SHOWN_SENTENCES: Final = 3
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 COLOUR_OF: Final = {
     Status.PASS: GREEN,
@@ -75,7 +76,10 @@ def report_text(report: Report, paint: Paint = PLAIN) -> str:
 
 def _lines(report: Report, paint: Paint) -> Iterator[str]:
     yield paint(f"FlowActions conformance of {printable(report.host)}", BOLD)
-    yield paint(f"contract {report.contract}, kit {report.kit}, {report.mode}, {report.database}", DIM)
+    strict = ", strict" if report.strict else ""
+    yield paint(f"contract {report.contract}, {report.mode}{strict}, {report.started_at}", DIM)
+    for name, value in tested_lines(report):
+        yield paint(f"  {name:<9} {printable(value)}", DIM)
     yield ""
     if report.error is not None:
         yield from _labelled("ERROR", report.error.message, paint, RED)
@@ -89,6 +93,15 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
         yield ""
     yield from profile_lines(report, paint)
     yield from closing_lines(report, paint)
+
+
+def tested_lines(report: Report) -> Iterator[tuple[str, str]]:
+    """Return what was tested, each with its name."""
+    module = report.host.partition(":")[0]
+    yield "host", report.tested.host or f"{module}, of no distribution"
+    yield "plugin", report.tested.plugin
+    yield "python", f"{report.tested.python}, {report.tested.platform}"
+    yield "database", report.tested.database
 
 
 def profile_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:
@@ -124,6 +137,8 @@ def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
     yield f"{paint(f'{word}  {result.id}', BOLD, colour)}  {printable(result.title)}"
     yield paint(f"  {result.profile}, {result.level}{provisional}", DIM)
     yield from _labelled("clause", result.clause, paint)
+    for sentence in result.sentences[:SHOWN_SENTENCES]:
+        yield from _labelled("", f"{sentence.section}: {sentence.text}", paint, DIM)
     finding = result.finding
     if finding is not None:
         yield from _labelled("what", finding.message, paint, BOLD)
@@ -137,15 +152,20 @@ def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
         yield "  the host logged meanwhile"
         for line in finding.logged:
             yield paint(f"    {printable(line)}", DIM)
-    if result.timeline and result.status is not Status.KNOWN:
+    if result.status is not Status.KNOWN:
+        yield from _timeline(result, paint)
+    if result.rerun:
+        yield from _labelled("rerun", result.rerun, paint)
+
+
+def _timeline(result: CheckResult, paint: Paint) -> Iterator[str]:
+    if result.timeline:
         yield "  timeline"
         left_out = len(result.timeline) - SHOWN_MOMENTS
         if left_out > 0:
             yield f"    … {left_out} earlier"
         for moment in result.timeline[-SHOWN_MOMENTS:]:
             yield paint(f"    {moment.at:7.3f}  {moment.source:<9} {printable(moment.text)}", DIM)
-    if result.rerun:
-        yield from _labelled("rerun", result.rerun, paint)
 
 
 def _causes(causes: tuple[str, ...]) -> Iterator[str]:
