@@ -22,9 +22,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="check a host")
     init = commands.add_parser("init", help="write the file that tells the kit how to make and use your host")
+    plugin = commands.add_parser("plugin", help="check the node types of a plugin")
     provider = commands.add_parser("chat-provider", help="serve a fake chat provider")
     receiver = commands.add_parser("receiver", help="serve a webhook receiver")
     init.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
+    plugin.add_argument("name", help="of its entry point, or of its module, if it is not installed")
+    plugin.add_argument(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the host; {receiver}: the kit's receiver",
+    )
+    plugin.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="TYPE=JSON",
+        help="a valid config, or @FILE; {receiver} as above",
+    )
     for each in (provider, receiver):
         each.add_argument("--port", type=int, default=0, help="default: a free one")
     provider.add_argument("--events-url", metavar="URL", help="where events go: …/integrations/chat/events")
@@ -91,6 +107,10 @@ def _run(options: argparse.Namespace) -> int:
         except CannotWrite as exc:
             return _failed(str(exc))
         return 0
+    if options.command == "plugin":
+        from flowactions_conformance.commands.plugin import plugin  # noqa: PLC0415
+
+        return plugin(options)
     from flowactions_conformance.commands import fakes  # noqa: PLC0415
 
     try:

@@ -190,7 +190,7 @@ def clauses(found: Coverage) -> bytes:
     named: dict[str, list[dict[str, str]]] = {}
     for sentence, entry in found.entries:
         for id_ in checks_of(entry):
-            shown = {"section": sentence.section, "text": _said(sentence)}
+            shown = {"section": sentence.section, "text": _said(sentence).replace("**", "")}
             named.setdefault(id_, []).append(shown)
     return msgspec.json.format(msgspec.json.encode(dict(sorted(named.items()))), indent=1) + b"\n"
 

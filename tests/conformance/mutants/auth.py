@@ -218,7 +218,7 @@ MUTANTS = [
         "login-page",
         "A browser that is not signed in is sent to the login page, by the plugin's routes, too.",
         changed(_login_page),
-        kills="AUTH-1 AUTH-2 AUTH-3 HTTP-1",
+        kills="AUTH-1 AUTH-2 AUTH-3 AUTH-6 HTTP-1",
         spares="AUTH-4 AUTH-5 HTTP-5 HTTP-6 HTTP-7",
         message="GET /v1/webhooks/outbox without a credential is answered 302",
     ),

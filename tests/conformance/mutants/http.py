@@ -231,7 +231,7 @@ MUTANTS = [
         "bodies-of-16-kib",
         "A proxy or middleware refuses bodies above 16 KiB.",
         changed(_bodies_of_16_kib),
-        kills="HTTP-3",
+        kills="HTTP-3 SAVING-2",
         spares="HTTP-1 HTTP-4 HTTP-5 HTTP-7",
         message="POST /integrations/probe/echo, a route of the probe plugin, does not answer",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -13,11 +14,6 @@ from typing import Final
 
 from flowactions_conformance.kit.hosts.databases import Databases
 from flowactions_conformance.kit.outcomes import DriverFault
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # not on this system: then nothing is known of other runs, and all is left as it is
-    fcntl = None  # type: ignore[assignment]
 
 PREFIX: Final = "flowactions-conformance-"
 LOCK: Final = "lock"
@@ -37,12 +33,11 @@ async def run_folder(databases: Databases) -> AsyncIterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     lock = os.open(folder / f"{LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Under its name only now: another run must not meet it unlocked.
-            (folder / f"{LOCK}.new").rename(folder / LOCK)
-            for left in _left_behind():
-                await _remove(left, databases)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Under its name only now: another run must not meet it unlocked.
+        (folder / f"{LOCK}.new").rename(folder / LOCK)
+        for left in _left_behind():
+            await _remove(left, databases)
         databases.list_in(folder / DATABASES)
         yield folder
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from html import escape
 from importlib import resources
@@ -149,7 +150,7 @@ def _full(result: CheckResult) -> Iterator[str]:
     provisional = "" if result.since else ", provisional: a later contract will require it"
     yield f'<p class="meta">{_text(result.profile)}, {result.level}{provisional}, {result.seconds:.1f} s</p>'
     yield f'<dl class="finding"><div><dt>clause</dt><dd>{_clause(result)}'
-    yield from (f"<p>{_text(sentence.text)}</p>" for sentence in result.sentences)
+    yield from (f"<p>{_prose(sentence.text)}</p>" for sentence in result.sentences)
     yield "</dd></div></dl>"
     if result.known:
         yield f'<dl class="finding"><div><dt>accepted</dt><dd>{_text(result.known)}</dd></div></dl>'
@@ -240,16 +241,20 @@ def _contract(report: Report) -> Iterator[str]:
         return
     yield '<section aria-labelledby="contract" class="every"><h2 id="contract">What the contract says</h2>'
     for section in dict.fromkeys(sentence.section for sentence in tested_by):
-        yield f"<details open><summary>{_text(section)}</summary><ul>"
+        yield f"<details open><summary>{_prose(section)}</summary><ul>"
         for sentence, ids in tested_by.items():
             if sentence.section == section:
-                yield f'<li id="{_anchor(sentence)}">{_text(sentence.text)} <small>{_text(", ".join(ids))}</small></li>'
+                yield f'<li id="{_anchor(sentence)}">{_prose(sentence.text)} <small>{_text(", ".join(ids))}</small></li>'
         yield "</ul></details>"
     yield "</section>"
 
 
 def _shown_under(result: CheckResult) -> str:
     return "attention" if result.status in ATTENTION else result.status.value
+
+
+def _prose(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(text))
 
 
 def _text(text: str) -> str:
