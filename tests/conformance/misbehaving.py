@@ -206,14 +206,23 @@ class Restarting(Healthy):
     claims = frozenset({"durability", "pacing"})
 
 
-def _hanging(kind: type[ReferenceDriver], *, second_start: bool = False, stop: bool = False) -> Any:
+async def _for_ever(works: bool) -> None:
+    """Neither starts nor stops; with ``works``, something in the background uses processor time meanwhile."""
+    while True:
+        await asyncio.sleep(0.05 if works else 1e6)
+        sum(range(10_000))
+
+
+def _hanging(
+    kind: type[ReferenceDriver], *, second_start: bool = False, stop: bool = False, works: bool = False
+) -> Any:
     @asynccontextmanager
     async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
         if second_start and env.incarnation > 1:
-            await asyncio.sleep(1e6)
+            await _for_ever(works)
         yield kind(create_app(env.settings, env.state_dir / "reference-host.db"), env)
         if stop:
-            await asyncio.sleep(1e6)
+            await _for_ever(works)
 
     return make_host
 
@@ -222,6 +231,8 @@ hangs_in_open = _hanging(HangsInOpen)
 hangs_in_next = _hanging(HangsInNext)
 hangs_at_second_start = _hanging(Restarting, second_start=True)
 hangs_at_stop = _hanging(Healthy, stop=True)
+hangs_at_second_start_and_works = _hanging(Restarting, second_start=True, works=True)
+hangs_at_stop_and_works = _hanging(Healthy, stop=True, works=True)
 
 
 @asynccontextmanager

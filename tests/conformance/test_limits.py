@@ -56,6 +56,9 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/prove-your-host.md"
         (Seen(11, 10, slowness=14, echoes=ECHOES), "hangs"),
         (Seen(11, 10, slowness=14, idle=IDLE_SECONDS), "hangs"),
         (Seen(140, 10, slowness=14, echoes=ECHOES), "hangs"),
+        (Seen(140, 10, slowness=14, echoes=ECHOES, serves=False), "hangs"),
+        (Seen(139, 10, slowness=14, echoes=ECHOES, serves=False), "wait"),
+        (Seen(140, 10, slowness=14, idle=1), "wait"),
     ],
 )
 def test_a_wait_is_judged_by_the_machine_and_the_hosts_signs(seen: Seen, verdict: str) -> None:
@@ -72,6 +75,10 @@ class Looked:
 
     async def echoes(self) -> bool:
         return self._echoing
+
+    @property
+    def serves(self) -> bool:
+        return True
 
     def processor_seconds(self) -> float | None:
         return None if self._using is None else next(self._using)
@@ -115,7 +122,7 @@ class TestPatience:
     @pytest.mark.ci
     async def test_a_host_that_only_echoes_hangs(self) -> None:
         """It had the processor twenty times, and did not do what was asked."""
-        with pytest.raises(Late, match=f"its echo route answered {ECHOES} times: it hangs"):
+        with pytest.raises(Late, match=f"it answered the kit {ECHOES} times: it hangs"):
             await Patience(slow(20)).wait(asyncio.sleep(600), 1, Looked(echoing=True))
 
     @pytest.mark.ci
@@ -256,6 +263,8 @@ async def hung(host: str, *ids: str, mode: Mode = "in-process") -> Report:
         ("hangs_in_next", "PACING-2", "next() of the driver did not return"),
         ("hangs_at_second_start", "DURABILITY-1", "the host did not start"),
         ("hangs_at_stop", "TASK-3", "the host did not stop"),
+        ("hangs_at_second_start_and_works", "DURABILITY-1", "the host did not start"),
+        ("hangs_at_stop_and_works", "TASK-3", "the host did not stop"),
     ],
 )
 async def test_a_host_that_hangs_has_failed_on_a_slow_machine_too(

@@ -271,6 +271,16 @@ def _let_writers_wait(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _no_flows(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    if "FROM flows" in statement:
+        raise ConnectionError("the database is away, as the kit has asked")
+
+
+def _no_more(*listener: Any) -> None:
+    if sa.event.contains(*listener):
+        sa.event.remove(*listener)
+
+
 class ShopDriver(HostDriver):
     """How the conformance kit uses this host: its data is written into the tables, all else goes over HTTP."""
 
@@ -327,6 +337,11 @@ class ShopDriver(HostDriver):
         def commit(connection: Any) -> None:
             if connection.info.pop("fails", False):
                 raise RuntimeError("the commit fails, as the kit has asked")
+
+    async def fail_database(self, fails: bool) -> None:
+        """Flows, with the secrets of their nodes, cannot be read."""
+        engine = self._host.database.sync_engine
+        (sa.event.listen if fails else _no_more)(engine, "before_cursor_execute", _no_flows)
 
     async def _turn(self, path: str, body: Data) -> Turn:
         answer = await self._client.post(path, json=body)

@@ -84,7 +84,7 @@ def _hangs_at_stop(driver: ReferenceDriver) -> None:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         yield
-        await asyncio.sleep(120)
+        await asyncio.sleep(1e6)
 
     driver.made.app._lifespan_managers.append(lifespan)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, PING, Call, Reply, Start
 from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
@@ -36,6 +36,7 @@ class Child:
         self._writer = writer
         self._stopping = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
+        self._host: HostUnderTest | None = None
 
     async def run(self, start: Start) -> int:
         """Serve the host until the parent, or a signal, stops it.
@@ -46,6 +47,8 @@ class Child:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        # Read to the end: a host that starts or stops is asked whether its event loop answers.
+        self._reading = asyncio.create_task(self._read())
         output = Output()
         logging.getLogger().addHandler(LogLines(output))
         logging.basicConfig(level=logging.WARNING)
@@ -70,25 +73,27 @@ class Child:
         return 1
 
     async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+        self._host = host
         started()
-        reading = asyncio.create_task(self._read(host))
         await self._stopping.wait()
-        reading.cancel()
 
-    async def _read(self, host: HostUnderTest) -> None:
+    async def _read(self) -> None:
         while line := await self._reader.readline():
-            task = asyncio.create_task(self._answer(host, msgspec.json.decode(line, type=Call)))
+            task = asyncio.create_task(self._answer(msgspec.json.decode(line, type=Call)))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
         self._stopping.set()  # the parent is gone
 
-    async def _answer(self, host: HostUnderTest, call: Call) -> None:
+    async def _answer(self, call: Call) -> None:
+        if call.method == PING or self._host is None:
+            self._reply(Reply(number=call.number))
+            return
         try:
             types = METHODS[call.method].arguments
             arguments = tuple(
                 msgspec.convert(value, kind) for value, kind in zip(call.arguments, types, strict=True)
             )
-            value = await call_driver(host, call.method, arguments)
+            value = await call_driver(self._host, call.method, arguments)
             self._reply(Reply(number=call.number, value=msgspec.to_builtins(value)))
         except NotImplementedError as exc:
             self._reply(Reply(number=call.number, missing=str(exc) or call.method))

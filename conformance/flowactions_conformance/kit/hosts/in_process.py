@@ -13,9 +13,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from flowactions_conformance.kit.hosts.hosting import About, call_driver, described, echo_answers, live
+from flowactions_conformance.kit.hosts.hosting import (
+    ECHO_SECONDS,
+    About,
+    call_driver,
+    described,
+    echo_answers,
+    live,
+)
 from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
@@ -137,7 +145,21 @@ class InProcess:
 
     async def echoes(self) -> bool:
         """See `Signs.echoes`."""
-        return await echo_answers(self)
+        if self.serves:
+            return await echo_answers(self)
+        if self._loop is None:
+            return False
+        with suppress(TimeoutError, RuntimeError):  # its loop may have been closed at this moment
+            async with asyncio.timeout(ECHO_SECONDS):
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
+            return True
+        return False
+
+    @property
+    def serves(self) -> bool:
+        """See `Signs.serves`."""
+        is_stopping = self._stopping is not None and self._stopping.is_set()
+        return self._started is not None and self._started.done() and not is_stopping
 
     def processor_seconds(self) -> float | None:
         """See `Signs.processor_seconds`: of the thread of the host's event loop."""

@@ -34,7 +34,7 @@ SLOW: Final = 1.5
 MOST: Final = 20.0
 """By how much a limit grows at the most."""
 ECHOES: Final = 20
-"""How many answers of a host's echo route, while it does not do what is waited for, show that it hangs."""
+"""How many answers of a host, while it does not do what is waited for, show that it hangs."""
 IDLE_SECONDS: Final = 30.0
 """For how long a host that hangs uses no processor time, while the kit's own app answers."""
 IDLE_USE_SECONDS: Final = 0.01
@@ -128,9 +128,10 @@ class Seen(NamedTuple):
         waited: for how long, in seconds.
         limit: seconds on a machine that is as fast as needed.
         slowness: how many times slower than needed the machine was, at the worst.
-        echoes: how often the host's echo route has answered since the limit passed.
+        echoes: how often the host has answered (`Signs.echoes`) since the limit passed.
         idle: for how long the host has used no processor time while the kit's own app answered, in seconds.
-        echoing: whether its echo route has answered when it was looked at last.
+        echoing: whether it has answered when it was looked at last.
+        serves: whether it serves requests: it neither starts nor stops.
     """
 
     waited: float
@@ -139,6 +140,7 @@ class Seen(NamedTuple):
     echoes: int = 0
     idle: float = 0.0
     echoing: bool = False
+    serves: bool = True
 
 
 Verdict: TypeAlias = Literal["wait", "slow", "hangs", "unknown"]
@@ -155,11 +157,13 @@ def judged(seen: Seen) -> Verdict:
         return "wait"
     if seen.slowness < SLOW:
         return "slow"
-    if seen.echoes >= ECHOES or seen.idle >= IDLE_SECONDS:
-        return "hangs"
     has_time = seen.waited < seen.limit * min(seen.slowness, MOST)
-    # A host that echoes is waited for until it has echoed often enough.
-    return "wait" if has_time or seen.echoing else "unknown"
+    # An event loop answers a host that starts or stops slowly, too: that counts only when all of its time is over.
+    has_echoed = seen.echoes >= ECHOES and (seen.serves or not has_time)
+    if has_echoed or seen.idle >= IDLE_SECONDS:
+        return "hangs"
+    # A host that shows a sign of hanging is waited for until it has shown it long enough.
+    return "wait" if has_time or seen.echoing or seen.idle else "unknown"
 
 
 class Late(TimeoutError):
@@ -180,7 +184,12 @@ class Signs(Protocol):
     """What shows whether a host still does something."""
 
     async def echoes(self) -> bool:
-        """Return whether its echo route answers."""
+        """Return whether its echo route answers; where it does not serve, whether its event loop does."""
+        ...
+
+    @property
+    def serves(self) -> bool:
+        """Whether it serves requests: it neither starts nor stops."""
         ...
 
     def processor_seconds(self) -> float | None:
@@ -237,16 +246,20 @@ class Patience:
                 return
             now = await self.slowness()
             slowness = max(slowness, now)
+            idle = 0.0
             if host is not None and slowness >= SLOW:
                 echoing = await host.echoes()
                 echoes += echoing
                 spent = host.processor_seconds()
                 if spent is None or used is None or spent - used > IDLE_USE_SECONDS or now >= SILENT:
                     used, idle_since = spent, loop.time()
+                else:
+                    idle = loop.time() - idle_since
             if task.done():
                 return
-            idle = 0.0 if used is None else loop.time() - idle_since
-            seen = Seen(loop.time() - began, limit, slowness, echoes, idle, echoing)
+            seen = Seen(
+                loop.time() - began, limit, slowness, echoes, idle, echoing, host is None or host.serves
+            )
             match judged(seen):
                 case "slow":
                     raise Late(seen.limit)
@@ -262,5 +275,5 @@ class Patience:
 
 def _why(seen: Seen) -> str:
     if seen.echoes >= ECHOES:
-        return f", while its echo route answered {seen.echoes} times: it hangs"
+        return f", while it answered the kit {seen.echoes} times: it hangs"
     return f", and it used no processor time for {seen.idle:.0f} seconds: it hangs"

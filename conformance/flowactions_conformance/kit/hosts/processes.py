@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.hosting import METHODS, About, echo_answers
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, PING, Call, Reply, Start
+from flowactions_conformance.kit.hosts.hosting import ECHO_SECONDS, METHODS, About, echo_answers
 from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
@@ -66,6 +66,7 @@ class ChildProcess:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._reading: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
+        self._is_stopping = False
 
     @property
     def pid(self) -> int | None:
@@ -158,6 +159,7 @@ class ChildProcess:
             await self._close()
             return
         self._process.send_signal(signal.SIGTERM)
+        self._is_stopping = True
         try:
             status = await self._patience.wait(self._has_ended(self._process), self._limit.stop, self)
         except Late as late:
@@ -176,7 +178,22 @@ class ChildProcess:
 
     async def echoes(self) -> bool:
         """See `Signs.echoes`."""
-        return await echo_answers(self)
+        if self.serves:
+            return await echo_answers(self)
+        if self._writer is None:
+            return False
+        number = secrets.randbits(52) + 1
+        answered = self._waiting[number] = asyncio.get_running_loop().create_future()
+        with suppress(TimeoutError, ConnectionError):
+            self._writer.write(msgspec.json.encode(Call(number=number, method=PING, arguments=[])) + b"\n")
+            async with asyncio.timeout(ECHO_SECONDS):
+                return (await answered).error is None
+        return False
+
+    @property
+    def serves(self) -> bool:
+        """See `Signs.serves`."""
+        return 0 not in self._waiting and not self._is_stopping
 
     def processor_seconds(self) -> float | None:
         """See `Signs.processor_seconds`."""
