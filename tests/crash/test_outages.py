@@ -55,6 +55,10 @@ async def lasting(kind: str, url: str, server: Any) -> AsyncIterator[None]:
             yield
 
 
+SENT_AGAIN_SECONDS = 35
+"""After an outage, in which rows of a worker that was killed meanwhile are sent again, where nothing else runs."""
+
+
 async def holders(field: Field) -> dict[str, int]:
     """Give the pid of the worker that holds each row that is in flight."""
     rows = await field.query(
@@ -91,7 +95,7 @@ async def test_an_outage_of_the_database_repeats_nothing(
 ) -> None:
     """What is in flight when it begins is answered while it lasts, and arrives once.
 
-    Rows of a worker that was killed meanwhile are sent within 35 seconds after its end.
+    Rows of a worker that was killed meanwhile are sent soon after its end.
     """
     async with field_on(place.url, tmp_path) as field:
         field.settings.update(
@@ -116,7 +120,7 @@ async def test_an_outage_of_the_database_repeats_nothing(
             await asyncio.sleep(KINDS[place.kind])  # its length is what this is about
         await field.engine.dispose()  # its connections were cut
         await field.enqueue(1)
-        async with within(35 + 5):
+        async with within(2 * SENT_AGAIN_SECONDS):  # a test, its workers and others share the processors
             await until(lambda: len(field.receiver.requests) == rows + len(lost) + 1, seconds=180)
         await until(field.drained, seconds=60)
         arrivals = field.arrivals()

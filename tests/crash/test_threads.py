@@ -32,7 +32,7 @@ STATUSES = (200, 500, 204, 404)
 BESIDE = 40
 """How many nodes a host reaches at the same time."""
 
-ASKED = 20
+ASKED = 60
 """How often a host reaches a node whose database does not answer: all share one processor."""
 
 
