@@ -142,6 +142,7 @@ FAULTY = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the plugin's module is, and from which the command is called."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "flowactions_crm", raising=False)  # another test's, by the same name
     path = list(sys.path)
     yield tmp_path
     sys.path[:] = path
