@@ -119,6 +119,22 @@ class TestPatience:
         with pytest.raises(NothingKnown, match="this machine was 14 times slower than needed"):
             await Patience(slow(14)).wait(asyncio.sleep(600), 0.01, Looked())
 
+    async def test_a_wait_in_which_the_machine_was_slow_has_more_time(self) -> None:
+        """It may be fast again when the limit of the whole has passed."""
+        measured = iter([9.0, 9.0, 9.0, *[1.0] * 100])
+
+        async def now() -> float:
+            return next(measured)
+
+        patience = Patience(now)
+
+        async def whole() -> str:
+            with pytest.raises(NothingKnown):
+                await patience.wait(asyncio.sleep(600), 0.01)
+            return await patience.wait(asyncio.sleep(0.4, "came"), 300)
+
+        assert await patience.wait(whole(), 0.3) == "came"
+
     @pytest.mark.ci
     async def test_a_host_that_only_echoes_hangs(self) -> None:
         """It had the processor twenty times, and did not do what was asked."""

@@ -7,6 +7,7 @@ failed. On a slow machine the limit grows by what was measured, and meanwhile th
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -41,6 +42,8 @@ IDLE_USE_SECONDS: Final = 0.01
 """Processor time that counts as none: clocks of processes go by hundredths."""
 LOOKS: Final = 2 * ECHOES
 """How often a host is looked at while its limit grows."""
+MEASUREMENTS: Final = 1000
+"""How many measurements of the machine are remembered: one a second, for the longest of waits."""
 SILENT: Final = 100.0
 """The slowness of a machine on which the kit's own app does not answer."""
 
@@ -212,6 +215,7 @@ class Patience:
     def __init__(self, slowness: Callable[[], Awaitable[float]] = _never_slow, scale: float = 1.0) -> None:
         self.slowness = slowness
         self.scale = scale
+        self._measured: deque[tuple[float, float]] = deque(maxlen=MEASUREMENTS)
 
     async def wait(self, awaited: Awaitable[_T], seconds: float, host: Signs | None = None) -> _T:
         """Return what ``awaited`` gives.
@@ -237,7 +241,7 @@ class Patience:
     async def _until_done(self, task: asyncio.Future[_T], limit: float, host: Signs | None) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        pause, slowness, echoes, echoing = limit, 1.0, 0, False
+        pause, echoes, echoing = limit, 0, False
         used: float | None = None
         idle_since = began
         while True:
@@ -245,7 +249,9 @@ class Patience:
             if task.done():
                 return
             now = await self.slowness()
-            slowness = max(slowness, now)
+            self._measured.append((loop.time(), now))
+            # Also what was measured in waits within this one: it has made them longer.
+            slowness = max(value for at, value in self._measured if at >= began)
             idle = 0.0
             if host is not None and slowness >= SLOW:
                 echoing = await host.echoes()
