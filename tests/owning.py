@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sqlalchemy import event as events
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -102,3 +103,18 @@ async def keys_and_rows(host: OwningHost) -> tuple[list[Any], list[Any]]:
         )
         rows = await connection.execute(text("SELECT * FROM flowactions_outbox ORDER BY id"))
         return [tuple(each) for each in keys.all()], list(rows.all())
+
+
+@asynccontextmanager
+async def statements(host: OwningHost) -> AsyncIterator[list[str]]:
+    """Collect the statements that are executed."""
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    events.listen(host.engine.sync_engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        events.remove(host.engine.sync_engine, "before_cursor_execute", note)

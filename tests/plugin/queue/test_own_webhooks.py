@@ -11,7 +11,6 @@ import httpx
 import msgspec
 import pytest
 from litestar import Litestar
-from sqlalchemy import event as events
 from sqlalchemy import text
 
 from flowactions_hookspecs import (
@@ -29,7 +28,16 @@ from flowactions_hookspecs import (
 from flowactions_plugin.queue.rules import event_id
 from flowactions_plugin.services import Services
 from tests.host_transactions import order
-from tests.owning import CrmPlugin, OwningHost, keys_and_rows, orders, own_webhook, owning, plugin_origin
+from tests.owning import (
+    CrmPlugin,
+    OwningHost,
+    keys_and_rows,
+    orders,
+    own_webhook,
+    owning,
+    plugin_origin,
+    statements,
+)
 from tests.support import a_walk
 from tests.waiting import until
 
@@ -50,21 +58,6 @@ async def with_crm(
     async with owning(database_url, crm, **settings) as (actions, host):
         assert crm.actions is not None
         yield actions, crm.actions, host
-
-
-@asynccontextmanager
-async def statements(host: OwningHost) -> AsyncIterator[list[str]]:
-    """Collect the statements that are executed."""
-    seen: list[str] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        seen.append(statement)
-
-    events.listen(host.engine.sync_engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        events.remove(host.engine.sync_engine, "before_cursor_execute", note)
 
 
 class TestWhatIsWritten:
