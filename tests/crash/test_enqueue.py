@@ -61,9 +61,14 @@ async def field(database_url: str) -> AsyncIterator[Field]:
 
 
 async def post(actor: Actor, agent: int, keys: list[str]) -> list[int]:
-    statuses: list[int] = await actor.ask(
-        do="post", path=PATH.format(agent), bodies=[body(key) for key in keys]
-    )
+    """Call with each key, several at once, and again as callers do while the database of a busy machine does not answer."""
+    statuses: list[int] = []
+    while keys:
+        answered: list[int] = await actor.ask(
+            do="post", path=PATH.format(agent), bodies=[body(key) for key in keys]
+        )
+        statuses += [status for status in answered if status != 503]
+        keys = [key for key, status in zip(keys, answered, strict=True) if status == 503]
     return statuses
 
 

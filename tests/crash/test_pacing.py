@@ -18,7 +18,7 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings.model import read_settings
 from tests.chatting import adopt, adopting_settings
-from tests.crash.actors import AT_ONCE, actors, advance_and_die
+from tests.crash.actors import AT_ONCE, actors, advance_and_die, advance_until_told
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
@@ -103,7 +103,7 @@ async def test_racing_processes_fire_once_and_in_order(field: Field) -> None:
         for _ in range(5):
             walk = await field.record("webhook", "chat_message", "webhook", "chat_message")
             found = await asyncio.gather(
-                *(actor.ask(do="advance", walk=walk, step="s", times=13) for actor in processes)
+                *(advance_until_told(actor, walk, "s", times=13) for actor in processes)
             )
             assert [result for one in found for result in one["ran"]] == [
                 "webhook-0:queued",
@@ -159,7 +159,7 @@ async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) 
         for _ in range(4):
             walk = await field.record("webhook", "chat_message", halt, "webhook")
             found = await asyncio.gather(
-                *(actor.ask(do="advance", walk=walk, step="s", times=13) for actor in processes)
+                *(advance_until_told(actor, walk, "s", times=13) for actor in processes)
             )
             ran = [result for one in found for result in one["ran"]]
             assert [result.rpartition(":")[0] for result in ran] == ["webhook-0", "chat_message-1", f"{halt}-2"]
@@ -167,9 +167,7 @@ async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) 
             assert states.keys() <= {"running", "halted"}, states
             assert states["halted"] >= 1
             for step in ("s", None):
-                again = await asyncio.gather(
-                    *(actor.ask(do="advance", walk=walk, step=step) for actor in processes)
-                )
+                again = await asyncio.gather(*(advance_until_told(actor, walk, step) for actor in processes))
                 assert {state for one in again for state in one["states"]} == {"halted"}
             assert (await field.enqueued())[walk["run_id"]] == 1
     assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []

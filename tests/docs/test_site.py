@@ -14,7 +14,7 @@ from tests.docs.test_links import LINK, ROOT
 
 pytestmark = pytest.mark.ci
 
-SAFETY_SECONDS = 300
+SAFETY_SECONDS = 1500
 OPTIONS = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-c", "docs")
 
 
