@@ -183,7 +183,12 @@ async def leaves_the_event_loop_free(trial: Trial) -> None:
         if data["slow"] >= ROUNDS - 1 and data["slow"] >= data["calls"] * 0.8
     }
     if slow and (slowness := await trial.session.patience.slowness()) >= SLOW:
-        raise NothingKnown(f"nothing is known: this machine was {slowness:.0f} times slower than needed")
+        # Most calls of a host may be slow there, but a machine does not stop a process within each of them.
+        slow = {
+            name: seconds for name, seconds in slow.items() if blocking[name]["slow"] == blocking[name]["calls"]
+        }
+        if not slow:
+            raise NothingKnown(f"nothing is known: this machine was {slowness:.0f} times slower than needed")
     trial.expect(
         not slow,
         f"Host.{', Host.'.join(slow)} keeps the event loop for {max(slow.values(), default=0):.1f} s at each call:"
