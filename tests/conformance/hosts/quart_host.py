@@ -1,6 +1,6 @@
 """A flow engine in Quart that keeps documents in SQLite with the standard library's module, in threads, and its driver.
 
-It shares no database with the plugin: a run is written before its nodes are reached, and read again after each answer.
+It shares no database with the plugin: a run is written before its nodes are reached, and moved after they have run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from flowactions_conformance import Action, Env, Flow, HostDriver, Login, Trigge
 from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
-    AuthEvent,
     DashboardPrincipal,
     Deferred,
     ExperienceTriggerRef,
@@ -55,31 +54,26 @@ class Documents:
     def __init__(self, file: Path) -> None:
         self._file = file
         self.fails: set[str] = set()
-        """What fails as the kit has asked: ``insert run`` once, ``read`` until it is taken out."""
+        """What fails as the kit has asked: ``put run`` once, ``read`` until it is taken out."""
 
     async def get(self, kind: str, key: str) -> Data | None:
         """One document."""
-        found = await self.find(kind, "key = ?", key)
-        return found[0] if found else None
+        rows = await self._run("SELECT data FROM document WHERE kind = ? AND key = ?", kind, key)
+        data: Data | None = json.loads(rows[0][0]) if rows else None
+        return data
 
-    async def find(self, kind: str, where: str = "true", *values: str) -> list[Data]:
-        """The documents of a kind, as far as they match."""
-        if "read" in self.fails:
-            raise sqlite3.OperationalError("the database is away, as the kit has asked")
-        rows = await self._run(f"SELECT data FROM document WHERE kind = ? AND {where}", kind, *values)
-        return [json.loads(data) for (data,) in rows]
+    async def all(self, kind: str) -> list[Data]:
+        """The documents of a kind."""
+        return [
+            json.loads(data) for (data,) in await self._run("SELECT data FROM document WHERE kind = ?", kind)
+        ]
 
-    async def put(self, kind: str, key: str, data: Any) -> None:
+    async def put(self, kind: str, key: str, data: Data) -> None:
         """Writes a document, or another in its place."""
-        await self._run("INSERT OR REPLACE INTO document VALUES (?, ?, ?)", kind, key, json.dumps(data))
-
-    async def insert(self, kind: str, key: str, data: Data) -> None:
-        """Writes a document that is new."""
-        fails = f"insert {kind}" in self.fails
-        self.fails.discard(f"insert {kind}")
-        await self._run(
-            "INSERT INTO document VALUES (?, ?, ?)", kind, key, json.dumps(data), is_kept=not fails
-        )
+        is_kept = f"put {kind}" not in self.fails
+        self.fails.discard(f"put {kind}")
+        sql = "INSERT OR REPLACE INTO document VALUES (?, ?, ?)"
+        await self._run(sql, kind, key, json.dumps(data), is_kept=is_kept)
 
     async def change(self, kind: str, key: str, old: Data, new: Data) -> bool:
         """Writes the new document if the old one is still there."""
@@ -94,6 +88,9 @@ class Documents:
         )
 
     async def _run(self, sql: str, *values: str, is_kept: bool = True) -> list[Any]:
+        if "read" in self.fails and sql.startswith("SELECT"):
+            raise sqlite3.OperationalError("the database is away, as the kit has asked")
+
         def run() -> list[Any]:
             with closing(sqlite3.connect(self._file, timeout=60)) as connection, connection:
                 rows = connection.execute(sql, values).fetchall()
@@ -110,7 +107,6 @@ class QuartHost(Host):
     def __init__(self, settings: Mapping[str, str], documents: Documents) -> None:
         self.settings = settings
         self.documents = documents
-        self.failing_events: set[str] = set()
 
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """A person, by the cookie that signs in."""
@@ -131,10 +127,10 @@ class QuartHost(Host):
 
     async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
         """The agents whose flows hold such a node."""
-        flows = await self.documents.find("flow", "data ->> 'organization' = ?", organization_id)
+        flows = await self.documents.all("flow")
         used = {flow["agent"] for flow in flows if any(item.get("type") == node_type for item in flow["items"])}
-        agents = [await self.agent(each) for each in sorted(used)]
-        return [agent for agent in agents if agent is not None and agent.organization_id == organization_id]
+        agents = [Agent(**each) for each in await self.documents.all("agent") if each["id"] in used]
+        return [agent for agent in agents if agent.organization_id == organization_id]
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """The node as it is now."""
@@ -172,13 +168,6 @@ class QuartHost(Host):
         headers = [{"key": key, "value": value} for key, value in action["headers"].items()]
         return msgspec.convert({**action, "headers": headers}, LogicAction)
 
-    async def auth_event(self, event: AuthEvent) -> None:
-        """Noted once, also when it comes again."""
-        if event.event_id in self.failing_events:
-            self.failing_events.remove(event.event_id)
-            raise RuntimeError("the event cannot be handled now, as the kit has asked")
-        await self.documents.put("event", event.event_id, True)
-
 
 class Engine:
     """Walks flows."""
@@ -195,7 +184,7 @@ class Engine:
         walk = {**of, "runId": secrets.token_urlsafe(24), "userId": user, "content": content}
         at = 0 if items and items[0]["kind"] == "step" else -1
         run = {"id": walk["runId"], "walk": walk, "steps": steps, "at": at, "done": not paced, "owed": []}
-        await self._documents.insert("run", run["id"], run)
+        await self._documents.put("run", run["id"], run)
         for index, item in enumerate(items):
             if item["kind"] == "action":
                 reached = _walk(run)
@@ -225,7 +214,7 @@ class Engine:
         """Asks again for steps whose nodes could not be run when the user came by."""
         while True:
             await asyncio.sleep(CATCH_UP_SECONDS)
-            for run in await self._documents.find("run", "json_array_length(data ->> 'owed') > 0"):
+            for run in [each for each in await self._documents.all("run") if each["owed"]]:
                 state = (await self._actions.advance(_walk(run), run["owed"][0])).state
                 if state in {"done", "halted"}:
                     ended = {**run, "owed": run["owed"][1:], "done": run["done"] or state == "halted"}
@@ -294,7 +283,7 @@ def _turn(run: Data) -> Data:
 class QuartDriver(HostDriver):
     """How the kit uses this host."""
 
-    claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "scale", "tenancy"})
+    claims = frozenset({"durability", "editing", "logic", "pacing", "scale", "tenancy"})
     edits: Literal["pinned", "live"] | None = "pinned"
 
     def __init__(self, env: Env) -> None:
@@ -312,10 +301,11 @@ class QuartDriver(HostDriver):
             await put("agent", agent.id, row)
         for who in world.logins:
             person = {"userId": who.id, "userName": who.id, "mayChange": who.may_change}
-            of = {"organizationId": who.organization, "agentIds": who.agents}
-            await put(who.kind, who.id, {**person, **of})
-        for kind, each in [*(("flow", it) for it in world.flows), *(("experience", it) for it in world.experiences)]:
-            await put(kind, each.id, msgspec.to_builtins(each))
+            await put(who.kind, who.id, {"organizationId": who.organization, "agentIds": who.agents, **person})
+        for flow in world.flows:
+            await put("flow", flow.id, msgspec.to_builtins(flow))
+        for experience in world.experiences:
+            await put("experience", experience.id, msgspec.to_builtins(experience))
         return {}
 
     def headers(self, who: Login) -> Mapping[str, str]:
@@ -361,19 +351,11 @@ class QuartDriver(HostDriver):
 
     async def fail_commit(self) -> None:
         """The next run is not kept."""
-        self._documents.fails.add("insert run")
+        self._documents.fails.add("put run")
 
     async def fail_database(self, fails: bool) -> None:
         """Nothing can be read."""
         (self._documents.fails.add if fails else self._documents.fails.discard)("read")
-
-    async def handled(self, event_id: str) -> int:
-        """Whether it is noted."""
-        return int(await self._documents.get("event", event_id) is not None)
-
-    async def fail_auth_event(self, event_id: str) -> None:
-        """Has the host fail with the event once."""
-        self._host.failing_events.add(event_id)
 
     async def _ask(self, method: str, path: str, who: Login, body: Any = None) -> Any:
         answer = await self._client.request(method, path, json=body, headers=self.headers(who))
