@@ -189,6 +189,15 @@ class HangsInOpen(Healthy):
         return await super().open(flow, user, content)
 
 
+class SpinsInOpen(HangsInOpen):
+    """Once the checks run, with the event loop: only in a process that can be killed."""
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        while self.opened > 1:
+            sum(range(10_000))
+        return await super().open(flow, user, content)
+
+
 class HangsInNext(Healthy):
     """Once the checks run."""
 
@@ -206,15 +215,21 @@ class Restarting(Healthy):
     claims = frozenset({"durability", "pacing"})
 
 
-async def _for_ever(works: bool) -> None:
+async def _for_ever(works: bool, spins: bool = False) -> None:
     """Neither starts nor stops; with ``works``, something in the background uses processor time meanwhile."""
     while True:
-        await asyncio.sleep(0.05 if works else 1e6)
+        if not spins:
+            await asyncio.sleep(0.05 if works else 1e6)
         sum(range(10_000))
 
 
 def _hanging(
-    kind: type[ReferenceDriver], *, second_start: bool = False, stop: bool = False, works: bool = False
+    kind: type[ReferenceDriver],
+    *,
+    second_start: bool = False,
+    stop: bool = False,
+    works: bool = False,
+    spins: bool = False,
 ) -> Any:
     @asynccontextmanager
     async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
@@ -222,13 +237,15 @@ def _hanging(
             await _for_ever(works)
         yield kind(create_app(env.settings, env.state_dir / "reference-host.db"), env)
         if stop:
-            await _for_ever(works)
+            await _for_ever(works, spins)
 
     return make_host
 
 
 hangs_in_open = _hanging(HangsInOpen)
 hangs_in_next = _hanging(HangsInNext)
+spins_in_open = _hanging(SpinsInOpen)
+spins_at_stop = _hanging(Healthy, stop=True, spins=True)
 hangs_at_second_start = _hanging(Restarting, second_start=True)
 hangs_at_stop = _hanging(Healthy, stop=True)
 hangs_at_second_start_and_works = _hanging(Restarting, second_start=True, works=True)

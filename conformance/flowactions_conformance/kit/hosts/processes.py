@@ -89,13 +89,8 @@ class ChildProcess:
                 return
             self._writer = writer
             writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
-            while line := await reader.readline():
-                reply = msgspec.json.decode(line, type=Reply)
-                if reply.number == LEFT:
-                    self.left_at = reply.value
-                waiting = self._waiting.pop(reply.number, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(reply)
+            with suppress(ConnectionError):  # it ends with a reset when the child has not read all before it ended
+                await self._read_replies(reader)
             if self._process is not None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(1):
@@ -133,6 +128,15 @@ class ChildProcess:
             await self.kill()
             raise
         self.about = msgspec.convert(reply.value, About)
+
+    async def _read_replies(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            reply = msgspec.json.decode(line, type=Reply)
+            if reply.number == LEFT:
+                self.left_at = reply.value
+            waiting = self._waiting.pop(reply.number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(reply)
 
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
