@@ -198,6 +198,24 @@ class SpinsInOpen(HangsInOpen):
         return await super().open(flow, user, content)
 
 
+class EndsUnread(Idle):
+    """Its process ends in ``open``, as soon as it is told; until then it reads nothing of what the kit sends."""
+
+    def __init__(self, env: Env) -> None:
+        self._folder = env.state_dir
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        (self._folder / "blocked").touch()
+        while not (self._folder / "end").exists():
+            time.sleep(0.01)  # noqa: ASYNC251
+        os._exit(0)
+
+
+@asynccontextmanager
+async def ends_unread(env: Env) -> AsyncIterator[EndsUnread]:
+    yield EndsUnread(env)
+
+
 class HangsInNext(Healthy):
     """Once the checks run."""
 

@@ -270,6 +270,21 @@ class TestRunner:
         assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
 
 
+@pytest.mark.ci
+async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
+    """Its connection is reset then, which is told at once, and is not waited for until a limit."""
+    async with Session("tests.conformance.misbehaving:ends_unread", mode="child").running() as session:
+        host = await session.start()
+        blocking = asyncio.create_task(host.running.call("open", "flow", "user", "content"))
+        await until((host.folder / "state" / "blocked").exists)
+        unread = asyncio.create_task(host.running.call("next", "session", "step"))
+        await asyncio.sleep(0)  # it is written
+        (host.folder / "state" / "end").touch()
+        for ended in await asyncio.gather(blocking, unread, return_exceptions=True):
+            assert "the host's process ended (status 0)" in str(ended)
+        await host.running.stop()
+
+
 def test_the_page_has_the_limits() -> None:
     """As the kit has them."""
     table = PAGE.read_text().partition("| what is waited for |")[2].partition("\n\n")[0]
