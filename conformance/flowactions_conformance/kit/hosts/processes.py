@@ -89,9 +89,8 @@ class ChildProcess:
                 return
             self._writer = writer
             writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
-            with suppress(
-                ConnectionError
-            ):  # it ends with a reset when the child has not read all before it ended
+            # A child that ends before it has read all resets the connection.
+            with suppress(ConnectionError):
                 await self._read_replies(reader)
             if self._process is not None:
                 with suppress(TimeoutError):
