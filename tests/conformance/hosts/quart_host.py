@@ -260,7 +260,8 @@ def create_app(host: QuartHost, actions: FlowActions, engine: Engine) -> Quart:
         run = await host.documents.get("run", run_id)
         return _turn(await engine.next(run or abort(404), (await request.get_json())["step"]))
 
-    app.asgi_app = actions.wrap(app.asgi_app)  # type: ignore[method-assign]
+    typed_otherwise: Any = app
+    typed_otherwise.asgi_app = actions.wrap(typed_otherwise.asgi_app)
     return app
 
 
