@@ -27,7 +27,7 @@ from flowactions_conformance.kit.hosts.limits import (
     judged,
 )
 from flowactions_conformance.kit.hosts.machine import REFERENCES, Machine, slowness_of
-from flowactions_conformance.kit.outcomes import CheckResult, NothingKnown, Report, Status
+from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, NothingKnown, Report, Status
 from flowactions_conformance.kit.preflight import SELF
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import Runner, run_checks
@@ -283,6 +283,24 @@ async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
         for ended in await asyncio.gather(blocking, unread, return_exceptions=True):
             assert "the host's process ended (status 0)" in str(ended)
         await host.running.stop()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("mode", ["in-process", "child"])
+async def test_a_stop_that_nobody_judges_is_not_waited_for_longer_on_a_slow_machine(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a run all hosts are ended: one that hangs is then told by the check that stops it, once."""
+
+    async def slowness(_: Machine) -> float:
+        raise AssertionError("the machine was measured")
+
+    host = "tests.conformance.misbehaving:hangs_at_stop"
+    async with Session(host, mode=mode, limits=HANGS).running() as session:
+        running = (await session.start()).running
+        monkeypatch.setattr(running._patience, "slowness", lambda: slowness(Machine()))
+        with pytest.raises(DriverFault, match="the host did not stop within 1 seconds"):
+            await running.stop(is_judged=False)
 
 
 def test_the_page_has_the_limits() -> None:

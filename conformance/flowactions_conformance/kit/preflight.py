@@ -53,7 +53,7 @@ async def preflight(session: Session) -> Host:
         # Only such a host has the method that makes this setting a valid one.
         # A check tells of a host that does not stop.
         with suppress(DriverFault):
-            await host.running.stop()
+            await host.running.stop(is_judged=False)
         host = await session.start()
     trial = Trial(session, SELF, host)
     loaded = bool(trial.reports("loaded"))

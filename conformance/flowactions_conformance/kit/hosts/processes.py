@@ -158,7 +158,7 @@ class ChildProcess:
         returns = METHODS[method].returns
         return None if returns is None else msgspec.convert(reply.value, returns)
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_judged: bool = True) -> None:
         """See `Running.stop`."""
         if self._process is None or self._process.returncode is not None:
             await self._close()
@@ -166,7 +166,8 @@ class ChildProcess:
         self._process.send_signal(signal.SIGTERM)
         self._is_stopping = True
         try:
-            status = await self._patience.wait(self._has_ended(self._process), self._limit.stop, self)
+            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
+            status = await patience.wait(self._has_ended(self._process), self._limit.stop, self)
         except Late as late:
             await self.kill()
             raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{late.how}") from None
