@@ -298,7 +298,7 @@ async def test_a_stop_that_nobody_judges_is_not_waited_for_longer_on_a_slow_mach
     host = "tests.conformance.misbehaving:hangs_at_stop"
     async with Session(host, mode=mode, limits=HANGS).running() as session:
         running = (await session.start()).running
-        monkeypatch.setattr(running._patience, "slowness", lambda: slowness(Machine()))
+        monkeypatch.setattr(session.patience, "slowness", lambda: slowness(Machine()))
         with pytest.raises(DriverFault, match="the host did not stop within 1 seconds"):
             await running.stop(is_judged=False)
 
