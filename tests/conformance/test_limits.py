@@ -270,6 +270,14 @@ class TestRunner:
         assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
 
 
+async def test_an_effect_has_all_the_time_of_a_slow_machine() -> None:
+    """A host that answers twenty times may still be sending what comes before it."""
+    session = Session("a:b", effect_timeout=EffectTimeout(0.2))
+    session.patience = Patience(slow(20))
+    host = Host("h", cast("Any", Looked(echoing=True)), cast("Any", None), Path(), 0)
+    assert await Trial(session, SELF, host).patiently(asyncio.sleep(2, "came")) == "came"
+
+
 @pytest.mark.ci
 async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
     """Its connection is reset then, which is told at once, and is not waited for until a limit."""

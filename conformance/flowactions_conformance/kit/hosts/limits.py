@@ -137,7 +137,7 @@ class Seen(NamedTuple):
         mute: at how many looks since then the host has not answered, though the kit's own app did.
         is_looked_at: whether the host shows, at each look, the one or the other.
         is_one_thing: whether what is waited for is one thing that a host does while it serves: it neither starts nor stops, and
-            it is no whole check.
+            it is no effect and no whole check.
     """
 
     waited: float
@@ -235,7 +235,7 @@ class Patience:
             awaited: cancelled when it takes too long.
             seconds: the limit on a machine that is as fast as needed, before scaling.
             host: whose signs are looked at; ``None``: no host can be blamed for a slow machine.
-            is_one_thing: whether the host is asked for one thing; a whole check asks for many.
+            is_one_thing: whether the host is asked for one thing; a whole check asks for many, and an effect comes after others.
 
         Raises:
             Late: it did not come: the host hangs, or is slow.
