@@ -149,7 +149,7 @@ class TestPatience:
     async def test_answers_of_a_host_do_not_end_a_whole_check(self) -> None:
         """It asks for many things: an answer says nothing of what comes next."""
         patience = Patience(slow(20))
-        check = asyncio.sleep(2, "came")
+        check = asyncio.sleep(3, "came")
         assert await patience.wait(check, 0.2, Looked(echoing=True), is_one_thing=False) == "came"
 
     async def test_a_host_that_answers_at_no_look_hangs(self) -> None:
@@ -275,7 +275,7 @@ async def test_an_effect_has_all_the_time_of_a_slow_machine() -> None:
     session = Session("a:b", effect_timeout=EffectTimeout(0.2))
     session.patience = Patience(slow(20))
     host = Host("h", cast("Any", Looked(echoing=True)), cast("Any", None), Path(), 0)
-    assert await Trial(session, SELF, host).patiently(asyncio.sleep(2, "came")) == "came"
+    assert await Trial(session, SELF, host).patiently(asyncio.sleep(3, "came")) == "came"
 
 
 @pytest.mark.ci
