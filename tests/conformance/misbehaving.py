@@ -189,6 +189,33 @@ class HangsInOpen(Healthy):
         return await super().open(flow, user, content)
 
 
+class SpinsInOpen(HangsInOpen):
+    """Once the checks run, with the event loop: only in a process that can be killed."""
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        while self.opened > 1:
+            sum(range(10_000))
+        return await super().open(flow, user, content)
+
+
+class EndsUnread(Idle):
+    """Its process ends in ``open``, as soon as it is told; until then it reads nothing of what the kit sends."""
+
+    def __init__(self, env: Env) -> None:
+        self._folder = env.state_dir
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        (self._folder / "blocked").touch()
+        while not (self._folder / "end").exists():
+            time.sleep(0.01)  # noqa: ASYNC251
+        os._exit(0)
+
+
+@asynccontextmanager
+async def ends_unread(env: Env) -> AsyncIterator[EndsUnread]:
+    yield EndsUnread(env)
+
+
 class HangsInNext(Healthy):
     """Once the checks run."""
 
@@ -206,15 +233,21 @@ class Restarting(Healthy):
     claims = frozenset({"durability", "pacing"})
 
 
-async def _for_ever(works: bool) -> None:
+async def _for_ever(works: bool, spins: bool = False) -> None:
     """Neither starts nor stops; with ``works``, something in the background uses processor time meanwhile."""
     while True:
-        await asyncio.sleep(0.05 if works else 1e6)
+        if not spins:
+            await asyncio.sleep(0.05 if works else 1e6)
         sum(range(10_000))
 
 
 def _hanging(
-    kind: type[ReferenceDriver], *, second_start: bool = False, stop: bool = False, works: bool = False
+    kind: type[ReferenceDriver],
+    *,
+    second_start: bool = False,
+    stop: bool = False,
+    works: bool = False,
+    spins: bool = False,
 ) -> Any:
     @asynccontextmanager
     async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
@@ -222,13 +255,15 @@ def _hanging(
             await _for_ever(works)
         yield kind(create_app(env.settings, env.state_dir / "reference-host.db"), env)
         if stop:
-            await _for_ever(works)
+            await _for_ever(works, spins)
 
     return make_host
 
 
 hangs_in_open = _hanging(HangsInOpen)
 hangs_in_next = _hanging(HangsInNext)
+spins_in_open = _hanging(SpinsInOpen)
+spins_at_stop = _hanging(Healthy, stop=True, spins=True)
 hangs_at_second_start = _hanging(Restarting, second_start=True)
 hangs_at_stop = _hanging(Healthy, stop=True)
 hangs_at_second_start_and_works = _hanging(Restarting, second_start=True, works=True)

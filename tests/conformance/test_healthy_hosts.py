@@ -23,6 +23,8 @@ HOSTS = {
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
     "single": "tests.conformance.hosts.single_host:make_host",
+    "quart": "tests.conformance.hosts.quart_host:make_host",
+    "mounted": "tests.conformance.hosts.mounted_host:make_host",
 }
 DATABASES = ("sqlite", "postgresql")
 MODES: tuple[Mode, ...] = ("in-process", "child")
@@ -46,6 +48,8 @@ OTHERS = [
     Combination("engine", "postgresql", "in-process"),
     Combination("odd", "sqlite", "in-process"),
     Combination("slow", "sqlite", "in-process"),
+    Combination("quart", "sqlite", "in-process"),
+    Combination("mounted", "postgresql", "in-process"),
 ]
 """With the first one, each host, each database and each mode at least once."""
 

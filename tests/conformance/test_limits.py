@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from flowactions_conformance.kit import runner
-from flowactions_conformance.kit.hosts import limits
+from flowactions_conformance.kit.hosts import hosting, limits, processes
 from flowactions_conformance.kit.hosts.limits import (
     ECHOES,
     EXPIRED_BEFORE_SHORT,
@@ -27,7 +27,7 @@ from flowactions_conformance.kit.hosts.limits import (
     judged,
 )
 from flowactions_conformance.kit.hosts.machine import REFERENCES, Machine, slowness_of
-from flowactions_conformance.kit.outcomes import CheckResult, NothingKnown, Report, Status
+from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, NothingKnown, Report, Status
 from flowactions_conformance.kit.preflight import SELF
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import Runner, run_checks
@@ -47,18 +47,18 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/prove-your-host.md"
         (Seen(10, 10, slowness=1.4), "slow"),
         (Seen(10, 10, slowness=14), "wait"),
         (Seen(139, 10, slowness=14), "wait"),
-        (Seen(140, 10, slowness=14), "unknown"),
-        (Seen(140, 10, slowness=14, echoes=ECHOES - 1, echoing=True), "wait"),
-        (Seen(140, 10, slowness=14, echoes=ECHOES - 1), "unknown"),
-        (Seen(199, 10, slowness=100), "wait"),
-        (Seen(200, 10, slowness=100), "unknown"),
+        (Seen(140, 10, slowness=14, is_looked_at=False), "unknown"),
+        (Seen(140, 10, slowness=14, echoes=ECHOES - 1, mute=ECHOES - 1), "wait"),
+        (Seen(139, 10, slowness=14, mute=ECHOES), "wait"),
+        (Seen(140, 10, slowness=14, mute=ECHOES), "hangs"),
+        (Seen(199, 10, slowness=100, is_looked_at=False), "wait"),
+        (Seen(200, 10, slowness=100, is_looked_at=False), "unknown"),
         (Seen(11, 10, slowness=14, echoes=ECHOES - 1, idle=IDLE_SECONDS - 1), "wait"),
         (Seen(11, 10, slowness=14, echoes=ECHOES), "hangs"),
         (Seen(11, 10, slowness=14, idle=IDLE_SECONDS), "hangs"),
         (Seen(140, 10, slowness=14, echoes=ECHOES), "hangs"),
-        (Seen(140, 10, slowness=14, echoes=ECHOES, serves=False), "hangs"),
-        (Seen(139, 10, slowness=14, echoes=ECHOES, serves=False), "wait"),
-        (Seen(140, 10, slowness=14, idle=1), "wait"),
+        (Seen(140, 10, slowness=14, echoes=ECHOES, is_one_thing=False), "hangs"),
+        (Seen(139, 10, slowness=14, echoes=ECHOES, is_one_thing=False), "wait"),
     ],
 )
 def test_a_wait_is_judged_by_the_machine_and_the_hosts_signs(seen: Seen, verdict: str) -> None:
@@ -117,7 +117,9 @@ class TestPatience:
     async def test_what_does_not_come_on_a_slow_machine_is_not_known(self) -> None:
         """The message says how slow it was."""
         with pytest.raises(NothingKnown, match="this machine was 14 times slower than needed"):
-            await Patience(slow(14)).wait(asyncio.sleep(600), 0.01, Looked())
+            await Patience(slow(14)).wait(asyncio.sleep(600), 0.01)
+        with pytest.raises(NothingKnown, match="this machine was 100 times slower than needed"):
+            await Patience(slow(limits.SILENT)).wait(asyncio.sleep(600), 0.01, Looked())
 
     async def test_a_wait_in_which_the_machine_was_slow_has_more_time(self) -> None:
         """It may be fast again when the limit of the whole has passed."""
@@ -135,6 +137,26 @@ class TestPatience:
 
         assert await patience.wait(whole(), 0.3) == "came"
 
+    async def test_a_machine_that_was_slow_before_the_limit_makes_it_longer(self) -> None:
+        """It is measured in each part of the wait."""
+        measured = iter([9.0, *[1.0] * 100])
+
+        async def now() -> float:
+            return next(measured)
+
+        assert await Patience(now).wait(asyncio.sleep(0.5, "came"), 0.2) == "came"
+
+    async def test_answers_of_a_host_do_not_end_a_whole_check(self) -> None:
+        """It asks for many things: an answer says nothing of what comes next."""
+        patience = Patience(slow(20))
+        check = asyncio.sleep(3, "came")
+        assert await patience.wait(check, 0.2, Looked(echoing=True), is_one_thing=False) == "came"
+
+    async def test_a_host_that_answers_at_no_look_hangs(self) -> None:
+        """The kit's own app answers meanwhile, and all of the time of a slow machine is over."""
+        with pytest.raises(Late, match="its event loop did not answer the kit"):
+            await Patience(slow(14)).wait(asyncio.sleep(600), 0.01, Looked())
+
     @pytest.mark.ci
     async def test_a_host_that_only_echoes_hangs(self) -> None:
         """It had the processor twenty times, and did not do what was asked."""
@@ -149,7 +171,7 @@ class TestPatience:
         with pytest.raises(Late, match="it used no processor time"):
             await Patience(slow(20)).wait(asyncio.sleep(600), 0.1, Looked(using=standing))
         working = iter(number / 10 for number in range(1000))
-        with pytest.raises(NothingKnown):
+        with pytest.raises(Late, match="its event loop did not answer the kit"):
             await Patience(slow(20)).wait(asyncio.sleep(600), 0.1, Looked(using=working))
         with pytest.raises(NothingKnown):
             await Patience(slow(limits.SILENT)).wait(asyncio.sleep(600), 0.1, Looked(using=iter([1.0] * 1000)))
@@ -248,6 +270,47 @@ class TestRunner:
         assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
 
 
+async def test_an_effect_has_all_the_time_of_a_slow_machine() -> None:
+    """A host that answers twenty times may still be sending what comes before it."""
+    session = Session("a:b", effect_timeout=EffectTimeout(0.2))
+    session.patience = Patience(slow(20))
+    host = Host("h", cast("Any", Looked(echoing=True)), cast("Any", None), Path(), 0)
+    assert await Trial(session, SELF, host).patiently(asyncio.sleep(3, "came")) == "came"
+
+
+@pytest.mark.ci
+async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
+    """Its connection is reset then, which is told at once, and is not waited for until a limit."""
+    async with Session("tests.conformance.misbehaving:ends_unread", mode="child").running() as session:
+        host = await session.start()
+        blocking = asyncio.create_task(host.running.call("open", "flow", "user", "content"))
+        await until((host.folder / "state" / "blocked").exists)
+        unread = asyncio.create_task(host.running.call("next", "session", "step"))
+        await asyncio.sleep(0)  # it is written
+        (host.folder / "state" / "end").touch()
+        for ended in await asyncio.gather(blocking, unread, return_exceptions=True):
+            assert "the host's process ended (status 0)" in str(ended)
+        await host.running.stop()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("mode", ["in-process", "child"])
+async def test_a_stop_that_nobody_judges_is_not_waited_for_longer_on_a_slow_machine(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a run all hosts are ended: one that hangs is then told by the check that stops it, once."""
+
+    async def slowness(_: Machine) -> float:
+        raise AssertionError("the machine was measured")
+
+    host = "tests.conformance.misbehaving:hangs_at_stop"
+    async with Session(host, mode=mode, limits=HANGS).running() as session:
+        running = (await session.start()).running
+        monkeypatch.setattr(session.patience, "slowness", lambda: slowness(Machine()))
+        with pytest.raises(DriverFault, match="the host did not stop within 1 seconds"):
+            await running.stop(is_judged=False)
+
+
 def test_the_page_has_the_limits() -> None:
     """As the kit has them."""
     table = PAGE.read_text().partition("| what is waited for |")[2].partition("\n\n")[0]
@@ -271,24 +334,33 @@ async def hung(host: str, *ids: str, mode: Mode = "in-process") -> Report:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("mode", ["in-process", "child"])
 @pytest.mark.parametrize(
-    ("host", "check", "said"),
+    ("mode", "host", "check", "said"),
     [
-        ("hangs_in_open", "EAGER-1", "open() of the driver did not return"),
-        ("hangs_in_next", "PACING-2", "next() of the driver did not return"),
-        ("hangs_at_second_start", "DURABILITY-1", "the host did not start"),
-        ("hangs_at_stop", "TASK-3", "the host did not stop"),
-        ("hangs_at_second_start_and_works", "DURABILITY-1", "the host did not start"),
-        ("hangs_at_stop_and_works", "TASK-3", "the host did not stop"),
+        ("child", "spins_in_open", "EAGER-1", "open() of the driver did not return"),
+        ("child", "spins_at_stop", "TASK-3", "the host did not stop"),
+        *(
+            (mode, *case)
+            for mode in ("in-process", "child")
+            for case in (
+                ("hangs_in_open", "EAGER-1", "open() of the driver did not return"),
+                ("hangs_in_next", "PACING-2", "next() of the driver did not return"),
+                ("hangs_at_second_start", "DURABILITY-1", "the host did not start"),
+                ("hangs_at_stop", "TASK-3", "the host did not stop"),
+                ("hangs_at_second_start_and_works", "DURABILITY-1", "the host did not start"),
+                ("hangs_at_stop_and_works", "TASK-3", "the host did not stop"),
+            )
+        ),
     ],
 )
 async def test_a_host_that_hangs_has_failed_on_a_slow_machine_too(
     host: str, check: str, said: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its event loop answers, or it uses no processor time: the machine is not to blame."""
+    """Its event loop answers, or never does, or it uses no processor time: the machine is not to blame."""
     monkeypatch.setattr(Machine, "slowness", lambda _: slow(6)())
     monkeypatch.setattr(limits, "IDLE_SECONDS", 1.0)
+    for module in (hosting, processes):
+        monkeypatch.setattr(module, "ECHO_SECONDS", 0.2)
     report = await hung(host, check, mode=mode)
     assert report.error is None
     assert [(result.status, said in str(result.finding)) for result in report.results] == [(Status.FAIL, True)]

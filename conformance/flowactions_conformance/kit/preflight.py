@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
 from flowactions_conformance.kit.probing.plugin import HOST_SETTING, ROUTES
@@ -14,6 +15,7 @@ from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Turn
 
+PUBLIC_URL: Final = "BACKEND_PUBLIC_URL"
 SELF = Check(
     "PREFLIGHT-0",
     "core",
@@ -51,7 +53,7 @@ async def preflight(session: Session) -> Host:
         # Only such a host has the method that makes this setting a valid one.
         # A check tells of a host that does not stop.
         with suppress(DriverFault):
-            await host.running.stop()
+            await host.running.stop(is_judged=False)
         host = await session.start()
     trial = Trial(session, SELF, host)
     loaded = bool(trial.reports("loaded"))
@@ -89,10 +91,12 @@ def _check_settings(session: Session, host: Host) -> None:
             "from Host.settings. The factory has to hand env.settings on unchanged, for example "
             "MyHost(settings=env.settings)"
         )
-    changed = sorted(name for name in given if got[name] != given[name] and name != HOST_SETTING)
+    changed = {name for name in given if got[name] != given[name] and name != HOST_SETTING}
+    if f"{host.url}{host.prefix}/".startswith(f"{got[PUBLIC_URL]}/") and got[PUBLIC_URL].startswith(host.url):
+        changed.discard(PUBLIC_URL)  # with the path at which the host's app is mounted, as that setting says
     if changed:
         raise DriverFault(
-            f"env.settings reach the plugin changed: {', '.join(changed)}. The factory has to hand them on unchanged"
+            f"env.settings reach the plugin changed: {', '.join(sorted(changed))}. The factory has to hand them on unchanged"
         )
 
 

@@ -269,7 +269,9 @@ class Session:
             starting.cancel()
         await asyncio.gather(*self.processes.values(), return_exceptions=True)
         # At once: hosts that hang are waited for together.
-        await asyncio.gather(*(running.stop() for running in self._hosts), return_exceptions=True)
+        await asyncio.gather(
+            *(running.stop(is_judged=False) for running in self._hosts), return_exceptions=True
+        )
         with suppress(DriverFault):
             await self.databases.drop_all()
 

@@ -373,7 +373,10 @@ class Trial(Parts):
         timeout = self.session.effect_timeout
         running = None if self._host is None else self._host.running
         try:
-            came = await self.session.patience.wait(waiting, max(timeout.seconds, at_least), running)
+            # A host that answers may still be sending what comes before this: it has all the time of a slow machine.
+            came = await self.session.patience.wait(
+                waiting, max(timeout.seconds, at_least), running, is_one_thing=False
+            )
         except Late:
             timeout.expired()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flowactions_conformance.kit.probing.plugin import NODE, UNAVAILABLE, UNAVAILABLE_REASON
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES, UNAVAILABLE, UNAVAILABLE_REASON
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
 from flowactions_conformance.kit.support.compare import difference
@@ -57,6 +57,9 @@ CONFIG: Final[dict[str, Any]] = {
 
 async def _same(trial: Trial, name: str, *fields: str) -> None:
     expected, actual = evidence.given(trial, name), await evidence.shown(trial, name)
+    mounted = {field: f"{_mount(trial)}{path}" for field, path in expected["pickers"].items()}
+    if actual.get("pickers") == mounted:
+        expected = {**expected, "pickers": mounted}
     for field in fields:
         trial.expect(
             field in actual, f"the palette's entry of {name!r} lacks {field!r}", expected=expected[field]
@@ -68,6 +71,12 @@ async def _same(trial: Trial, name: str, *fields: str) -> None:
             expected=expected[field],
             actual=actual[field],
         )
+
+
+def _mount(trial: Trial) -> str:
+    """Return the path below which another app has the host's: `FlowActions` does not know it, but its editor must."""
+    known = evidence.given(trial, NODE)["pickers"]["text"]
+    return f"{trial.host.prefix}{ROUTES}/choices".removesuffix(known)
 
 
 @check(

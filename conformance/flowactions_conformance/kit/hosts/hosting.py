@@ -115,8 +115,11 @@ class Running(Signs, Protocol):
         """
         ...
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_judged: bool = True) -> None:
         """Stop it as a server does on SIGTERM.
+
+        Args:
+            is_judged: whether anybody asks what came of it; else it is ended at its limit, also on a slow machine.
 
         Raises:
             DriverFault: it did not end in time.

@@ -119,14 +119,15 @@ class InProcess:
         self._waiting.hung = 0
         return returned
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_judged: bool = True) -> None:
         """See `Running.stop`."""
         if self._ended.is_set():
             return
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
         try:
-            await self._patience.wait(self._has_ended(), self._waiting.stop, self)
+            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
+            await patience.wait(self._has_ended(), self._waiting.stop, self)
         except Late as late:
             place = await self._place()
             if self._loop is not None and self._task is not None:

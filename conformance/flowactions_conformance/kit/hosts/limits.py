@@ -1,13 +1,14 @@
 """How long a host is waited for: one that hangs is told apart from one that is slow, and from one on a slow machine.
 
-No limit is a measure of speed. When one has passed, the machine is measured (`machine`): the host of a fast machine has
-failed. On a slow machine the limit grows by what was measured, and meanwhile the host is asked for signs that it hangs.
+No limit is a measure of speed. The machine is measured (`machine`) in each wait that is not short: when the limit of one on
+a fast machine has passed, the host has failed. On a slow machine the limit grows by the worst that was measured, and meanwhile
+the host is asked for signs that it hangs. One that hangs shows some, however slow the machine is: each look at it ends with an
+answer of its event loop or without, and enough of either are a sign once all of the time is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -35,15 +36,15 @@ SLOW: Final = 1.5
 MOST: Final = 20.0
 """By how much a limit grows at the most."""
 ECHOES: Final = 20
-"""How many answers of a host, while it does not do what is waited for, show that it hangs."""
+"""How many answers of a host, while it does not do what is waited for, show that it hangs; likewise how many looks without one."""
 IDLE_SECONDS: Final = 30.0
 """For how long a host that hangs uses no processor time, while the kit's own app answers."""
 IDLE_USE_SECONDS: Final = 0.01
 """Processor time that counts as none: clocks of processes go by hundredths."""
 LOOKS: Final = 2 * ECHOES
 """How often a host is looked at while its limit grows."""
-MEASUREMENTS: Final = 1000
-"""How many measurements of the machine are remembered: one a second, for the longest of waits."""
+PARTS: Final = 4
+"""How often the machine is measured until the limit: it may have been slow before, and be fast then."""
 SILENT: Final = 100.0
 """The slowness of a machine on which the kit's own app does not answer."""
 
@@ -133,8 +134,10 @@ class Seen(NamedTuple):
         slowness: how many times slower than needed the machine was, at the worst.
         echoes: how often the host has answered (`Signs.echoes`) since the limit passed.
         idle: for how long the host has used no processor time while the kit's own app answered, in seconds.
-        echoing: whether it has answered when it was looked at last.
-        serves: whether it serves requests: it neither starts nor stops.
+        mute: at how many looks since then the host has not answered, though the kit's own app did.
+        is_looked_at: whether the host shows, at each look, the one or the other.
+        is_one_thing: whether what is waited for is one thing that a host does while it serves: it neither starts nor stops, and
+            it is no effect and no whole check.
     """
 
     waited: float
@@ -142,8 +145,9 @@ class Seen(NamedTuple):
     slowness: float = 1.0
     echoes: int = 0
     idle: float = 0.0
-    echoing: bool = False
-    serves: bool = True
+    mute: int = 0
+    is_looked_at: bool = True
+    is_one_thing: bool = True
 
 
 Verdict: TypeAlias = Literal["wait", "slow", "hangs", "unknown"]
@@ -161,12 +165,16 @@ def judged(seen: Seen) -> Verdict:
     if seen.slowness < SLOW:
         return "slow"
     has_time = seen.waited < seen.limit * min(seen.slowness, MOST)
-    # An event loop answers a host that starts or stops slowly, too: that counts only when all of its time is over.
-    has_echoed = seen.echoes >= ECHOES and (seen.serves or not has_time)
-    if has_echoed or seen.idle >= IDLE_SECONDS:
+    if seen.idle >= IDLE_SECONDS:
         return "hangs"
-    # A host that shows a sign of hanging is waited for until it has shown it long enough.
-    return "wait" if has_time or seen.echoing or seen.idle else "unknown"
+    # An event loop answers a host that starts or stops slowly, or is asked for many things, too: that counts only when all
+    # of its time is over.
+    if seen.echoes >= ECHOES and (seen.is_one_thing or not has_time):
+        return "hangs"
+    if seen.mute >= ECHOES and not has_time:
+        return "hangs"
+    # A host is waited for until it has shown a sign of hanging long enough.
+    return "wait" if has_time or seen.is_looked_at else "unknown"
 
 
 class Late(TimeoutError):
@@ -215,15 +223,19 @@ class Patience:
     def __init__(self, slowness: Callable[[], Awaitable[float]] = _never_slow, scale: float = 1.0) -> None:
         self.slowness = slowness
         self.scale = scale
-        self._measured: deque[tuple[float, float]] = deque(maxlen=MEASUREMENTS)
+        self._measured: dict[int, float] = {}
+        """Second → what was measured in it at the worst."""
 
-    async def wait(self, awaited: Awaitable[_T], seconds: float, host: Signs | None = None) -> _T:
+    async def wait(
+        self, awaited: Awaitable[_T], seconds: float, host: Signs | None = None, *, is_one_thing: bool = True
+    ) -> _T:
         """Return what ``awaited`` gives.
 
         Args:
             awaited: cancelled when it takes too long.
             seconds: the limit on a machine that is as fast as needed, before scaling.
             host: whose signs are looked at; ``None``: no host can be blamed for a slow machine.
+            is_one_thing: whether the host is asked for one thing; a whole check asks for many, and an effect comes after others.
 
         Raises:
             Late: it did not come: the host hangs, or is slow.
@@ -231,40 +243,51 @@ class Patience:
         """
         task = asyncio.ensure_future(awaited)
         try:
-            await self._until_done(task, seconds * self.scale, host)
+            await self._until_done(task, seconds * self.scale, host, is_one_thing=is_one_thing)
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=1)
 
-    async def _until_done(self, task: asyncio.Future[_T], limit: float, host: Signs | None) -> None:
+    async def _until_done(
+        self, task: asyncio.Future[_T], limit: float, host: Signs | None, *, is_one_thing: bool
+    ) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        pause, echoes, echoing = limit, 0, False
+        pause, echoes, mute = limit / PARTS, 0, 0
         used: float | None = None
         idle_since = began
         while True:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
                 return
-            now = await self.slowness()
-            self._measured.append((loop.time(), now))
+            now, second = await self.slowness(), int(loop.time())
+            self._measured[second] = max(now, self._measured.get(second, now))
             # Also what was measured in waits within this one: it has made them longer.
-            slowness = max(value for at, value in self._measured if at >= began)
-            idle = 0.0
-            if host is not None and slowness >= SLOW:
+            slowness = max(value for at, value in self._measured.items() if at >= int(began))
+            is_late = loop.time() - began >= limit
+            idle, answers = 0.0, now < SILENT
+            if host is not None and slowness >= SLOW and is_late:
                 echoing = await host.echoes()
                 echoes += echoing
+                mute += answers and not echoing
                 spent = host.processor_seconds()
-                if spent is None or used is None or spent - used > IDLE_USE_SECONDS or now >= SILENT:
+                if spent is None or used is None or spent - used > IDLE_USE_SECONDS or not answers:
                     used, idle_since = spent, loop.time()
                 else:
                     idle = loop.time() - idle_since
             if task.done():
                 return
             seen = Seen(
-                loop.time() - began, limit, slowness, echoes, idle, echoing, host is None or host.serves
+                loop.time() - began,
+                limit,
+                slowness,
+                echoes,
+                idle,
+                mute,
+                is_looked_at=host is not None and answers,
+                is_one_thing=is_one_thing and (host is None or host.serves),
             )
             match judged(seen):
                 case "slow":
@@ -276,10 +299,16 @@ class Patience:
                         f"nothing is known: this machine was {slowness:.0f} times slower than needed, "
                         f"and {seen.waited:.0f} seconds were not enough"
                     )
-            pause = max(0.05, min(1.0, limit * (min(slowness, MOST) - 1) / LOOKS))
+            left = limit - seen.waited
+            pause = (
+                min(limit / PARTS, left) if left > 0 else min(1.0, limit * (min(slowness, MOST) - 1) / LOOKS)
+            )
+            pause = max(0.05, pause)
 
 
 def _why(seen: Seen) -> str:
+    if seen.idle >= IDLE_SECONDS:
+        return f", and it used no processor time for {seen.idle:.0f} seconds: it hangs"
     if seen.echoes >= ECHOES:
         return f", while it answered the kit {seen.echoes} times: it hangs"
-    return f", and it used no processor time for {seen.idle:.0f} seconds: it hangs"
+    return f", and its event loop did not answer the kit {seen.mute} times: it hangs"

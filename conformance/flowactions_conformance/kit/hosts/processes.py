@@ -89,13 +89,9 @@ class ChildProcess:
                 return
             self._writer = writer
             writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
-            while line := await reader.readline():
-                reply = msgspec.json.decode(line, type=Reply)
-                if reply.number == LEFT:
-                    self.left_at = reply.value
-                waiting = self._waiting.pop(reply.number, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(reply)
+            # A child that ends before it has read all resets the connection.
+            with suppress(ConnectionError):
+                await self._read_replies(reader)
             if self._process is not None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(1):
@@ -134,6 +130,15 @@ class ChildProcess:
             raise
         self.about = msgspec.convert(reply.value, About)
 
+    async def _read_replies(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            reply = msgspec.json.decode(line, type=Reply)
+            if reply.number == LEFT:
+                self.left_at = reply.value
+            waiting = self._waiting.pop(reply.number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(reply)
+
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
         if self._writer is None or self._process is None or self._process.returncode is not None:
@@ -153,7 +158,7 @@ class ChildProcess:
         returns = METHODS[method].returns
         return None if returns is None else msgspec.convert(reply.value, returns)
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_judged: bool = True) -> None:
         """See `Running.stop`."""
         if self._process is None or self._process.returncode is not None:
             await self._close()
@@ -161,7 +166,8 @@ class ChildProcess:
         self._process.send_signal(signal.SIGTERM)
         self._is_stopping = True
         try:
-            status = await self._patience.wait(self._has_ended(self._process), self._limit.stop, self)
+            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
+            status = await patience.wait(self._has_ended(self._process), self._limit.stop, self)
         except Late as late:
             await self.kill()
             raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{late.how}") from None
