@@ -20,6 +20,7 @@ HOSTS = {
     "fastapi": "tests.conformance.hosts.fastapi_host:make_host",
     "django": "tests.conformance.hosts.django_host:make_host",
     "engine": "tests.conformance.hosts.engine.testing:make_host",
+    "lazy": "tests.conformance.hosts.lazy_host:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
     "single": "tests.conformance.hosts.single_host:make_host",
@@ -44,6 +45,7 @@ OTHERS = [
     Combination("fastapi", "sqlite", "child"),
     Combination("django", "sqlite", "in-process"),
     Combination("engine", "postgresql", "in-process"),
+    Combination("lazy", "sqlite", "in-process"),
     Combination("odd", "sqlite", "in-process"),
     Combination("slow", "sqlite", "in-process"),
 ]

@@ -9,10 +9,23 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from flowactions_hookspecs import FlowActions, Host, provides
 
 REQUIRED: Final = ("dashboard_principal", "signing_secret")
-OPTIONAL: Final = ("agent", "agents_using", "api_principal", "logic_action", "node")
+OPTIONAL: Final = (
+    "agent",
+    "agents_using",
+    "api_principal",
+    "auth_event",
+    "delivery_alert",
+    "delivery_finished",
+    "logic_action",
+    "node",
+    "nodes_recovered",
+    "operator",
+)
 SLOW_SECONDS: Final = 0.1
 """From when on a method that does not give the event loop back is reported."""
 
@@ -39,9 +52,13 @@ class HostCalls:
                 setattr(host, name, self._watched(host, name))
 
     def watch_steps(self, actions: FlowActions) -> None:
-        """Watch steps that the host asks for again. The facade of a plugin is not the host's: the runtime is the same."""
+        """Watch steps that the host asks for again, and nodes that it records whose config says ``told``.
+
+        The facade of a plugin is not the host's: the runtime is the same.
+        """
         runtime: Any = actions._core.runtime  # noqa: SLF001  nothing public leads from a plugin to the host's calls
         runtime.advance = self._advancing(runtime.advance)
+        runtime.reach = self._recording(runtime.reach)
 
     def _watched(self, host: Host, name: str) -> Callable[..., Awaitable[Any]]:
         own = vars(host).get(name)
@@ -83,6 +100,16 @@ class HostCalls:
             return advanced
 
         return asked
+
+    def _recording(self, reach: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(reach)
+        async def recorded(walk: Any, node: Any, *more: Any, **named: Any) -> Any:
+            result = await reach(walk, node, *more, **named)
+            if result.status == "recorded" and node.config.get("told"):
+                await self._report("recorded", walk=to_builtins(walk), node=to_builtins(node))
+            return result
+
+        return recorded
 
 
 class _Steps:
