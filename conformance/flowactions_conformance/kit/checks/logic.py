@@ -257,10 +257,11 @@ async def fires_on_the_server(trial: Trial) -> None:
 
 def _check_time(trial: Trial, arrived: Arrival, began: datetime, ended: datetime) -> None:
     told = json.loads(arrived.body)["data"]["occurredAt"]
-    clocks = timedelta(seconds=CLOCK_SECONDS)
+    clocks, said = timedelta(seconds=CLOCK_SECONDS), datetime.fromisoformat(told)
     trial.expect(
-        began - clocks <= datetime.fromisoformat(told) <= ended + clocks,
-        "a trigger that fired on the server has another occurred_at than the time at which it fired",
+        began - clocks <= said <= ended + clocks,
+        "a trigger that fired on the server has another occurred_at than the time at which it fired: "
+        f"{abs(said - began)} {'after' if said > began else 'before'} it",
         expected=f"{began.isoformat()} to {ended.isoformat()}, up to {CLOCK_SECONDS} s before or after",
         actual=told,
     )
