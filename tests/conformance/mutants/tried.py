@@ -350,7 +350,7 @@ MUTANTS = [
         changed(_sleeps_in_node),
         kills="TASK-5",
         spares="TASK-1 EAGER-6",
-        message="Host.node",
+        message="Host.node keeps the event loop for 0.2 s at each call",
     ),
     mutant(
         "sleeps-in-logic-action",
@@ -358,7 +358,7 @@ MUTANTS = [
         changed(_sleeps_in_logic_action),
         kills="TASK-5",
         spares="TASK-1 EAGER-6",
-        message="Host.logic_action keeps the event loop for",
+        message="Host.logic_action keeps the event loop for 0.2 s at each call",
     ),
     mutant(
         "neighbours-made-anew",

@@ -179,7 +179,8 @@ async def leaves_the_event_loop_free(trial: Trial) -> None:
         raise NothingKnown(f"nothing is known: this machine was {slowness:.0f} times slower than needed")
     trial.expect(
         not slow,
-        f"Host.{', Host.'.join(slow)} keeps the event loop for {max(slow.values(), default=0):.1f} s at each call:"
+        f"{' and '.join(f'Host.{name} keeps the event loop for {seconds:.1f} s' for name, seconds in slow.items())}"
+        " at each call:"
         " meanwhile no other request is answered and nothing is delivered",
         expected=f"less than {SLOW_SECONDS:g} s between two awaits",
         actual={name: f"{seconds:.2f} s" for name, seconds in slow.items()},
