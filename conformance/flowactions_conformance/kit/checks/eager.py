@@ -8,6 +8,7 @@ from typing import Final
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import connect
 from flowactions_conformance.kit.support.client import hides
+from flowactions_conformance.kit.support.compare import text_change
 from flowactions_conformance.kit.support.deliveries import ALWAYS, sent_again, until_dead
 from flowactions_conformance.kit.support.samples import DECOMPOSED
 from flowactions_conformance.kit.trial import Trial
@@ -90,7 +91,8 @@ async def gives_the_walk(trial: Trial) -> None:
             "userId": user,
             "content": content,
         }.items():
-            trial.equal(walk[field], expected, f"{field} of the walk is not the run's")
+            change = text_change(expected, walk[field])
+            trial.equal(walk[field], expected, f"{field} of the walk is not the run's{change}")
         trial.equal(
             walk["pacing"],
             {"kind": "eager"},

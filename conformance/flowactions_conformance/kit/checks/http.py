@@ -13,6 +13,7 @@ import httpx
 
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
+from flowactions_conformance.kit.outcomes import CheckFailed
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
@@ -137,6 +138,24 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
 async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
+    found: list[CheckFailed] = []
+    for part in (_small_bodies, _repeated_headers, _large_bodies):
+        try:
+            await part(trial)
+        except CheckFailed as exc:
+            found.append(exc)
+    if found:
+        # Each may have a cause of its own, of which the others say nothing.
+        findings = [exc.finding for exc in found]
+        raise CheckFailed(
+            "; ".join(finding.message for finding in findings),
+            expected="\n".join(finding.expected for finding in findings),
+            actual="\n".join(finding.actual for finding in findings),
+            causes=tuple(dict.fromkeys(cause for finding in findings for cause in finding.causes)),
+        )
+
+
+async def _small_bodies(trial: Trial) -> None:
     for what, media_type, body in BODIES:
         sent = {
             "content-type": media_type,
@@ -152,12 +171,17 @@ async def request_bodies_pass(trial: Trial) -> None:
         headers = {name.lower(): value for name, value in seen["headers"]}
         for name, value in sent.items():
             trial.equal(headers.get(name), value, f"the header {name} reached the plugin changed, with {what}")
+
+
+async def _repeated_headers(trial: Trial) -> None:
     seen = await _echo(trial, headers=[("x-kit-twice", "one"), ("x-kit-twice", "two")])
     twice = [value for name, value in seen["headers"] if name.lower() == "x-kit-twice"]
     trial.equal(
         ", ".join(twice), "one, two", "a header that was sent twice reached the plugin with one of its values"
     )
 
+
+async def _large_bodies(trial: Trial) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for number in range(PIECES):
             yield bytes([number]) * PIECE_BYTES

@@ -8,7 +8,7 @@ from flowactions_conformance.kit.checks.eager import GIVES_THE_WALK
 from flowactions_conformance.kit.checks.edit import CONFIG, KEPT
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.client import Client, hides, long_flow
-from flowactions_conformance.kit.support.compare import difference
+from flowactions_conformance.kit.support.compare import difference, text_change
 from flowactions_conformance.kit.support.samples import DECOMPOSED
 from flowactions_conformance.kit.trial import Trial
 
@@ -69,8 +69,10 @@ async def runs_at_its_step(trial: Trial) -> None:
         "nodes of one step were recorded against several, or those of several against one",
     )
     for field, given in (("userId", user), ("content", content)):
-        found = {event.data["walk"][field] for event in trial.reached()}
-        trial.equal(found, {given}, f"{field} of the walk is not the run's", causes=GIVES_THE_WALK)
+        for event in trial.reached():
+            found = event.data["walk"][field]
+            change = text_change(given, found)
+            trial.equal(found, given, f"{field} of the walk is not the run's{change}", causes=GIVES_THE_WALK)
 
 
 @check(
