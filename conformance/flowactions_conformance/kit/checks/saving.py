@@ -13,7 +13,7 @@ from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.support.routes import ROUTES
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action, Login
+from flowactions_conformance.kit.under_test import Action, Item, Login
 
 MASK: Final = "••••••••"
 FORBIDDEN: Final = 403
@@ -86,7 +86,7 @@ async def runs_what_was_saved(trial: Trial) -> None:
 )
 async def keeps_the_ids_of_nodes(trial: Trial) -> None:
     """A node that is saved again without a change keeps its id."""
-    kept = [trial.step("a"), trial.probe("first"), trial.step("b"), trial.probe("second")]
+    kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), trial.probe("second")]
     await trial.seed(trial.flow())
     ids: list[str] = []
     for items, how in (
