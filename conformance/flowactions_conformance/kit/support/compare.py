@@ -42,7 +42,7 @@ def text_change(expected: object, actual: object) -> str:
     if not isinstance(expected, str) or not isinstance(actual, str):
         return ""
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        if unicodedata.normalize(form, expected) == actual:  # type: ignore[arg-type]
+        if unicodedata.normalize(form, expected) == actual:
             return f" (it was normalized: Unicode {form})"
     if expected.strip() == actual.strip():
         return " (blanks at its begin or end were changed)"
