@@ -35,7 +35,9 @@ def test_the_same_json_is_equal(expected: Any, actual: Any) -> None:
         ({"a": [1]}, {"a": [1, 2]}, "a has 2 items, not 1"),
         ({"a": {}}, {"a": []}, "a is [], not {}"),
         (9_007_199_254_740_991, 9_007_199_254_740_992, "it is 9007199254740992, not 9007199254740991"),
-        ("é", "e\u0301", "it is 'e\u0301', not 'é'"),
+        ("é", "e\u0301", "it is 'e\u0301', not 'é' (it was normalized: Unicode NFD)"),
+        (" a ", "a", "it is 'a', not ' a ' (blanks at its begin or end were changed)"),
+        ("abc", "ab", "it is 'ab', not 'abc' (it was cut after 2 of 3 characters)"),
     ],
 )
 def test_a_difference_names_its_place(expected: Any, actual: Any, told: str) -> None:

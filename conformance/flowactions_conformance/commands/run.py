@@ -9,8 +9,10 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from flowactions_conformance.commands.left_behind import adopt_orphans, descendants, end_left_behind
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WRONG: Final = 2
+AWAY: Final = "Asia/Kathmandu"
 
 
 class Wrong(Exception):
@@ -72,6 +75,7 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
     baseline = {} if options.baseline is None else read_baseline(options.baseline)
     paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
     progress = Progress(len(checks), sys.stderr)
+    _leave_utc()
     with _nothing_left_behind(progress):
         report = _watched(options, baseline, progress)
     out.write(report_text(report, paint))
@@ -81,6 +85,14 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
         except OSError as exc:
             raise Wrong(f"the report cannot be written to {options.report}: {exc.strerror}") from exc
     return report.exit_status
+
+
+def _leave_utc() -> None:
+    """Move to another time zone, unless one was chosen: in UTC, a local time that is taken for UTC would be right."""
+    is_known = Path("/usr/share/zoneinfo", AWAY).exists()
+    if is_known and "TZ" not in os.environ and not time.localtime().tm_gmtoff:
+        os.environ["TZ"] = AWAY
+        time.tzset()
 
 
 @contextmanager

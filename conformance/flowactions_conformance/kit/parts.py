@@ -57,6 +57,10 @@ class Parts:
         failing = f"fail-first/{fails}/" if fails else ""
         return f"{self._receiver_url}/hooks/{failing}{self.token}/{name}"
 
+    def refusing(self, name: str, status: int) -> str:
+        """Return a URL of the receiver that only this check uses, where each request gets this status."""
+        return f"{self._receiver_url}/hooks/status/{status}/{self.token}/{name}"
+
     def new_key(self) -> str:
         """Return an idempotency key that was not used before."""
         return f"key-{self.token}-{secrets.token_hex(4)}"
@@ -68,7 +72,7 @@ class Parts:
             node: its name, unique in this check.
             config: ``gate`` (waits until `open_gate`), ``status``, ``reason``, ``halt``, ``crash`` (``"once"``: in the first reach of a run),
                 ``write_fails`` (its
-                SQL fails); anything else is only config.
+                SQL fails), ``told`` (it is reported when it is recorded); anything else is only config.
         """
         return Action(id=self.id(node), type=NODE, config={"token": self.token, "name": node, **config})
 

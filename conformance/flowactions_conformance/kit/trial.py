@@ -296,7 +296,7 @@ class Trial(Parts):
 
         Args:
             node: only of this node, as it was named.
-            kind: ``reach`` (it began) or ``reached`` (it ended).
+            kind: ``reach`` (it began), ``reached`` (it ended) or ``recorded`` (if its config says ``told``).
         """
         return [
             event

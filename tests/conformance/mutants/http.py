@@ -233,7 +233,7 @@ MUTANTS = [
         changed(_bodies_of_16_kib),
         kills="HTTP-3 SAVING-2",
         spares="HTTP-1 HTTP-4 HTTP-5 HTTP-7",
-        message="POST /integrations/probe/echo, a route of the probe plugin, does not answer",
+        message="a body of two mebibytes, the largest that a route takes, did not reach the plugin: it was answered 413",
     ),
     mutant(
         "header-values-lowered",

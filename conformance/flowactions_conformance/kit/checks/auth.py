@@ -29,6 +29,7 @@ GARBAGE: Final = (
     "%00",
     "\xff\xfe\xe9",
     "' OR 1=1 --",
+    "%",
     "x" * 4_000,
 )
 """Values of a credential that no host has given to anybody."""
@@ -76,6 +77,7 @@ async def garbage_is_refused(trial: Trial) -> None:
     clause="contract: What a host does (Credentials); http: Checks of every request; spec 5.1",
     causes=(
         "a token's signature is not compared, or not with that of the whole token: compare all of it, in constant time",
+        "a token without a signature is let through: how a token is signed is the host's to know, and not the token's to say",
         "a key is looked up by its beginning, and the rest is not compared with what is stored",
         "tokens are compared in a column or with a function for which upper and lower case are the same",
     ),
@@ -155,7 +157,8 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
             refused = answer.status_code in REFUSED | {404}
             trial.expect(
                 gets_in if agent in allowed else refused,
-                f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} was answered {answer.status_code} for the agent {agent}",
+                f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} was answered {answer.status_code}"
+                f" for the agent {agent}, {'as if it might not' if agent in allowed else 'as if it might address it'}",
                 expected="400: the agent is found, the request has no fields"
                 if agent in allowed
                 else "404, or a refusal of the host's own",

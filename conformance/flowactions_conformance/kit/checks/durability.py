@@ -250,6 +250,12 @@ class _Kept:
         await self._client.go_to(4)
         for name, when in (("early", "before"), ("last", "after")):
             trial.equal(len(trial.reached(name)), 1, f"a deferred node of {when} {what} did not run once")
+            walk = trial.reached(name)[0].data["walk"]
+            trial.equal(
+                (walk["userId"], walk["content"]),
+                (trial.id("user"), "content"),
+                f"the walk of a run that goes on after {what} has another user or content",
+            )
         receipt = await trial.enqueue("keyed", key=trial.id("key"))
         trial.equal(
             receipt.get("status"),

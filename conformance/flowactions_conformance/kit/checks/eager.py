@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import connect
 from flowactions_conformance.kit.support.client import hides
+from flowactions_conformance.kit.support.compare import text_change
 from flowactions_conformance.kit.support.deliveries import ALWAYS, sent_again, until_dead
+from flowactions_conformance.kit.support.samples import DECOMPOSED
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 
@@ -49,12 +52,20 @@ async def delivers_a_webhook(trial: Trial) -> None:
     trial.equal(arrived[0].body, '{"user": "Ada", "content": "two"}', "the webhook arrived with another body")
 
 
+AT_ONCE: Final = 4
+"""Runs of a flow that are opened at the same time."""
 USERS_AND_CONTENTS: Final = (
-    ("Zoë “O'Brien” <z@example.com>", 'line\n{{userId}} {"a": "\\\\", "b": [1]} 日本 🚀 %7B'),
+    ("Zoë “O'Brien” <z@example.com>", 'line\r\n\t{{userId}} {"a": "\\\\", "b": [1]} 日本 🚀 %7B\n'),
     ("", ""),
     (" 007 ", " spaces stay "),
-    # Decomposed: each of them an e and an accent. What composes them, or cuts at a column's width, changes the text.
-    ("Ame\u0301lie", "e\u0301 " * 1333 + "."),
+    DECOMPOSED,
+)
+
+GIVES_THE_WALK: Final = (
+    "the user's id or message is trimmed, escaped or rendered before it becomes the walk's",
+    "the message is normalized, or cut at the width of a column or at a limit of the client's",
+    "Walk is built from something else than the run, for example from the flow's own values",
+    "organization_id is taken from who is signed in, and not from the flow",
 )
 
 
@@ -62,12 +73,7 @@ USERS_AND_CONTENTS: Final = (
     "EAGER-3",
     profile="core",
     clause="contract: Structs (Walk), Ids; spec 2.3",
-    causes=(
-        "the user's id or message is trimmed, escaped or rendered before it becomes the walk's",
-        "the message is normalized, or cut at the width of a column or at a limit of the client's",
-        "Walk is built from something else than the run, for example from the flow's own values",
-        "organization_id is taken from who is signed in, and not from the flow",
-    ),
+    causes=GIVES_THE_WALK,
 )
 async def gives_the_walk(trial: Trial) -> None:
     """The walk that arrives at a node has the organization, agent, flow, user and content of the run."""
@@ -85,7 +91,8 @@ async def gives_the_walk(trial: Trial) -> None:
             "userId": user,
             "content": content,
         }.items():
-            trial.equal(walk[field], expected, f"{field} of the walk is not the run's")
+            change = text_change(expected, walk[field])
+            trial.equal(walk[field], expected, f"{field} of the walk is not the run's{change}")
         trial.equal(
             walk["pacing"],
             {"kind": "eager"},
@@ -110,10 +117,15 @@ async def makes_a_run_of_each_opening(trial: Trial) -> None:
     # Of the same user with the same content: nothing but the run tells the two apart.
     await trial.open(flow)
     await trial.open(flow)
+    await asyncio.gather(*(trial.open(flow) for _ in range(AT_ONCE)))
+    count = 2 + AT_ONCE
     runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
-    trial.equal(len(runs), 2, "the node was not reached once in each of two runs")
+    trial.equal(len(runs), count, f"the node was not reached once in each of {count} runs")
     trial.expect(
-        runs[0] != runs[1], "two runs of a flow have the same run_id", expected="two run ids", actual=runs
+        len(set(runs)) == count,
+        "two runs of a flow have the same run_id",
+        expected=f"{count} run ids",
+        actual=runs,
     )
     trial.expect(
         trial.of_host(flow.id) not in runs,
@@ -121,11 +133,11 @@ async def makes_a_run_of_each_opening(trial: Trial) -> None:
         expected="an id that is new for every run",
         actual=runs,
     )
-    events = [arrival.event_id for arrival in await trial.until_arrived("order", 2)]
+    events = [arrival.event_id for arrival in await trial.until_arrived("order", count)]
     trial.expect(
-        len(set(events)) == 2,
+        len(set(events)) == count,
         "the webhooks of two runs have the same event id, so receivers drop the second one",
-        expected="two event ids",
+        expected=f"{count} event ids",
         actual=events,
     )
 
@@ -302,10 +314,13 @@ async def posts_where_the_organization_is_connected(trial: Trial) -> None:
     trial.equal(trial.ran(), ["behind"], "the walk did not go on behind the message")
 
 
+REPEATED: Final = (500, 503, 429)
+"""Answers after which clients that repeat requests by themselves do so."""
+
+
 @check(
     "EAGER-10",
     profile="core",
-    level="should",
     clause="contract: What a host provides (transport); spec 6.1",
     causes=(
         "Host.transport, or what it is built on, repeats requests by itself: the plugin counts, logs and spaces attempts",
@@ -313,10 +328,23 @@ async def posts_where_the_organization_is_connected(trial: Trial) -> None:
 )
 async def sends_each_attempt_once(trial: Trial) -> None:
     """An attempt that fails is one request: nothing but the plugin repeats it."""
-    once = trial.webhook("once", webhookUrl=trial.hook("once", fails=ALWAYS), webhookRetryOnFailure=False)
-    flow = trial.flow(once)
+    nodes = [
+        trial.webhook(
+            f"once-{status}",
+            webhookUrl=trial.refusing(f"once-{status}", status),
+            webhookRetryOnFailure=False,
+        )
+        for status in REPEATED
+    ]
+    flow = trial.flow(*nodes)
     await trial.seed(flow)
     await trial.open(flow)
-    await trial.until_arrived("once")
-    await until_dead(trial, "once")
-    trial.equal(len(trial.arrivals("once")), 1, "one attempt of a delivery arrived as several requests")
+    for status in REPEATED:
+        name = f"once-{status}"
+        await trial.until_arrived(name)
+        await until_dead(trial, name)
+        trial.equal(
+            len(trial.arrivals(name)),
+            1,
+            f"one attempt of a delivery, which was answered {status}, arrived as several requests",
+        )

@@ -13,6 +13,7 @@ import httpx
 
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
+from flowactions_conformance.kit.outcomes import CheckFailed
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
@@ -53,15 +54,29 @@ OPEN: Final = (
 )
 
 
-async def _echo(trial: Trial, method: str = "POST", query: str = "", **sending: Any) -> Mapping[str, Any]:
-    """Has the probe tell what has reached it."""
+async def _echo(
+    trial: Trial,
+    method: str = "POST",
+    query: str = "",
+    *,
+    what: str = "",
+    causes: Sequence[str] = (),
+    **sending: Any,
+) -> Mapping[str, Any]:
+    """Has the probe tell what has reached it; ``what`` is sent, for the message of a failure, with its causes."""
     path = f"{ECHO}?{query}" if query else ECHO
     answer = await trial.request(method, path, who=trial.author, **sending)
+    told = (
+        f"{what} did not reach the plugin: it was answered {answer.status_code}"
+        if what
+        else f"{method} {ECHO}, a route of the probe plugin, does not answer"
+    )
     trial.expect(
         answer.status_code == 200,
-        f"{method} {ECHO}, a route of the probe plugin, does not answer",
+        told,
         expected="200 from the plugin",
         actual=f"{answer.status_code} {answer.text[:500]}",
+        causes=causes,
     )
     seen: Mapping[str, Any] = answer.json()
     return seen
@@ -123,40 +138,67 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
 async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
+    found: list[CheckFailed] = []
+    for part in (_small_bodies, _repeated_headers, _large_bodies):
+        try:
+            await part(trial)
+        except CheckFailed as exc:
+            found.append(exc)
+    if found:
+        # Each may have a cause of its own, of which the others say nothing.
+        findings = [exc.finding for exc in found]
+        raise CheckFailed(
+            "; ".join(finding.message for finding in findings),
+            expected="\n".join(finding.expected for finding in findings),
+            actual="\n".join(finding.actual for finding in findings),
+            causes=tuple(dict.fromkeys(cause for finding in findings for cause in finding.causes)),
+        )
+
+
+async def _small_bodies(trial: Trial) -> None:
     for what, media_type, body in BODIES:
         sent = {
             "content-type": media_type,
             "x-kit-one": f'{trial.token}  a, b; c="d"',
             "svix-id": trial.token,
             "idempotency-key": f"Ab3-{trial.token}",
+            "svix-signature": "v1,Ab3+/Cd4==",
+            "x-slack-signature": "v0=Ab3",
         }
-        seen = await _echo(trial, content=body, headers=sent)
+        seen = await _echo(trial, what=f"a body with {what}", content=body, headers=sent)
         got = base64.b64decode(seen["body"])
         trial.equal(got, body, f"a body with {what} reached the plugin changed")
         headers = {name.lower(): value for name, value in seen["headers"]}
         for name, value in sent.items():
             trial.equal(headers.get(name), value, f"the header {name} reached the plugin changed, with {what}")
+
+
+async def _repeated_headers(trial: Trial) -> None:
     seen = await _echo(trial, headers=[("x-kit-twice", "one"), ("x-kit-twice", "two")])
     twice = [value for name, value in seen["headers"] if name.lower() == "x-kit-twice"]
     trial.equal(
         ", ".join(twice), "one, two", "a header that was sent twice reached the plugin with one of its values"
     )
 
+
+async def _large_bodies(trial: Trial) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for number in range(PIECES):
             yield bytes([number]) * PIECE_BYTES
 
     whole = b"".join([piece async for piece in pieces()])
-    for what, content in (
-        ("a mebibyte, which came in pieces,", pieces()),
-        ("two mebibytes, the largest that a route takes,", LARGEST),
+    for what, media_type, content in (
+        ("a body of a mebibyte, which came in pieces,", "application/octet-stream", pieces()),
+        ("a body of two mebibytes, the largest that a route takes,", "application/json", LARGEST),
     ):
-        seen = await _echo(trial, content=content, headers={"content-type": "application/octet-stream"})
+        seen = await _echo(
+            trial, what=what, causes=TOO_LARGE, content=content, headers={"content-type": media_type}
+        )
         expected = content if isinstance(content, bytes) else whole
         got = base64.b64decode(seen["body"])
         trial.expect(
             got == expected,
-            f"a body of {what} reached the plugin changed",
+            f"{what} reached the plugin {'changed' if len(got) == len(expected) else 'cut'}",
             expected=f"{len(expected)} bytes",
             actual=f"{len(got)} bytes",
             causes=TOO_LARGE,

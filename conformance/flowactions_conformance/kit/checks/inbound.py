@@ -35,7 +35,7 @@ async def handles_an_event_once(trial: Trial) -> None:
     """An authentic event is handled by the host once, however often it is sent."""
     event = trial.id("event")
     for number in (1, 2):
-        answer = await _send(trial, event)
+        answer = await send_event(trial, event)
         trial.expect(
             answer.status_code == 200,
             "an authentic event of the auth provider was refused",
@@ -67,14 +67,14 @@ async def is_sent_again_after_a_failure(trial: Trial) -> None:
     """An event that the host fails to handle is not acknowledged, and handled when it is sent again."""
     event = trial.id("event")
     await trial.call("fail_auth_event", event)
-    answer = await _send(trial, event)
+    answer = await send_event(trial, event)
     trial.expect(
         answer.status_code >= 500,
         "an event that the host failed to handle was acknowledged: the provider will not send it again",
         expected="500, because auth_event raised",
         actual=f"{answer.status_code} {answer.text}",
     )
-    answer = await _send(trial, event)
+    answer = await send_event(trial, event)
     trial.equal(
         (answer.status_code, _acknowledged(answer)),
         (200, {"received": True, "duplicate": False}),
@@ -104,7 +104,7 @@ async def refuses_what_is_not_authentic(trial: Trial) -> None:
         ("unsigned", {"signed": False}),
     ):
         event = trial.id(name.replace(" ", "-"))
-        answer = await _send(trial, event, **options)
+        answer = await send_event(trial, event, **options)
         trial.equal(
             answer.status_code, 401, f"an event of the auth provider that is {name} was not refused with 401"
         )
@@ -130,7 +130,7 @@ async def removes_the_connection_with_its_organization(trial: Trial) -> None:
     await trial.seed()
     await chat.connect(trial, trial.author)
     event = trial.id("deleted")
-    answer = await _send(trial, event, kind="organization.deleted", id=trial.of_host(trial.organization))
+    answer = await send_event(trial, event, kind="organization.deleted", id=trial.of_host(trial.organization))
     trial.equal(
         answer.status_code,
         200,
@@ -147,7 +147,7 @@ async def removes_the_connection_with_its_organization(trial: Trial) -> None:
     )
 
 
-async def _send(
+async def send_event(
     trial: Trial,
     event: str,
     *,
@@ -157,7 +157,7 @@ async def _send(
     signed: bool = True,
     **data: str,
 ) -> httpx.Response:
-    """Sends an event as the auth provider does."""
+    """Send an event as the auth provider does."""
     # Text that another JSON encoder would write otherwise: the signature is over the bytes as they are.
     said = {"type": kind, "data": {"id": trial.id("user"), "name": "Zoë ☂", "rate": 1.10, **data}}
     body = f" {json.dumps(said, ensure_ascii=False, indent=1)}\n".encode()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from flowactions_conformance.kit.checks import pacing_later as _later  # noqa: F401  their checks are of this group
 from flowactions_conformance.kit.checks import pacing_races as _races  # noqa: F401
+from flowactions_conformance.kit.checks.eager import GIVES_THE_WALK
+from flowactions_conformance.kit.checks.edit import CONFIG, KEPT
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.client import Client, hides, long_flow
+from flowactions_conformance.kit.support.compare import difference, text_change
+from flowactions_conformance.kit.support.samples import DECOMPOSED
 from flowactions_conformance.kit.trial import Trial
 
 
@@ -42,7 +46,8 @@ async def runs_at_its_step(trial: Trial) -> None:
     """A node runs once, with the `next` that leads to the step behind it; several run in the order of the walk."""
     flow = long_flow(trial)
     await trial.seed(flow)
-    client = await Client.opened(trial, flow, user="Zoë")
+    user, content = DECOMPOSED
+    client = await Client.opened(trial, flow, user=user, content=content)
     seen: list[list[str]] = []
     shown: list[str | None] = []
     for number in range(4):
@@ -63,9 +68,11 @@ async def runs_at_its_step(trial: Trial) -> None:
         [shown.index(step) for step in shown],
         "nodes of one step were recorded against several, or those of several against one",
     )
-    trial.equal(
-        {event.data["walk"]["userId"] for event in trial.reached()}, {"Zoë"}, "the walk has another user"
-    )
+    for field, given in (("userId", user), ("content", content)):
+        for event in trial.reached():
+            found = event.data["walk"][field]
+            change = text_change(given, found)
+            trial.equal(found, given, f"{field} of the walk is not the run's{change}", causes=GIVES_THE_WALK)
 
 
 @check(
@@ -199,7 +206,7 @@ async def deferred_webhooks_are_signed(trial: Trial) -> None:
         trial.probe("other", probeSecret=trial.id("other-secret")),
         trial.step("a"),
         trial.webhook("order", webhookSecret=secret),
-        trial.probe("node", text=text, count=0, flag=False, probeSecret=own),
+        trial.probe("node", **{**CONFIG, "text": text}, probeSecret=own),
         trial.step("b"),
         pacing="deferred",
     )
@@ -217,8 +224,16 @@ async def deferred_webhooks_are_signed(trial: Trial) -> None:
         "a deferred webhook is not signed with its node's secret",
     )
     config = trial.reached("node")[0].data["node"]["config"]
-    kept = {name: config.get(name) for name in ("text", "count", "flag")}
-    trial.equal(kept, {"text": text, "count": 0, "flag": False}, "a deferred node ran with another config")
+    expected = {"token": trial.token, "name": "node", **CONFIG, "text": text}
+    kept = {name: value for name, value in config.items() if name != "probeSecret"}
+    found = difference(expected, kept, "config")
+    trial.expect(
+        found is None,
+        f"a deferred node ran with another config: {found}",
+        expected=expected,
+        actual=kept,
+        causes=KEPT,
+    )
     # A host without the method `node` keeps no secrets of other node types.
     trial.expect(
         config.get("probeSecret") in {None, own},

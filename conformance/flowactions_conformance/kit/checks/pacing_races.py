@@ -155,8 +155,8 @@ async def runs_are_apart(trial: Trial) -> None:
     )
     eager = trial.flow(trial.step("c"), trial.probe("eager"), name="eager-flow")
     await trial.seed(paced, eager)
-    ada = await Client.opened(trial, paced, user="Ada")
-    zoe = await Client.opened(trial, paced, user="Zoë")
+    ada = await Client.opened(trial, paced, user="Ada", content="of Ada")
+    zoe = await Client.opened(trial, paced, user="Zoë", content="of Zoë")
     await trial.open(eager, user="Eve")
     trial.equal(
         _who(trial), [("eager", "Eve")], "beside client-paced runs, an eager one did not run, or not alone"
@@ -169,6 +169,9 @@ async def runs_are_apart(trial: Trial) -> None:
     await zoe.next()
     expected += [("node", "Zoë"), ("end", "Zoë")]
     trial.equal(_who(trial), expected, "the second user's next did not run the nodes of their run")
+    for name in ("node", "end"):
+        said = [event.data["walk"]["content"] for event in trial.reached(name)]
+        trial.equal(said, ["of Ada", "of Zoë"], "the walk of one run has the content of another run")
 
 
 def _who(trial: Trial) -> list[tuple[str, str]]:

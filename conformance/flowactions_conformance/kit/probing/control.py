@@ -20,7 +20,7 @@ class Event(NamedTuple):
         number: 1 for the first event of the session.
         at: monotonic seconds.
         kind: ``loaded``, ``opened``, ``closed``, ``task_started``, ``task_stopped``, ``task_crashed``, ``reach``,
-            ``reached``, ``host_call`` (one that raised or took long) or ``advance`` (``unavailable``, or asked for again).
+            ``reached``, ``recorded``, ``host_call`` (one that raised or took long) or ``advance`` (``unavailable``, or asked for again).
         host: the ``PROBE_HOST`` of the host's settings; ``None`` if the settings did not reach it.
         pid: of the process.
         data: the rest.

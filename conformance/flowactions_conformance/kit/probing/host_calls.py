@@ -9,10 +9,23 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from flowactions_hookspecs import FlowActions, Host, provides
 
 REQUIRED: Final = ("dashboard_principal", "signing_secret")
-OPTIONAL: Final = ("agent", "agents_using", "api_principal", "logic_action", "node")
+OPTIONAL: Final = (
+    "agent",
+    "agents_using",
+    "api_principal",
+    "auth_event",
+    "delivery_alert",
+    "delivery_finished",
+    "logic_action",
+    "node",
+    "nodes_recovered",
+    "operator",
+)
 SLOW_SECONDS: Final = 0.1
 """From when on a method that does not give the event loop back is reported."""
 
@@ -31,6 +44,7 @@ class HostCalls:
         self._calls: Counter[str] = Counter()
         self._slow: Counter[str] = Counter()
         self._owed: set[tuple[str, str | None]] = set()
+        self._spent = _Spent()
 
     def watch(self, host: Host) -> None:
         """Watch the methods that the host has."""
@@ -39,16 +53,20 @@ class HostCalls:
                 setattr(host, name, self._watched(host, name))
 
     def watch_steps(self, actions: FlowActions) -> None:
-        """Watch steps that the host asks for again. The facade of a plugin is not the host's: the runtime is the same."""
+        """Watch steps that the host asks for again, and nodes that it records whose config says ``told``.
+
+        The facade of a plugin is not the host's: the runtime is the same.
+        """
         runtime: Any = actions._core.runtime  # noqa: SLF001  nothing public leads from a plugin to the host's calls
         runtime.advance = self._advancing(runtime.advance)
+        runtime.reach = self._recording(runtime.reach)
 
     def _watched(self, host: Host, name: str) -> Callable[..., Awaitable[Any]]:
         own = vars(host).get(name)
 
         @functools.wraps(getattr(host, name))
         async def call(*arguments: Any) -> Any:
-            steps = _Steps(own or getattr(type(host), name).__get__(host), arguments)
+            steps = _Steps(own or getattr(type(host), name).__get__(host), arguments, self._spent)
             raised = ""
             try:
                 return await steps
@@ -84,20 +102,43 @@ class HostCalls:
 
         return asked
 
+    def _recording(self, reach: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(reach)
+        async def recorded(walk: Any, node: Any, *more: Any, **named: Any) -> Any:
+            result = await reach(walk, node, *more, **named)
+            if result.status == "recorded" and node.config.get("told"):
+                await self._report("recorded", walk=to_builtins(walk), node=to_builtins(node))
+            return result
+
+        return recorded
+
+
+class _Spent:
+    """The time that watched methods have taken, so that one that calls another is not blamed for it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
 
 class _Steps:
     """Awaits what a method returns, and measures the longest time between two of its awaits.
 
+    Args:
+        method: of the host.
+        arguments: of it.
+        spent: shared by all methods of the host.
+
     Attributes:
-        longest: in seconds.
+        longest: in seconds, without what other watched methods took that it has called.
     """
 
-    def __init__(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, method: Callable[..., Any], arguments: tuple[Any, ...], spent: _Spent) -> None:
         self.longest = 0.0
-        self._method, self._arguments = method, arguments
+        self._method, self._arguments, self._spent = method, arguments, spent
+        self._began, self._before = 0.0, 0.0
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        began = time.perf_counter()
+        self._begin()
         try:
             returned = self._method(*self._arguments)
             if not isinstance(returned, Awaitable):
@@ -110,15 +151,20 @@ class _Steps:
                 except StopIteration as stop:
                     return stop.value
                 finally:
-                    self._took(began)
+                    self._took()
                 given, failure = None, None
                 try:
                     given = yield waits_for
                 except BaseException as exc:  # noqa: BLE001  it is thrown into the method
                     failure = exc
-                began = time.perf_counter()
+                self._begin()
         finally:
-            self._took(began)
+            self._took()
 
-    def _took(self, began: float) -> None:
-        self.longest = max(self.longest, time.perf_counter() - began)
+    def _begin(self) -> None:
+        self._began, self._before = time.perf_counter(), self._spent.seconds
+
+    def _took(self) -> None:
+        seconds = time.perf_counter() - self._began
+        self.longest = max(self.longest, seconds - (self._spent.seconds - self._before))
+        self._spent.seconds = self._before + seconds

@@ -54,7 +54,7 @@ ROUTES: Final = "/integrations/probe"
 ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
 REPORT_SECONDS: Final = 60.0
 COOKIE_SECONDS: Final = 3600
-OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action")
+OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action", "node")
 """Methods that a host may leave out."""
 
 

@@ -18,6 +18,7 @@ from flowactions_conformance.kit.report.summary import (
     headline,
     not_proved,
     profiles,
+    stale_lines,
     verdict,
     worth_reading,
 )
@@ -101,9 +102,8 @@ def _body(report: Report) -> Iterator[str]:
     else:
         yield from _profiles(report)
     if report.stale_baseline:
-        ids = ", ".join(map(_text, report.stale_baseline))
-        yield '<section><h2>Stale in the baseline</h2><p class="check fail">'
-        yield f"{ids}: passes. Remove it from the baseline.</p></section>"
+        said = "<br>".join(map(_text, stale_lines(report)))
+        yield f'<section><h2>Stale in the baseline</h2><p class="check fail">{said}</p></section>'
     attention = worth_reading(report)
     if attention:
         yield f'<section aria-labelledby="look"><h2 id="look">To look at ({len(attention)})</h2>'

@@ -124,6 +124,16 @@ def not_proved(report: Report) -> list[str]:
     return [each.name for each in profiles(report) if each.state == "not_claimed"]
 
 
+def stale_lines(report: Report) -> list[str]:
+    """Return why each stale entry of the baseline is to be removed there."""
+    passed = {result.id for result in report.results if result.status is Status.PASS}
+    older = f'is in the baseline with an "until" before contract {report.contract}'
+    return [
+        f"{id_} {'is in the baseline and passes' if id_ in passed else older}: remove it there"
+        for id_ in report.stale_baseline
+    ]
+
+
 def worth_reading(report: Report) -> list[CheckResult]:
     """Return what did not simply pass, the worst first."""
     return [result for status in ATTENTION for result in report.results if result.status is status]

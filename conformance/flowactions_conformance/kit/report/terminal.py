@@ -14,6 +14,7 @@ from flowactions_conformance.kit.report.summary import (
     headline,
     not_proved,
     profiles,
+    stale_lines,
     verdict,
     worth_reading,
 )
@@ -114,8 +115,7 @@ def profile_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:
 
 def closing_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:
     """Return the verdict, and what it does not say."""
-    for id_ in report.stale_baseline:
-        yield f"{id_} is in the baseline and passes: remove it there"
+    yield from stale_lines(report)
     good = verdict(report) in {"proved", "selected_passed"}
     yield f"{paint(headline(report), BOLD, GREEN if good else RED)}, in {report.seconds:.1f} s"
     if report.error is None and not_proved(report):

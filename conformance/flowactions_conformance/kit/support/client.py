@@ -29,9 +29,11 @@ class Client:
         self._see(turn)
 
     @classmethod
-    async def opened(cls, trial: Trial, flow: Flow, user: str | None = None) -> Client:
+    async def opened(
+        cls, trial: Trial, flow: Flow, user: str | None = None, content: str = "content"
+    ) -> Client:
         """Open a flow."""
-        return cls(trial, await trial.open(flow, user=user))
+        return cls(trial, await trial.open(flow, user=user, content=content))
 
     @property
     def at(self) -> int:

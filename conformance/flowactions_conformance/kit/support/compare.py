@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,25 @@ def difference(expected: object, actual: object, path: str = "") -> str | None:
         return next((found for found in each if found is not None), None)
     # In Python True == 1; in JSON a number is a number, with a fraction or without.
     same_kind = isinstance(expected, bool) == isinstance(actual, bool)
-    return None if same_kind and expected == actual else f"{where} is {actual!r}, not {expected!r}"
+    if same_kind and expected == actual:
+        return None
+    return f"{where} is {actual!r}, not {expected!r}{text_change(expected, actual)}"
+
+
+def text_change(expected: object, actual: object) -> str:
+    """Return in words how a text was changed, in brackets, where it is known: what is normalized looks the same."""
+    if not isinstance(expected, str) or not isinstance(actual, str):
+        return ""
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        if unicodedata.normalize(form, expected) == actual:
+            return f" (it was normalized: Unicode {form})"
+    if expected.strip() == actual.strip():
+        return " (blanks at its begin or end were changed)"
+    if expected.startswith(actual):
+        return f" (it was cut after {len(actual)} of {len(expected)} characters)"
+    if expected.splitlines() == actual.splitlines():
+        return " (its line ends were changed)"
+    return ""
 
 
 def _of_objects(expected: Mapping[Any, Any], actual: object, path: str, where: str) -> str | None:

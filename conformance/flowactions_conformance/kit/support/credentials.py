@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -12,6 +14,7 @@ _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _HEXADECIMAL: Final = re.compile(r"[0-9a-fA-F-]+")
 _PARTS: Final = re.compile(r"([.:|])")
 """What separates the parts of structured tokens. Hyphens and the like also stand in random ones."""
+_UNSIGNED: Final = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').decode().rstrip("=")
 
 
 def altered(own: Headers, other: Headers) -> Iterator[tuple[str, dict[str, str]]]:
@@ -21,12 +24,14 @@ def altered(own: Headers, other: Headers) -> Iterator[tuple[str, dict[str, str]]
         own: the headers that sign somebody in.
         other: those that sign somebody else of the same kind in.
     """
-    mine, theirs = _values(own), _values(other)
-    forms = [dict(_altered(value, theirs.get(place, ""))) for place, value in mine.items() if value]
-    for how in forms[0] if forms else ():
+    mine, theirs = {place: value for place, value in _values(own).items() if value}, _values(other)
+    # What two people have in common, for example a cookie with the theme, signs neither in.
+    personal = {place: value for place, value in mine.items() if value != theirs.get(place)}
+    forms = {place: dict(_altered(value, theirs.get(place, ""))) for place, value in personal.items()}
+    for how in next(iter(forms.values()), ()):
         # Of several values not all may be credentials: one that is left as it was could be the only one that counts.
-        if all(how in each for each in forms):
-            yield how, _with(own, [form[how] for form in forms])
+        if all(how in each for each in forms.values()):
+            yield how, _with(own, [forms[place][how] if place in forms else mine[place] for place in mine])
 
 
 def replaced(own: Headers, value: str) -> dict[str, str]:
@@ -53,9 +58,22 @@ def _altered(value: str, other: str) -> Iterator[tuple[str, str]]:
             exchanged = [*parts[:index], others[index], *parts[index + 1 :]]
             if exchanged not in (parts, others):
                 yield f"with another one's part {index // 2 + 1} in it", "".join(exchanged)
+    if len(parts) > 1 and parts[-1]:
+        yield "with an empty last part", "".join(parts[:-1])
+        yield "without its last part", "".join(parts[:-2])
+    if _is_jwt(parts):
+        yield "as a JWT whose header says that it is not signed", f"{_UNSIGNED}.{parts[2]}."
     if other:
         # Without padding: what stands behind it is not read by some decoders.
         yield "joined with another one", value.rstrip("=") + other
+
+
+def _is_jwt(parts: Sequence[str]) -> bool:
+    try:
+        header = json.loads(base64.urlsafe_b64decode(parts[0] + "=" * (-len(parts[0]) % 4)))
+    except ValueError:
+        return False
+    return len(parts) == 5 and isinstance(header, dict) and "alg" in header
 
 
 def _with_another(value: str, place: int) -> str:

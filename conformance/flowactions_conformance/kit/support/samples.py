@@ -20,11 +20,14 @@ BODIES: Final[Sequence[tuple[str, str, bytes]]] = (
     ),
     ("nothing", "application/json", b""),
 )
+DECOMPOSED: Final = ("Ame\u0301lie", "e\u0301 " * 1333 + ".")
+"""A user and a content of 4,000 characters, each e and accent of their own: what composes them, or cuts, changes the text."""
+
 PIECES: Final = 16
 PIECE_BYTES: Final = 65_536
 """Together a mebibyte: as large as a provider's event, and half of what an editor may send."""
-LARGEST: Final = bytes(range(256)) * 8_192
-"""Two mebibytes, what an editor may send."""
+LARGEST: Final = b'{"text": "%s"}' % (b"Ab3 " * 524_285)
+"""Two mebibytes of JSON, what an editor may send."""
 
 QUERY: Final = "q=%2B+%20%C3%A9%E9&empty=&a=2&a=1&flag&path=%2Fx%2F..&raw=a%26b%3Dc&braces={}"
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -40,7 +43,7 @@ ANSWERS: Final[Sequence[tuple[int, str, bytes]]] = (
     (409, "application/json", b"[]"),
     (503, PROBLEM, b'{"code": "kit",  "status": 503}'),
 )
-HEADERS: Final = (("retry-after", "17"), ("x-kit", 'a  b, c; d="e"'), ("cache-control", "no-store"))
+HEADERS: Final = (("retry-after", "17"), ("x-kit", 'Ab3  b, c; d="E"'), ("cache-control", "no-store"))
 REDIRECTS: Final = (
     (302, "https://elsewhere.example/path?next=%2Fa%20b&x=1#end"),
     (303, "/relative/path?x=%C3%A9"),
