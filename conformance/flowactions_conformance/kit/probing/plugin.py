@@ -28,6 +28,7 @@ from litestar.connection import ASGIConnection
 from litestar.exceptions import NotFoundException
 from litestar.handlers import BaseRouteHandler
 from litestar.params import Body
+from litestar.types import Guard
 from msgspec import Meta, Struct
 
 from flowactions_conformance.kit.probing.host_calls import HostCalls
@@ -210,7 +211,7 @@ class _State:
 
     def __init__(self, control_url: str, token: str, name: str, host: Host, actions: FlowActions) -> None:
         self._control_url = control_url
-        self._token = token
+        self.token = token
         self.name = name
         self._host = host
         self.actions = actions
@@ -228,7 +229,7 @@ class _State:
             connection = http.client.HTTPConnection(urlsplit(self._control_url).netloc, timeout=REPORT_SECONDS)
             try:
                 event = json.dumps(self._event(kind, data), default=repr)
-                connection.request("POST", "/", event, {TOKEN: self._token})
+                connection.request("POST", "/", event, {TOKEN: self.token})
                 connection.getresponse().read()
             finally:
                 connection.close()
@@ -240,7 +241,7 @@ class _State:
             async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
                 event = self._event(kind, data)
                 body = msgspec.json.encode(event, enc_hook=repr)
-                await client.post(self._control_url, content=body, headers={TOKEN: self._token})
+                await client.post(self._control_url, content=body, headers={TOKEN: self.token})
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Report walk and node, and do what the config says."""
@@ -318,11 +319,15 @@ class _State:
             self._told_to_crash.set()
         return self._told_to_crash is not None
 
-    def with_token(self, request: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-        """Answer a request without the run's token as if nothing were there."""
-        given = request.headers.get(TOKEN, "")
-        if not hmac.compare_digest(given.encode("latin-1", "replace"), self._token.encode()):
+
+def _only_with(token: str) -> Guard:
+    """Return what answers a request without the run's token as if nothing were there."""
+
+    def guard(request: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        if not hmac.compare_digest(request.headers.get(TOKEN, "").encode("latin-1", "replace"), token.encode()):
             raise NotFoundException
+
+    return guard
 
 
 async def _failing_write(transaction: Any) -> NodeResult:
@@ -407,6 +412,6 @@ def _routes(state: _State) -> Router:
     return Router(
         ROUTES,
         route_handlers=[echo, answer, enqueue, crash, choices],
-        guards=[state.with_token],
+        guards=[_only_with(state.token)],
         include_in_schema=False,
     )

@@ -98,7 +98,8 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
 def tested_lines(report: Report) -> Iterator[tuple[str, str]]:
     """Return what was tested, each with its name."""
     module = report.host.partition(":")[0]
-    yield "host", report.tested.host or f"{module}, of no distribution"
+    is_served = report.mode == "served"
+    yield "host", report.tested.host or f"{module}, of {'a host that runs elsewhere' if is_served else 'no distribution'}"
     yield "plugin", report.tested.plugin
     yield "python", f"{report.tested.python}, {report.tested.platform}"
     yield "database", report.tested.database
