@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Final, TextIO, cast
 from urllib.parse import urlsplit
 
@@ -75,7 +75,8 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
     baseline = {} if options.baseline is None else read_baseline(options.baseline)
     paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
     progress = Progress(len(checks), sys.stderr)
-    with _nothing_left_behind(progress):
+    # What the driver of a served host has started is that host.
+    with _nothing_left_behind(progress) if served is None else closing(progress):
         report = _watched(options, served, baseline, progress)
     out.write(report_text(report, paint))
     if options.report is not None:
@@ -93,7 +94,7 @@ def _nothing_left_behind(progress: Progress) -> Iterator[None]:
     try:
         yield
     finally:
-        progress.clear()
+        progress.close()
         for pid, command in end_left_behind(before).items():
             sys.stderr.write(f"The host left a process behind, which was ended: {pid} {printable(command)}\n")
 
@@ -118,7 +119,7 @@ class Progress:
         failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
         self._show(f"{len(self.results)} of {self._count} checks, {failed} to look at")
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Remove the line."""
         self._show("")
 
