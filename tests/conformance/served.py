@@ -153,6 +153,18 @@ def end(group: int, number: signal.Signals) -> None:
         return
 
 
+def lives(group: int) -> bool:
+    """Whether a process of a group runs; one that only waits for its parent to ask for its status does not."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of) == group and state != "Z":
+            return True
+    return False
+
+
 def until(holds: object, running: subprocess.Popen[bytes]) -> None:
     """Wait until something holds, or the process has ended, which is a failure."""
     assert callable(holds)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO
 
 from flowactions_conformance import Env
 from flowactions_conformance.reference_host.store import Store
 from flowactions_conformance.reference_host.testing import ServedDriver
-from tests.conformance.served import end, serves, uvicorn
+from tests.conformance.served import end, lives, serves, uvicorn
 from tests.waiting import until
 
 GROUP_FILE = "RESTARTED_HOST_GROUP"
 """In the environment: the file that holds the process group of the host."""
 PORT = "RESTARTED_HOST_PORT"
+SAFETY_SECONDS = 300.0
 
 
 class RestartingDriver(ServedDriver):
@@ -36,31 +34,18 @@ class RestartingDriver(ServedDriver):
         await self._again(signal.SIGKILL)
 
     async def _again(self, number: signal.Signals) -> None:
-        file = Path(os.environ[GROUP_FILE])
-        group = int(file.read_text())
+        group = int(Path(os.environ[GROUP_FILE]).read_text())
         end(group, number)
-        await until(lambda: not _lives(group), 300)
-        file.write_text(str(start(self._env.settings).pid))
-        await until(lambda: serves(self._env.base_url), 300)
+        await until(lambda: not lives(group), SAFETY_SECONDS)
+        start(self._env.settings)
+        await until(lambda: serves(self._env.base_url), SAFETY_SECONDS)
 
 
-def start(environ: Mapping[str, str], log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """Start the host."""
+def start(environ: Mapping[str, str]) -> None:
+    """Start the host, in a process group of its own."""
     command = uvicorn(int(os.environ[PORT]), workers=2)
-    environ = {**os.environ, **environ}
-    return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
-
-
-def _lives(group: int) -> bool:
-    try:
-        os.waitpid(-group, os.WNOHANG)
-    except ChildProcessError:
-        pass  # somebody else's
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    group = os.posix_spawn(command[0], command, {**os.environ, **environ}, setsid=True)
+    Path(os.environ[GROUP_FILE]).write_text(str(group))
 
 
 @asynccontextmanager

@@ -58,6 +58,13 @@ async def _echo(trial: Trial, method: str = "POST", query: str = "", **sending: 
     path = f"{ECHO}?{query}" if query else ECHO
     answer = await trial.request(method, path, who=trial.author, **sending)
     trial.expect(
+        answer.status_code != 413,
+        f"the body of a {method} {ECHO} was refused as too large, and did not reach the plugin",
+        expected="200 from the plugin",
+        actual=f"{answer.status_code} {answer.text[:500]}",
+        causes=TOO_LARGE,
+    )
+    trial.expect(
         answer.status_code == 200,
         f"{method} {ECHO}, a route of the probe plugin, does not answer",
         expected="200 from the plugin",
