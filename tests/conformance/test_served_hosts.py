@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,25 +96,37 @@ class TestRun:
         assert report.tested.host == ""
         assert report.tested.plugin.startswith("flowactions-plugin ")
         assert "of a host that runs elsewhere" in report_text(report)
-        rerun = f"python -m flowactions_conformance run --url {place.url} --driver {served.DRIVER} --check LOAD-2"
+        rerun = (
+            f"python -m flowactions_conformance run --url {place.url} --driver {served.DRIVER} --check LOAD-2"
+        )
         assert report.results[0].rerun == rerun
 
     async def test_a_second_run_at_the_same_time_is_told(self, place: Place) -> None:
         """Two runs would take each other's webhooks."""
         bench = Bench(place.environ[PROBE_TOKEN])
-        async with taken_over(address_in(place.environ), bench.control) as (_, listeners):
-            async with bench.serving(listeners):
-                report = await place.check("LOAD-1")
+        async with (
+            taken_over(address_in(place.environ), bench.control) as (_, listeners),
+            bench.serving(listeners),
+        ):
+            report = await place.check("LOAD-1")
         assert report.error is not None
         assert "another run uses serve-env" in report.error.message
 
     async def test_a_wrong_token_and_another_address_are_told(self, place: Place) -> None:
         """Each in a sentence that says what to do."""
         for environ, url, says in (
-            ({**place.environ, PROBE_TOKEN: "wrong"}, place.url, "refuses the token in FLOWACTIONS_CONFORMANCE_TOKEN"),
+            (
+                {**place.environ, PROBE_TOKEN: "wrong"},
+                place.url,
+                "refuses the token in FLOWACTIONS_CONFORMANCE_TOKEN",
+            ),
             (place.environ, f"{place.url}/app", "give both the same --url"),
             ({**place.environ, PROBE: place.url}, place.url, "is no serve-env"),
-            ({**place.environ, PROBE: "http://127.0.0.1:1"}, place.url, "no serve-env answers at http://127.0.0.1:1"),
+            (
+                {**place.environ, PROBE: "http://127.0.0.1:1"},
+                place.url,
+                "no serve-env answers at http://127.0.0.1:1",
+            ),
         ):
             report = await Place(url, environ).check("LOAD-1")
             assert report.error is not None
@@ -162,11 +176,11 @@ class TestHandOver:
         file = tmp_path / "env"
         file.write_text(f"# a comment\n{written(environ)}")
         assert read_environment(file) == environ
-        command = f"set -a; . {file}; set +a; printf '%s|' \"$A\" \"$B\" \"$C\""
-        told = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+        command = f'set -a; . {file}; set +a; printf \'%s|\' "$A" "$B" "$C"'
+        told = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
         assert told.stdout == "".join(f"{value}|" for value in environ.values())
+        (tmp_path / "other").write_text("something else")
         with pytest.raises(DriverFault, match="it has to hold lines NAME=value"):
-            (tmp_path / "other").write_text("something else")
             read_environment(tmp_path / "other")
 
     async def test_the_file_is_its_owners(self, tmp_path: Path) -> None:
@@ -190,7 +204,10 @@ class TestHandOver:
         (["a.b:c", "--env", "env"], "--env is for a host that is already served: add --url"),
         (["a.b:c", "--url", "http://x", "--driver", "a.b:d"], "name its driver by --driver, and no factory"),
         (["--url", "http://x", "--driver", "a.b:d", "--child"], "--child is for hosts that the kit starts"),
-        (["--url", "http://x", "--driver", "a.b:d", "--database", "postgresql://x"], "serve-env has --database"),
+        (
+            ["--url", "http://x", "--driver", "a.b:d", "--database", "postgresql://x"],
+            "serve-env has --database",
+        ),
         (["--url", "x", "--driver", "a.b:d"], "--url takes the URL at which the host is reached"),
         (["--url", "http://x:y/", "--driver", "a.b:d"], "--url takes the URL at which the host is reached"),
         (["--url", "http://x", "--driver", "a.b:d"], "do not say where serve-env is"),
@@ -231,6 +248,29 @@ async def _report(address: Address, kind: str, pid: str) -> int:
         return (await client.post(address.url, json=report, headers={TOKEN: address.token})).status_code
 
 
+@pytest.mark.ci
+def test_the_guide_can_be_followed(tmp_path: Path) -> None:
+    """Its three terminals, line by line; the port is another, and of the checks one group is run."""
+    page = (served.ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
+    section = page.partition("## A host that is already served\n")[2].partition("\n## ")[0]
+    port = served.free_port()
+    first, second, third = (
+        block.replace("8000", str(port)) for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    )
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def terminal(lines: str, log: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return served.process(["sh", "-c", f"cd {tmp_path}\n{lines}"], environ, tmp_path / log)
+
+    with terminal(first, "first.log") as serving:
+        served.until(lambda: (tmp_path / "first.log").read_text().endswith("Ctrl+C.\n"), serving)
+        with terminal(second, "second.log") as running:
+            served.until(lambda: served.serves(served.url_of(port)), running)
+            with terminal(f"{third.rstrip()} --check EAGER-1\n", "third.log") as checking:
+                assert checking.wait(SAFETY_SECONDS) == 0
+    assert "1 passed" in (tmp_path / "third.log").read_text()
+
+
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, int, Place]]:
     """A reference host in three processes, with the folder and the port of an nginx before it, and its own port."""
@@ -249,7 +289,8 @@ class TestBehindNginx:
         """With gzip, a limit for bodies, and requests that are sent again when they did not reach the host."""
         folder, port, inner, place = behind
         with served.nginx(folder, port, inner) as url:
-            gzipped = httpx.get(f"{url}/nothing", headers={"accept-encoding": "gzip"}, timeout=SAFETY_SECONDS)
+            async with httpx.AsyncClient(timeout=SAFETY_SECONDS) as client:
+                gzipped = await client.get(f"{url}/nothing", headers={"accept-encoding": "gzip"})
             assert gzipped.headers["content-encoding"] == "gzip"
             report = await place.check()
         states = outcomes(report)
@@ -289,7 +330,9 @@ class TestRestarts:
     @pytest.fixture(params=["sqlite", "postgresql"])
     def options(self, request: pytest.FixtureRequest) -> list[str]:
         """Those of `serve-env` for a database."""
-        return ["--database", request.getfixturevalue("postgres_server")] if request.param == "postgresql" else []
+        return (
+            ["--database", request.getfixturevalue("postgres_server")] if request.param == "postgresql" else []
+        )
 
     async def test_what_needs_a_restart_or_a_kill_is_tried(
         self, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -300,7 +343,9 @@ class TestRestarts:
         monkeypatch.setenv(restarted_host.PORT, str(port))
         monkeypatch.setenv(restarted_host.GROUP_FILE, str(tmp_path / "group"))
         with ExitStack() as stack:
-            environ = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url, "--inbound", *options))
+            environ = await asyncio.to_thread(
+                stack.enter_context, served.serve_env(tmp_path, url, "--inbound", *options)
+            )
             restarted_host.start(environ)
             try:
                 await until(lambda: served.serves(url), SAFETY_SECONDS)

@@ -99,7 +99,11 @@ def tested_lines(report: Report) -> Iterator[tuple[str, str]]:
     """Return what was tested, each with its name."""
     module = report.host.partition(":")[0]
     is_served = report.mode == "served"
-    yield "host", report.tested.host or f"{module}, of {'a host that runs elsewhere' if is_served else 'no distribution'}"
+    yield (
+        "host",
+        report.tested.host
+        or f"{module}, of {'a host that runs elsewhere' if is_served else 'no distribution'}",
+    )
     if report.tested.plugin:  # a served host whose probe has not said it is not known
         yield "plugin", report.tested.plugin
         yield "python", f"{report.tested.python}, {report.tested.platform}"
