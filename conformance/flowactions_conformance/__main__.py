@@ -154,6 +154,10 @@ def _run(options: argparse.Namespace) -> int:
         from flowactions_conformance.commands.serve_env import serve_env  # noqa: PLC0415
 
         return serve_env(options)
+    return _serve_fake(options)
+
+
+def _serve_fake(options: argparse.Namespace) -> int:
     from flowactions_conformance.commands import fakes  # noqa: PLC0415
 
     try:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -81,7 +82,7 @@ class TestRun:
             "TASK-3": "the driver has no restart()",
             "DURABILITY-2": "the driver has no kill()",
             "DURABILITY-3": "the driver has no fail_commit()",
-            "SCALE-1": "only one process of the host has reported",
+            "SCALE-1": "only one process of the host answers",
         }
         report = await place.check(*expected)
         assert outcomes(report) == dict.fromkeys(expected, Status.NOT_TRIED)
@@ -164,6 +165,17 @@ class TestHandOver:
                 async with bench.serving(listeners):
                     assert await reporting == 204
             assert [each for each in known if each.startswith("process-")] == ["process-0"] * number
+
+    async def test_a_run_that_is_killed_leaves_serve_env_to_the_next(self, place: Place) -> None:
+        """Also when it was in the middle of a line."""
+        address = address_in(place.environ)
+        async with httpx.AsyncClient(timeout=SAFETY_SECONDS) as client:
+            desk = (await client.get(address.url, headers={TOKEN: address.token})).text
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.connect(desk)
+            killed.sendall(b'[1.0, {"kin')
+        async with taken_over(address, Bench(address.token).control) as (handed, _):
+            assert handed.url == place.url
 
     @pytest.mark.parametrize("token", ["", "wrong"])
     async def test_reports_are_taken_with_the_token_only(self, place: Place, token: str) -> None:

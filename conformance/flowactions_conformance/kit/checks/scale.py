@@ -30,6 +30,8 @@ LEASE_SECONDS: Final = 45.0
 """The plugin has another process go on with what a killed one left behind within half a minute."""
 RACING: Final = 4
 """How many requests race in a served host, so that they do not all get to the same process."""
+ROUNDS: Final = 8
+"""How often so many ask which process answers."""
 IDLE_SECONDS: Final = 10.0
 """For how long nothing may come while many webhooks are under way: two processes start and send at once."""
 ANSWER_SECONDS: Final = 2.0
@@ -226,11 +228,23 @@ async def _process(trial: Trial, number: int) -> Host:
 async def _pair(trial: Trial) -> tuple[Host, Host]:
     """Returns two processes of one host, which all checks of this group share; of a served one, all that it has, twice."""
     if trial.is_served:
-        if len({event.pid for event in trial.reports("opened")}) < 2:
-            raise NotTried("only one process of the host has reported")
+        await _several_answer(trial)
         return trial.host, trial.host
     trial.note("kit", "use two processes of one host")
     return await _process(trial, 0), await _process(trial, 1)
+
+
+async def _several_answer(trial: Trial) -> None:
+    """Asks a served host which of its processes answer."""
+    answering: set[str] = set()
+    for _ in range(ROUNDS):
+        asked = (trial.request("GET", f"{ROUTES}/echo") for _ in range(RACING))
+        for answer in await asyncio.gather(*asked):
+            trial.equal(answer.status_code, 200, "the probe's echo route is not answered by the probe")
+            answering.add(answer.json()["pid"])
+        if len(answering) > 1:
+            return
+    raise NotTried("only one process of the host answers")
 
 
 async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str]) -> None:
