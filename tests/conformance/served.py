@@ -171,6 +171,6 @@ def until(holds: object, running: subprocess.Popen[bytes]) -> None:
     for _ in range(round(SAFETY_SECONDS / NAP_SECONDS)):
         if holds():
             return
-        assert running.poll() is None, f"{running.args} has ended with status {running.returncode}"
+        assert running.poll() is None, f"{running.args!r} has ended with status {running.returncode}"
         time.sleep(NAP_SECONDS)
     raise AssertionError(f"not within {SAFETY_SECONDS} s")

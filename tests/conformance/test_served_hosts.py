@@ -27,7 +27,7 @@ from flowactions_conformance.kit.report.terminal import report_text
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.probe import PROBE, PROBE_TOKEN
 from flowactions_conformance.reference_host import create_app
-from flowactions_conformance.serving import serve
+from flowactions_conformance.serving import listen, serve
 from tests.conformance import served
 from tests.conformance.hosts import restarted_host
 from tests.waiting import until
@@ -145,7 +145,7 @@ class TestRun:
             assert f"nothing answers at {url}" in report.error.message
             settings = {"FLOWACTIONS_ENVIRONMENT": "development"}
             made = create_app(settings, tmp_path / "host.db")
-            async with serve(made.app, served.listen(port)):
+            async with serve(made.app, listen(port)):
                 report = await Place(url, environ).check("LOAD-1")
             assert report.error is not None
             assert f"the host at {url} has not loaded the probe" in report.error.message

@@ -22,10 +22,9 @@ from flowactions_conformance.kit.bench import Bench, Listeners
 from flowactions_conformance.kit.hosts.child_wire import LINE_LIMIT
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.control import LASTING, Control, Event
-from flowactions_conformance.kit.probing.plugin import TOKEN
+from flowactions_conformance.kit.probing.plugin import ask
 from flowactions_conformance.kit.under_test import Wire
 from flowactions_conformance.probe import PROBE, PROBE_TOKEN
-from flowactions_conformance.serving import NO_TLS
 
 AGAIN: Final = (
     "start `python -m flowactions_conformance serve-env`, and your host with the environment that it prints"
@@ -194,11 +193,10 @@ async def taken_over(address: Address, control: Control) -> AsyncIterator[tuple[
 
 
 async def _desk(address: Address) -> str:
-    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=HAND_OVER_SECONDS) as client:
-        try:
-            answer = await client.get(address.url, headers={TOKEN: address.token})
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
-            raise DriverFault(f"no serve-env answers at {address.url}, which {PROBE} names: {AGAIN}") from exc
+    try:
+        answer = await ask("GET", address.url, address.token, HAND_OVER_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
+        raise DriverFault(f"no serve-env answers at {address.url}, which {PROBE} names: {AGAIN}") from exc
     match answer.status_code:
         case 200 if answer.text.startswith("/"):
             return answer.text

@@ -68,6 +68,8 @@ NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """As `serving` has it, which needs a server that a served host may not have."""
 ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
 REPORT_SECONDS: Final = 60.0
+ATTEMPTS: Final = 3
+"""A connection is cut that `serve-env` has taken just before it hands over, and a new one waits for the run."""
 COOKIE_SECONDS: Final = 3600
 OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action")
 """Methods that a host may leave out."""
@@ -206,6 +208,19 @@ def process_id() -> str:
     return _unique(os.getpid())
 
 
+async def ask(method: str, url: str, token: str, seconds: float, content: bytes = b"") -> httpx.Response:
+    """Send a request to `serve-env` or a run, again if its connection was cut.
+
+    Raises:
+        httpx.TransportError: nobody answers.
+    """
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=seconds) as client:
+        for _ in range(ATTEMPTS - 1):
+            with suppress(httpx.NetworkError, httpx.RemoteProtocolError):
+                return await client.request(method, url, content=content, headers={TOKEN: token})
+        return await client.request(method, url, content=content, headers={TOKEN: token})
+
+
 class _State:
     """The probe in one host."""
 
@@ -225,23 +240,24 @@ class _State:
 
     def report_now(self, kind: str, **data: Any) -> None:
         """Report from a hook, which is sync."""
-        with suppress(OSError):
+        event = json.dumps(self._event(kind, data), default=repr)
+        for _ in range(ATTEMPTS):
             connection = http.client.HTTPConnection(urlsplit(self._control_url).netloc, timeout=REPORT_SECONDS)
             try:
-                event = json.dumps(self._event(kind, data), default=repr)
                 connection.request("POST", "/", event, {TOKEN: self.token})
                 connection.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                continue
             finally:
                 connection.close()
+            return
 
     async def report(self, kind: str, **data: Any) -> None:
         """Report, and wait at the gate that the report names."""
+        event = msgspec.json.encode(self._event(kind, data), enc_hook=repr)
         # The kit may be gone, and then nobody wants to know.
         with suppress(httpx.TransportError):
-            async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
-                event = self._event(kind, data)
-                body = msgspec.json.encode(event, enc_hook=repr)
-                await client.post(self._control_url, content=body, headers={TOKEN: self.token})
+            await ask("POST", self._control_url, self.token, REPORT_SECONDS, event)
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Report walk and node, and do what the config says."""
