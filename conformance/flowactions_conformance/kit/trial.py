@@ -409,8 +409,9 @@ class Trial(Parts):
             await self.until_arrived(name)
 
     def _reported(self, event: Event) -> None:
-        node = event.data.get("node") or {}
-        if node.get("config", {}).get("token") == self.token:
+        node = event.data.get("node")
+        # A call of a host's method names its node only.
+        if isinstance(node, Mapping) and node.get("config", {}).get("token") == self.token:
             self.note("probe", f"{event.kind} {node['id']} in process {event.pid}")
         elif self._host is not None and event.host == self._host.name and self.check.alone:
             self.note("probe", f"{event.kind} in process {event.pid}")
