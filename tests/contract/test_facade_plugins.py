@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
