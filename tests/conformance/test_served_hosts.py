@@ -75,8 +75,6 @@ class TestRun:
 
     async def test_what_only_the_kit_can_start_is_not_tried(self, place: Place) -> None:
         """With the reason; a method that reaches into the host's process may be left out, too."""
-        if "FLOWACTIONS_TEST_LOOP" in os.environ:
-            pytest.skip("another loop changes nothing here")
         expected = {
             "LOAD-3": "it needs a host or a process that the kit itself starts",
             "TASK-3": "the driver has no restart()",
@@ -90,6 +88,7 @@ class TestRun:
         assert found == expected
         assert report.exit_status == 1  # nothing was tried
 
+    @pytest.mark.ci
     async def test_the_report_says_what_is_known_of_a_served_host(self, place: Place) -> None:
         """How to run a check again; interpreter and plugin as the probe tells them; no distribution."""
         report = await place.check("LOAD-2")
@@ -102,6 +101,7 @@ class TestRun:
         )
         assert report.results[0].rerun == rerun
 
+    @pytest.mark.ci
     async def test_a_second_run_at_the_same_time_is_told(self, place: Place) -> None:
         """Two runs would take each other's webhooks."""
         bench = Bench(place.environ[PROBE_TOKEN])
@@ -134,6 +134,7 @@ class TestRun:
             assert says in report.error.message
             assert report.exit_status == 2
 
+    @pytest.mark.ci
     async def test_a_host_without_the_probe_is_told(self, tmp_path: Path) -> None:
         """And before that, one at whose address nothing answers."""
         port = served.free_port()
@@ -195,6 +196,7 @@ class TestHandOver:
         with pytest.raises(DriverFault, match="it has to hold lines NAME=value"):
             read_environment(tmp_path / "other")
 
+    @pytest.mark.ci
     async def test_the_file_is_its_owners(self, tmp_path: Path) -> None:
         """It holds keys; also when there was one that others could read. What a driver claims is in it when it was asked for."""
         file = tmp_path / "served.env"
