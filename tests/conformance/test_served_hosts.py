@@ -316,7 +316,7 @@ class TestBehindNginx:
         assert report.exit_status == 0
         text = report_text(report)
         assert "PROVED for contract 1.0, 10 checks not tried: pacing, editing, logic, tenancy" in text
-        assert "scale       not proved: a must was not tried  3 passed" in text
+        assert "scale       not proved: a must was not tried 3 passed" in text
 
     async def test_an_nginx_that_refuses_bodies_is_found(self, behind: tuple[Path, int, int, Place]) -> None:
         """The message says what it answered, and the causes where to look."""

@@ -132,7 +132,7 @@ def _profile_line(profile: ProfileSummary, paint: Paint) -> str:
     word, colour = STATE_WORDS[profile.state]
     if profile.state in {"not_claimed", "not_run"}:
         return f"{profile.name:<12}{paint(word, colour)}"
-    return f"{profile.name:<12}{paint(word, colour)}  {counted(profile.counts)}"
+    return f"{profile.name:<12}{paint((word + ' ').ljust(6), colour)}{counted(profile.counts)}"
 
 
 def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
