@@ -315,8 +315,9 @@ class _State:
 
     async def live(self) -> None:
         """Lives until it is cancelled."""
-        await self.report("task_started")
         try:
+            # Also a process that is stopped while it reports this says that its task has ended.
+            await self.report("task_started")
             await asyncio.Event().wait()
         finally:
             await self.report("task_stopped")
