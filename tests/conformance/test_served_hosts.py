@@ -20,7 +20,7 @@ import pytest
 
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.kit.bench import Bench
-from flowactions_conformance.kit.hand_over import Address, address_in, handed_over, read_environment, written
+from flowactions_conformance.kit.hand_over import Address, address_in, borrowed, read_environment, written
 from flowactions_conformance.kit.outcomes import DriverFault, Report, Status
 from flowactions_conformance.kit.probing.plugin import TOKEN
 from flowactions_conformance.kit.report.terminal import report_text
@@ -106,7 +106,7 @@ class TestRun:
         """Two runs would take each other's webhooks."""
         bench = Bench(place.environ[PROBE_TOKEN])
         async with (
-            handed_over(address_in(place.environ), bench.control) as (_, listeners),
+            borrowed(address_in(place.environ), bench.control) as (_, listeners),
             bench.serving(listeners),
         ):
             report = await place.check("LOAD-1")
@@ -160,7 +160,7 @@ class TestHandOver:
         address = address_in(place.environ)
         for number in range(2):
             bench = Bench(address.token)
-            async with handed_over(address, bench.control) as (_, listeners):
+            async with borrowed(address, bench.control) as (_, listeners):
                 known = [event.pid for event in bench.control.events if event.kind == "opened"]
                 reporting = asyncio.create_task(_report(address, "opened", f"process-{number}"))
                 async with bench.serving(listeners):
@@ -175,7 +175,7 @@ class TestHandOver:
         with socket.socket(socket.AF_UNIX) as killed:
             killed.connect(desk)
             killed.sendall(b'[1.0, {"kin')
-        async with handed_over(address, Bench(address.token).control) as (handed, _):
+        async with borrowed(address, Bench(address.token).control) as (handed, _):
             assert handed.url == place.url
 
     @pytest.mark.parametrize("token", ["", "wrong"])

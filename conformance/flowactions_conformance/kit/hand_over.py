@@ -155,7 +155,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def handed_over(address: Address, control: Control) -> AsyncIterator[tuple[Handed, Listeners]]:
+async def borrowed(address: Address, control: Control) -> AsyncIterator[tuple[Handed, Listeners]]:
     """Take over from `serve-env`, which serves again when this is left.
 
     Args:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from flowactions_conformance.kit.bench import AUTH_SECRET, TICK_SECONDS, Bench
-from flowactions_conformance.kit.hand_over import Address, Handed, handed_over
+from flowactions_conformance.kit.hand_over import Address, Handed, borrowed
 from flowactions_conformance.kit.hosts.databases import Databases, Place
 from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import Running
@@ -163,9 +163,7 @@ class Session(Bench):
                 await stack.enter_async_context(self.serving())
             else:
                 self.control.present = secrets.token_hex(4)
-                handed, listeners = await stack.enter_async_context(
-                    handed_over(self.served.address, self.control)
-                )
+                handed, listeners = await stack.enter_async_context(borrowed(self.served.address, self.control))
                 self._server, self.databases = handed.server, Databases(handed.server)
                 self.auth_secret = handed.settings.get(AUTH_SECRET, self.auth_secret)
                 await stack.enter_async_context(self.serving(listeners))
