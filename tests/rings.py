@@ -63,6 +63,7 @@ PROGRAMS: Final = {
     "java": ("javac",),
     "ruby": ("ruby",),
     "php": ("php",),
+    "nginx": ("nginx",),
 }
 """What tests use that pip does not install, by the commands that do. A test of one that is not there is skipped, but not in CI."""
 

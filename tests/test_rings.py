@@ -67,7 +67,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "google-chrome").touch(mode=0o755)
     assert announcement(6_000, 2) == (
         "6,000 tests, about 4 min on 2 idle processors;"
-        " skipped, for they are not here: what needs node and npm, go, java, ruby, php"
+        " skipped, for they are not here: what needs node and npm, go, java, ruby, php, nginx"
     )
     for name in ("npm", "go", "javac", "ruby", "php"):
         (tmp_path / name).touch(mode=0o755)

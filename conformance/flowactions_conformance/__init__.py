@@ -7,31 +7,30 @@ from __future__ import annotations
 
 import typing
 
-from flowactions_conformance.kit.under_test import (
-    Action,
-    Agent,
-    Branch,
-    Env,
-    Experience,
-    Factory,
-    Flow,
-    HostDriver,
-    HostUnderTest,
-    Item,
-    Login,
-    Loop,
-    Organization,
-    Step,
-    SubFlow,
-    Trigger,
-    TriggerAction,
-    TriggerRef,
-    Turn,
-    World,
-)
-
 if typing.TYPE_CHECKING:
     from flowactions_conformance.kit.in_pytest.suite import conformance_suite
+    from flowactions_conformance.kit.under_test import (
+        Action,
+        Agent,
+        Branch,
+        Env,
+        Experience,
+        Factory,
+        Flow,
+        HostDriver,
+        HostUnderTest,
+        Item,
+        Login,
+        Loop,
+        Organization,
+        Step,
+        SubFlow,
+        Trigger,
+        TriggerAction,
+        TriggerRef,
+        Turn,
+        World,
+    )
 
 __all__ = [
     "Action",
@@ -59,9 +58,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Import what needs pytest only when it is asked for."""
+    """Import what is asked for only then: a host that loads its plugins imports this package, for the probe's entry point."""
     if name == "conformance_suite":
         from flowactions_conformance.kit.in_pytest.suite import conformance_suite  # noqa: PLC0415
 
         return conformance_suite
+    if name in __all__:
+        from flowactions_conformance.kit import under_test  # noqa: PLC0415
+
+        return getattr(under_test, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

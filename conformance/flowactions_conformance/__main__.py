@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plugin = commands.add_parser("plugin", help="check the node types of a plugin")
     provider = commands.add_parser("chat-provider", help="serve a fake chat provider")
     receiver = commands.add_parser("receiver", help="serve a webhook receiver")
+    environment = commands.add_parser(
+        "serve-env", help="serve what run --url needs, and print the environment for the host that you start"
+    )
     init.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
     plugin.add_argument("name", help="of its entry point, or of its module, if it is not installed")
     plugin.add_argument(
@@ -46,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     provider.add_argument("--events-url", metavar="URL", help="where events go: …/integrations/chat/events")
     receiver.add_argument("--secret", help="what signatures are verified with (default: a new one)")
     _describe_run(run)
+    _describe_serve_env(environment)
     try:
         return _run(parser.parse_args(arguments))
     except ModuleNotFoundError as exc:
@@ -65,6 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _describe_run(parser: argparse.ArgumentParser) -> None:
     """Describe the command, without importing what it needs: init works where no server is installed."""
     parser.add_argument("host", nargs="?", help="the factory, as package.module:make_host")
+    parser.add_argument(
+        "--url", metavar="URL", help="where a host is reached that you have started with what serve-env prints"
+    )
+    parser.add_argument(
+        "--driver",
+        metavar="DRIVER",
+        help="with --url: what makes the host's driver, as package.module:make_driver",
+    )
+    parser.add_argument(
+        "--env",
+        type=Path,
+        metavar="FILE",
+        help="with --url: what serve-env --file has written (default: the environment)",
+    )
     parser.add_argument(
         "--check",
         action="append",
@@ -94,6 +112,27 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the checks, and run none")
 
 
+def _describe_serve_env(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        default="http://127.0.0.1:8000",
+        help="where your host will be reached, with the path if it is below one (default: http://127.0.0.1:8000)",
+    )
+    parser.add_argument("--inbound", action="store_true", help="the host handles events of the auth provider")
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="a PostgreSQL whose user may create databases (postgresql://…); without it, SQLite",
+    )
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="write the environment there, readable by you only, and do not print it",
+    )
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.command == "run":
         from flowactions_conformance.commands.run import run  # noqa: PLC0415
@@ -111,6 +150,14 @@ def _run(options: argparse.Namespace) -> int:
         from flowactions_conformance.commands.plugin import plugin  # noqa: PLC0415
 
         return plugin(options)
+    if options.command == "serve-env":
+        from flowactions_conformance.commands.serve_env import serve_env  # noqa: PLC0415
+
+        return serve_env(options)
+    return _serve_fake(options)
+
+
+def _serve_fake(options: argparse.Namespace) -> int:
     from flowactions_conformance.commands import fakes  # noqa: PLC0415
 
     try:

@@ -30,8 +30,8 @@ from flowactions_plugin.settings.readers import (
 from flowactions_plugin.storage.urls import parse_database_url
 
 PREFIX: Final = "FLOWACTIONS_"
-TEST_PREFIX: Final = "FLOWACTIONS_TEST_"
-"""Names with it belong to test suites and are not read."""
+TEST_PREFIXES: Final = ("FLOWACTIONS_TEST_", "FLOWACTIONS_CONFORMANCE_")
+"""Names with these belong to test suites and to the conformance kit, and are not read."""
 
 AUTH_SECRET: Final = "AUTH_WEBHOOK_SIGNING_SECRET"  # noqa: S105  a setting's name
 
@@ -254,7 +254,7 @@ def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
 
 
 def _is_ours(name: object) -> bool:
-    return isinstance(name, str) and name.startswith(PREFIX) and not name.startswith(TEST_PREFIX)
+    return isinstance(name, str) and name.startswith(PREFIX) and not name.startswith(TEST_PREFIXES)
 
 
 def _unknown(name: str) -> str:

@@ -72,7 +72,7 @@ def _check_name(name: str, plugin: object) -> None:
 
 
 def _installed() -> Iterable[tuple[str, object]]:
-    """Load the entry points of the group, in the order of their names."""
+    """Load the entry points of the group, in the order of their names; one that names ``None`` is no plugin."""
     owners: dict[str, str] = {}
     entry_points: dict[str, metadata.EntryPoint] = {}
     for distribution in metadata.distributions():
@@ -98,7 +98,8 @@ def _installed() -> Iterable[tuple[str, object]]:
                 f"plugin {name!r} of distribution {owners[name]!r} cannot be imported "
                 f"({entry_point.value}): {type(exc).__name__}: {exc}"
             ) from exc
-        yield name, plugin
+        if plugin is not None:
+            yield name, plugin
 
 
 def _check_hook_names(name: str, plugin: object, manager: pluggy.PluginManager) -> None:

@@ -61,23 +61,32 @@ def around(
         asked = Asked(scope["method"], scope["path"], headers)
         refusal = refuse(asked)
         if refusal is not None:
-            await _send(send, refusal)
+            await send_answer(send, refusal)
             return
-        inner_receive = receive if body_of is None else _again(body_of(await _read(receive)))
+        inner_receive = receive if body_of is None else _again(body_of(await whole(receive)))
         if rewrite is None:
             await app(scope_of(scope), inner_receive, send)
             return
-        messages: list[Message] = []
-
-        async def keep(message: Message) -> None:
-            messages.append(message)
-
-        await app(scope_of(scope), inner_receive, keep)
-        begun = next(each for each in messages if each["type"] == "http.response.start")
-        body = b"".join(each.get("body", b"") for each in messages if each["type"] == "http.response.body")
-        await _send(send, rewrite(asked, Answer(begun["status"], list(begun["headers"]), body)))
+        await send_answer(send, rewrite(asked, await _answer(app, scope_of(scope), inner_receive)))
 
     return outer
+
+
+async def answer_of(app: App, scope: Scope, body: bytes) -> Answer:
+    """Returns what an app answers to a request with this body."""
+    return await _answer(app, scope, _again(body))
+
+
+async def _answer(app: App, scope: Scope, receive: Receive) -> Answer:
+    messages: list[Message] = []
+
+    async def keep(message: Message) -> None:
+        messages.append(message)
+
+    await app(scope, receive, keep)
+    begun = next(each for each in messages if each["type"] == "http.response.start")
+    body = b"".join(each.get("body", b"") for each in messages if each["type"] == "http.response.body")
+    return Answer(begun["status"], list(begun["headers"]), body)
 
 
 def json_answer(status: int, body: bytes) -> Answer:
@@ -85,14 +94,14 @@ def json_answer(status: int, body: bytes) -> Answer:
     return Answer(status, [(b"content-type", b"application/json")], body)
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def send_answer(send: Send, answer: Answer) -> None:
     headers = [(name, value) for name, value in answer.headers if name.lower() != b"content-length"]
     headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
-async def _read(receive: Receive) -> bytes:
+async def whole(receive: Receive) -> bytes:
     body = bytearray()
     while True:
         message = await receive()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -109,14 +110,27 @@ class TestNames:
         self, host: SmallHost, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One that says another would have its webhooks refused, so it does not load."""
-        (tmp_path / "shop_crm.py").write_text("flowactions_name = 'billing'\n")
-        information = tmp_path / "shop_crm-1.dist-info"
-        information.mkdir()
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-crm\nVersion: 1\n")
-        (information / "entry_points.txt").write_text("[flowactions]\ncrm = shop_crm\n")
+        installed(tmp_path, "flowactions_name = 'billing'\n", "shop_crm")
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(PluginInvalid, match="plugin 'crm' says flowactions_name = 'billing'"):
             FlowActions.load(host)
+
+    def test_an_entry_point_that_names_none_is_no_plugin(
+        self, host: SmallHost, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So a distribution has a plugin for some environments only; in the others no list names it."""
+        installed(tmp_path, "plugin = None\n", "shop_crm_for_tests:plugin")
+        monkeypatch.syspath_prepend(tmp_path)
+        assert "crm" not in FlowActions.load(host).plugin_names
+
+
+def installed(folder: Path, module: str, entry_point: str) -> None:
+    """Install a distribution with a plugin of the name crm in a folder."""
+    (folder / f"{entry_point.partition(':')[0]}.py").write_text(module)
+    information = folder / "shop_crm-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-crm\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(f"[flowactions]\ncrm = {entry_point}\n")
 
 
 @pytest.mark.parametrize(

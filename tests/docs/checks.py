@@ -59,6 +59,10 @@ def _entry(check: Check) -> Iterator[str]:
     yield from ("", "When it fails, usually:", "")
     for cause in check.causes:
         yield f"- {_text(cause)}"
+    if check.served == "no":
+        yield from ("", "Not tried on a host that is already served.")
+    elif check.served != "shared":
+        yield from ("", f"On a host that is already served: tried if the driver has `{check.served}`.")
 
 
 def _text(text: str) -> str:

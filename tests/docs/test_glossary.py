@@ -35,7 +35,7 @@ RETIRED = {
     "recall_at": (PLUGIN, "rescue_at"),
     "RECALL_SECONDS": (PLUGIN, "RESCUE_SECONDS"),
     "takeover": (ANYWHERE, "reclaim"),
-    "taken_over": (ANYWHERE, "reclaimed"),
+    "handed_over": (ANYWHERE, "reclaimed"),
     "wish": (ANYWHERE, "demand"),
     "Wish": (ANYWHERE, "ClaimRequest"),
     "share": (OUTBOX, "per-destination limit"),

@@ -11,19 +11,22 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, cast
+from urllib.parse import urlsplit
 
 from flowactions_conformance.commands.left_behind import adopt_orphans, descendants, end_left_behind
 from flowactions_conformance.kit.baseline import Baseline, BaselineInvalid, read_baseline
+from flowactions_conformance.kit.hand_over import address_in, read_environment
 from flowactions_conformance.kit.hosts.output import Output
-from flowactions_conformance.kit.outcomes import INTERRUPTED, CheckResult, Report, Status
+from flowactions_conformance.kit.outcomes import INTERRUPTED, CheckResult, DriverFault, Report, Status
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.report.summary import ATTENTION
 from flowactions_conformance.kit.report.terminal import Paint, printable, report_text
 from flowactions_conformance.kit.report.written import write_report
 from flowactions_conformance.kit.runner import run_checks
+from flowactions_conformance.kit.session import ServedAt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,10 +67,10 @@ def _list(checks: Sequence[Check]) -> None:
 
 
 def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -> int:
-    if options.host is None:
+    served = _served(options)
+    if options.host is None and served is None:
         raise Wrong("name the factory that makes your host: run package.module:make_host; init writes one")
-    if options.database and not options.database.startswith(("postgresql://", "postgres://")):
-        raise Wrong("--database takes the URL of a PostgreSQL, postgresql://…; without it, SQLite is used")
+    check_database(options.database)
     if not 0 < options.time_scale < math.inf:
         raise Wrong("--time-scale takes a number above 0, for example 2: all limits are twice as long")
     if options.timeout is not None and not 0 < options.timeout < math.inf:
@@ -76,8 +79,9 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
     paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
     progress = Progress(len(checks), sys.stderr)
     _leave_utc()
-    with _nothing_left_behind(progress):
-        report = _watched(options, baseline, progress)
+    # What the driver of a served host has started is that host.
+    with _nothing_left_behind(progress) if served is None else closing(progress):
+        report = _watched(options, served, baseline, progress)
     out.write(report_text(report, paint))
     if options.report is not None:
         try:
@@ -102,7 +106,7 @@ def _nothing_left_behind(progress: Progress) -> Iterator[None]:
     try:
         yield
     finally:
-        progress.clear()
+        progress.close()
         for pid, command in end_left_behind(before).items():
             sys.stderr.write(f"The host left a process behind, which was ended: {pid} {printable(command)}\n")
 
@@ -127,7 +131,7 @@ class Progress:
         failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
         self._show(f"{len(self.results)} of {self._count} checks, {failed} to look at")
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Remove the line."""
         self._show("")
 
@@ -137,13 +141,67 @@ class Progress:
             self._stream.flush()
 
 
-def _watched(options: argparse.Namespace, baseline: Baseline, progress: Progress) -> Report:
+def _served(options: argparse.Namespace) -> ServedAt | None:
+    """Read where a host is that somebody else has started; ``None``: the kit starts one."""
+    if options.url is None:
+        for option in ("driver", "env"):
+            if getattr(options, option) is not None:
+                raise Wrong(f"--{option} is for a host that is already served: add --url")
+        return None
+    if options.driver is None:
+        raise Wrong(
+            "--url needs --driver package.module:make_driver, by which the kit uses the host at that address"
+        )
+    if options.host is not None:
+        raise Wrong("--url is for a host that is already served: name its driver by --driver, and no factory")
+    for option in ("child", "database"):
+        if getattr(options, option):
+            raise Wrong(
+                f"--{option} is for hosts that the kit starts, and not for one at --url: serve-env has --database"
+            )
+    url = read_url(options.url)
+    try:
+        environ = os.environ if options.env is None else read_environment(options.env)
+        return ServedAt(url, address_in(environ))
+    except DriverFault as exc:
+        raise Wrong(str(exc)) from exc
+
+
+def check_database(url: str | None) -> None:
+    """See that a URL is one of a PostgreSQL.
+
+    Raises:
+        Wrong: it is another one.
+    """
+    if url and not url.startswith(("postgresql://", "postgres://")):
+        raise Wrong("--database takes the URL of a PostgreSQL, postgresql://…; without it, SQLite is used")
+
+
+def read_url(text: str) -> str:
+    """Return the URL at which a host is reached, without a slash at its end.
+
+    Raises:
+        Wrong: it is none.
+    """
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url or parts.query or parts.fragment or parts.username is not None:
+        raise Wrong("--url takes the URL at which the host is reached, for example http://127.0.0.1:8080/app")
+    return text.rstrip("/")
+
+
+def _watched(
+    options: argparse.Namespace, served: ServedAt | None, baseline: Baseline, progress: Progress
+) -> Report:
     """Run the checks while hosts print into a bounded buffer."""
     output = Output()
 
     async def checking() -> Report:
         return await run_checks(
-            options.host,
+            options.host if served is None else options.driver,
             options.check,
             mode="child" if options.child else "in-process",
             server=options.database,
@@ -152,6 +210,7 @@ def _watched(options: argparse.Namespace, baseline: Baseline, progress: Progress
             time_scale=options.time_scale,
             strict=options.strict,
             within=options.timeout,
+            served=served,
             on_result=progress.add,
         )
 

@@ -26,13 +26,13 @@ class Accepted(Wire, frozen=True, forbid_unknown_fields=True):
     Args:
         reason: why it is accepted.
         database: on which alone; ``None``: on both.
-        mode: in which alone; ``None``: in both.
+        mode: in which alone; ``None``: in each.
         until: the last version of the contract for which it is accepted, for example ``1.0``; later it is stale.
     """
 
     reason: str
     database: Literal["sqlite", "postgresql"] | None = None
-    mode: Literal["in-process", "child"] | None = None
+    mode: Literal["in-process", "child", "served"] | None = None
     until: str | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ def accepted(named: Mapping[str, Any], origin: str = "the baseline") -> Baseline
             raise BaselineInvalid(
                 f"{origin} {_fault(str(exc))} for {id_}: say why its failure is accepted, as text, or as "
                 'a table of "reason", and if it is so on one "database" ("sqlite", "postgresql"), in one "mode" '
-                '("in-process", "child") or "until" a version of the contract only'
+                '("in-process", "child", "served") or "until" a version of the contract only'
             ) from None
     return found
 

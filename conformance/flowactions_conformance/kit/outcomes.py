@@ -28,7 +28,8 @@ class Status(StrEnum):
     NOT_TESTABLE = "not_testable"
     """The host's driver does not let the kit look; counts as a failure."""
     NOT_TRIED = "not_tried"
-    """The check needs what an optional method of the driver does; no failure, and never part of what is proved."""
+    """The check needs what an optional method of the driver does, or what a served host cannot give; no failure, and never
+    part of what is proved."""
     KNOWN = "known"
     """It failed, and the baseline gives the reason why that is accepted."""
     ERROR = "error"
@@ -87,7 +88,7 @@ class Tested(Wire, frozen=True):
     """What was tested, each with its version.
 
     Args:
-        host: the distribution that the factory's module is of; empty: it is of none.
+        host: the distribution that the factory's module is of; empty: it is of none, or the host runs elsewhere.
         plugin: the distribution of the plugin, which holds the kit.
         python: implementation and version.
         platform: operating system and processor.
@@ -135,7 +136,7 @@ class Report(Wire, frozen=True):
     Args:
         host: the factory, for example ``mypkg.testing:make_host``.
         contract: the version of the contract.
-        mode: ``in-process`` or ``child``.
+        mode: ``in-process``, ``child`` or ``served``.
         claims: profiles that the host claims, with ``core``.
         error: what ended the run before any check, ``None`` otherwise.
         selected: whether only some checks were run; then the host is not proved.

@@ -25,6 +25,7 @@ import msgspec
 
 from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.outcomes import CheckFailed, CheckResult, Finding, Level, Status
+from flowactions_conformance.kit.probing.installed import INSTALLED
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.reference_host import create_app
@@ -524,7 +525,7 @@ def _told(name: str) -> Iterator[None]:
 
 def _further(name: str) -> list[object]:
     """Return the module of a plugin that is not installed."""
-    installed = metadata.entry_points(group=PROJECT).names
+    installed = metadata.entry_points(group=PROJECT).names - {INSTALLED}
     if name in installed:
         return []
     try:

@@ -6,14 +6,17 @@ import difflib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from typing import Final
 
+from flowactions_conformance.kit.bench import AUTH_SECRET
 from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
-from flowactions_conformance.kit.probing.plugin import HOST_SETTING, ROUTES
+from flowactions_conformance.kit.probing.plugin import HOST_SETTING, ROUTES, digest
 from flowactions_conformance.kit.registry import PROFILES, Check
 from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Turn
+from flowactions_conformance.probe import PREFIX
 
 PUBLIC_URL: Final = "BACKEND_PUBLIC_URL"
 SELF = Check(
@@ -26,6 +29,7 @@ SELF = Check(
     (),
     False,
     frozenset(),
+    "shared",
     lambda _: _nothing(),
 )
 
@@ -48,8 +52,10 @@ async def preflight(session: Session) -> Host:
     _check_claims(claims)
     session.claims = claims | {"core"}
     session.lacks = frozenset(host.running.about.lacks)
+    if session.served is not None:
+        await _check_served(session, host)
     _check_settings(session, host)
-    if "inbound" in claims:
+    if "inbound" in claims and session.served is None:
         # Only such a host has the method that makes this setting a valid one.
         # A check tells of a host that does not stop.
         with suppress(DriverFault):
@@ -74,26 +80,52 @@ def _check_claims(claims: frozenset[str]) -> None:
         raise DriverFault(f"claims names the unknown profile {claim!r}{hint}; there are {', '.join(PROFILES)}")
 
 
+async def _check_served(session: Session, host: Host) -> None:
+    """See that something answers at the host's address, and that the probe is in it."""
+    if "inbound" in session.claims and AUTH_SECRET not in host.running.env.settings:
+        raise DriverFault(
+            "the driver claims inbound: start serve-env with --inbound, and your host with what it prints then"
+        )
+    if not await host.running.echoes():
+        raise DriverFault(f"nothing answers at {host.url}: start your host before the run, or correct --url")
+    if not Trial(session, SELF, host).reports("loaded"):
+        raise DriverFault(
+            f"the host at {host.url} has not loaded the probe: start it with the environment that serve-env prints, after "
+            "serve-env. A host that has that environment, and does not load installed plugins (FlowActions.load), fails LOAD-1"
+        )
+
+
 def _check_settings(session: Session, host: Host) -> None:
     """Compare what the plugin was given with what the factory was given.
 
     A host that loads no plugin says nothing here: a check tells of that.
     """
-    given = host.running.env.settings
+    given = {name: value for name, value in host.running.env.settings.items() if not name.startswith(PREFIX)}
     loaded = [event for event in session.control.events if event.kind == "loaded"]
     if not loaded:
         return
     got = dict(loaded[-1].data["settings"])
     lacking = sorted(name for name in given if name not in got)
     if lacking:
+        what, to_do = "env.settings do", "The factory has to hand env.settings on unchanged, for example "
+        if session.served is not None:
+            what, to_do = (
+                "the settings of serve-env do",
+                "Start the host with them, and hand its environment on: ",
+            )
         raise DriverFault(
-            f"env.settings do not reach the plugin: {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing "
-            "from Host.settings. The factory has to hand env.settings on unchanged, for example "
-            "MyHost(settings=env.settings)"
+            f"{what} not reach the plugin: {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing "
+            f"from Host.settings. {to_do}MyHost(settings={'env.settings' if session.served is None else 'os.environ'})"
         )
-    changed = {name for name in given if got[name] != given[name] and name != HOST_SETTING}
-    if f"{host.url}{host.prefix}/".startswith(f"{got[PUBLIC_URL]}/") and got[PUBLIC_URL].startswith(host.url):
+    changed = {name for name in given if got[name] != digest(given[name]) and name != HOST_SETTING}
+    paths = accumulate(host.prefix.split("/"), lambda path, part: f"{path}/{part}")
+    if got[PUBLIC_URL] in {digest(f"{host.url}{path}") for path in paths}:
         changed.discard(PUBLIC_URL)  # with the path at which the host's app is mounted, as that setting says
+    if changed and session.served is not None:
+        raise DriverFault(
+            f"the host has other settings than those of this serve-env: {', '.join(sorted(changed))}. Start it with what serve-env "
+            "has printed last, unchanged"
+        )
     if changed:
         raise DriverFault(
             f"env.settings reach the plugin changed: {', '.join(sorted(changed))}. The factory has to hand them on unchanged"

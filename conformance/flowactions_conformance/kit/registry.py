@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from flowactions_conformance.kit.outcomes import Level
 
@@ -41,6 +41,10 @@ GROUPS: Final = (
 )
 """The modules of `checks`, in the order in which the checks are reported."""
 
+Served: TypeAlias = Literal["shared", "restart", "kill", "no"]
+"""What a check needs of a host that somebody else has started: only that it serves; that the driver restarts it, or kills it; or
+what nobody but the kit can do, for example a start with other settings."""
+
 
 class Check(NamedTuple):
     """A check.
@@ -55,6 +59,7 @@ class Check(NamedTuple):
         causes: what usually causes a failure, the most frequent first.
         alone: whether it starts hosts of its own, instead of using the one that all share.
         needs: kinds of items of a world that a host may lack (`HostUnderTest.lacks`).
+        served: what it needs of a host that somebody else has started.
         run: the check itself.
     """
 
@@ -67,6 +72,7 @@ class Check(NamedTuple):
     causes: tuple[str, ...]
     alone: bool
     needs: frozenset[str]
+    served: Served
     run: Callable[[Trial], Awaitable[None]]
 
     @property
@@ -92,6 +98,7 @@ def check(
     since: str | None = "1.0",
     alone: bool = False,
     needs: Iterable[str] = (),
+    served: Served = "shared",
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
     """Register a check; the first line of its docstring is its title."""
 
@@ -100,7 +107,7 @@ def check(
             raise ValueError(f"two checks have the id {id_}")
         title = (run.__doc__ or "").strip().partition("\n")[0]
         _checks[id_] = Check(
-            id_, profile, title, clause, level, since, tuple(causes), alone, frozenset(needs), run
+            id_, profile, title, clause, level, since, tuple(causes), alone, frozenset(needs), served, run
         )
         return run
 

@@ -30,8 +30,7 @@ from flowactions_conformance.kit.outcomes import (
 )
 from flowactions_conformance.kit.preflight import preflight
 from flowactions_conformance.kit.registry import Check, all_checks, select
-from flowactions_conformance.kit.session import Host, Mode, Session
-from flowactions_conformance.kit.tested import tested
+from flowactions_conformance.kit.session import Host, Mode, ServedAt, Session
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Factory
 from flowactions_hookspecs import CONTRACT_VERSION
@@ -90,13 +89,16 @@ class Runner:
     async def _run(self, check: Check) -> tuple[CheckResult, bool]:
         """Run one check once; return its result, and whether a second try may tell more."""
         began = time.monotonic()
-        rerun = (
-            f"python -m flowactions_conformance run {shlex.quote(self.session.factory_name)} --check {check.id}"
-        )
-        if self.session.mode == "child":
-            rerun += " --child"
-        if self.session.databases.kind == "postgresql":
-            rerun += " --database postgresql://…"
+        command, served = "python -m flowactions_conformance run", self.session.served
+        factory = shlex.quote(self.session.factory_name)
+        if served is not None:
+            rerun = f"{command} --url {shlex.quote(served.url)} --driver {factory} --check {check.id}"
+        else:
+            rerun = f"{command} {factory} --check {check.id}"
+            if self.session.mode == "child":
+                rerun += " --child"
+            if self.session.databases.kind == "postgresql":
+                rerun += " --database postgresql://…"
         result = CheckResult(
             id=check.id,
             profile=check.profile,
@@ -110,6 +112,9 @@ class Runner:
         )
         if check.profile not in self.session.claims or check.needs & self.session.lacks:
             return msgspec.structs.replace(result, status=Status.NOT_CLAIMED), False
+        if lacking := self._lacking(check):
+            untried = Finding(message=lacking)
+            return msgspec.structs.replace(result, status=Status.NOT_TRIED, finding=untried), False
         trial = Trial(self.session, check, None if check.alone else self.host)
         try:
             status, finding = await _judge(check, trial, strict=self._strict)
@@ -132,6 +137,18 @@ class Runner:
             known=known.reason if known is not None and status is Status.KNOWN else None,
         )
         return ended, is_doubtful
+
+    def _lacking(self, check: Check) -> str:
+        """Return what a check needs, and a served host cannot give; empty, if nothing is lacking."""
+        if self.session.served is None or check.served == "shared":
+            return ""
+        if check.served == "no":
+            return "it needs a host or a process that the kit itself starts"
+        return "" if check.served in self.host.running.about.restarts else f"the driver has no {check.served}()"
+
+    def runs_last(self, check: Check) -> bool:
+        """Return whether a check runs when all others have ended, and alone: of a served host, it may harm them."""
+        return self.session.served is not None and (check.alone or check.served != "shared")
 
     def _accepts(self, entry: Accepted) -> bool:
         session = self.session
@@ -202,6 +219,7 @@ async def run_checks(
     time_scale: float = 1.0,
     strict: bool = False,
     within: float | None = None,
+    served: ServedAt | None = None,
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
     """Run checks over one host. Cancelled, it returns the report of the checks that have ended.
@@ -218,6 +236,7 @@ async def run_checks(
         time_scale: of all limits.
         strict: whether a should counts as a must.
         within: seconds after which the run ends, with a report of the checks that have ended; ``None``: never.
+        served: where a host is that somebody else has started; then the factory makes its driver.
         on_result: called with each result as it comes.
 
     Raises:
@@ -230,12 +249,13 @@ async def run_checks(
     started, began = datetime.now(UTC), time.monotonic()
     session = Session(
         factory,
-        mode=mode,
+        mode=mode if served is None else "served",
         server=server,
         effect_timeout=effect_timeout,
         limits=limits,
         output=output,
         time_scale=time_scale,
+        served=served,
     )
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
@@ -246,13 +266,13 @@ async def run_checks(
 
     interrupted: Literal["signal", "timeout"] | None = None
     try:
-        async with (
-            asyncio.timeout(within) as deadline,
-            opened(session, accepted, strict=strict) as runner,
-            asyncio.TaskGroup() as group,
-        ):
-            for check in checks:
-                group.create_task(one(runner, check))
+        async with asyncio.timeout(within) as deadline, opened(session, accepted, strict=strict) as runner:
+            async with asyncio.TaskGroup() as group:
+                for check in checks:
+                    if not runner.runs_last(check):
+                        group.create_task(one(runner, check))
+            for check in filter(runner.runs_last, checks):
+                await one(runner, check)
     except (DriverFault, NothingKnown) as exc:
         error = Finding(message=str(exc))
         session.claims = frozenset()  # none of them was tried
@@ -304,6 +324,6 @@ def report_of(
         results=tuple(results),
         error=error,
         output=session.output.text(),
-        tested=tested(session.factory_name, session.databases.version),
+        tested=session.tested(),
         lacks=tuple(sorted(session.lacks)),
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
+import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from flowactions_conformance.chat_provider import FakeChatProvider, Workspace, sample_workspace
-from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
+from flowactions_conformance.kit.bench import AUTH_SECRET, TICK_SECONDS, Bench
+from flowactions_conformance.kit.hand_over import Address, Handed, borrowed
 from flowactions_conformance.kit.hosts.databases import Databases, Place
 from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import Running
@@ -23,17 +23,28 @@ from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limi
 from flowactions_conformance.kit.hosts.machine import Machine
 from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.hosts.processes import ChildProcess
-from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
-from flowactions_conformance.kit.probing.control import Control
+from flowactions_conformance.kit.hosts.served import Served
+from flowactions_conformance.kit.outcomes import DriverFault, NotTestable, Tested
 from flowactions_conformance.kit.probing.folder import write_probe
 from flowactions_conformance.kit.probing.plugin import HOST_SETTING
+from flowactions_conformance.kit.tested import tested
 from flowactions_conformance.kit.under_test import Env, Factory
-from flowactions_conformance.receiver import Arrival, Receiver
-from flowactions_conformance.serving import listen, serve, url_of
+from flowactions_conformance.probe import DATABASE, PROBE, PROBE_TOKEN
+from flowactions_conformance.serving import listen, url_of
 
-Mode: TypeAlias = Literal["in-process", "child"]
+Mode: TypeAlias = Literal["in-process", "child", "served"]
 
-TICK_SECONDS: Final = "0.1"
+
+class ServedAt(NamedTuple):
+    """A host that somebody else has started.
+
+    Attributes:
+        url: at which it is reached.
+        address: of `serve-env`.
+    """
+
+    url: str
+    address: Address
 
 
 class Host:
@@ -44,9 +55,20 @@ class Host:
         running: the host itself.
         url: of the app, without the prefix.
         reports_at_start: how many reports of the probe there were when it had started.
+        met: whether somebody else had started it before the run: of what its processes did then, not all may be known.
     """
 
-    def __init__(self, name: str, running: Running, place: Place, folder: Path, reports_at_start: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        running: Running,
+        place: Place,
+        folder: Path,
+        reports_at_start: int,
+        *,
+        met: bool = False,
+    ) -> None:
+        self.met = met
         self.name = name
         self.running = running
         self.place = place
@@ -64,17 +86,18 @@ class Host:
         return self.running.about.prefix
 
 
-class Session:
+class Session(Bench):
     """What all checks of a run share.
 
     Args:
-        factory: the function, or its name as ``package.module:attribute``.
+        factory: the function, or its name as ``package.module:attribute``; of a served host, it makes the driver.
         mode: how hosts run unless a check says otherwise.
         server: the URL of a PostgreSQL; ``None``: SQLite.
         effect_timeout: for how long effects are waited for.
         limits: how long a host may take.
         output: what hosts print.
         time_scale: of all limits.
+        served: where a host is, if the mode is ``served``.
     """
 
     def __init__(
@@ -87,21 +110,16 @@ class Session:
         limits: Limits = LIMITS,
         output: Output | None = None,
         time_scale: float = 1.0,
+        served: ServedAt | None = None,
     ) -> None:
+        super().__init__(None if served is None else served.address.token)
         self.mode = mode
+        self.served = served
         self._limits = limits
         self._server = server
         self.patience = Patience(scale=time_scale)
         self.effect_timeout = effect_timeout or EffectTimeout()
         self.databases = Databases(server)
-        self.control = Control()
-        self.receiver = Receiver("", on_arrival=self._arrived)
-        self.provider = FakeChatProvider([sample_workspace()])
-        self.encryption_key = base64.b64encode(secrets.token_bytes(32)).decode()
-        self.auth_secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
-        self.arrivals: list[Arrival] = []
-        self.receiver_url = ""
-        self.provider_url = ""
         self.claims: frozenset[str] = frozenset()
         self.lacks: frozenset[str] = frozenset()
         self.output = output or Output()
@@ -112,7 +130,7 @@ class Session:
         self._folder = Path()
         self._probe_folder = Path()
         self._hosts: list[Running] = []
-        self._changes: set[asyncio.Task[None]] = set()
+        self._present: Host | None = None
 
     @property
     def factory_name(self) -> str:
@@ -122,24 +140,41 @@ class Session:
         module = getattr(self._factory, "__module__", "?")
         return f"{module}:{getattr(self._factory, '__qualname__', type(self._factory).__name__)}"
 
+    def tested(self) -> Tested:
+        """Return what the run tests; of a served host, what the probe has said."""
+        if self.served is None:
+            return tested(self.factory_name, self.databases.version)
+        said = [event.data["on"] for event in self.control.events if event.kind == "loaded"]
+        return Tested(database=self.databases.version, **(said[-1] if said else {}))
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Session]:
         """Everything but hosts is there while this is open; the hosts are ended with it.
 
         Raises:
-            DriverFault: the factory cannot be imported.
+            DriverFault: the factory cannot be imported, or a served host's `serve-env` does not hand over.
         """
+        # What is for a host that somebody else has started must not have a host or a driver in this process load a probe.
+        for name in (PROBE, PROBE_TOKEN):
+            os.environ.pop(name, None)
         async with AsyncExitStack() as stack:
+            handed = None
+            if self.served is None:
+                await stack.enter_async_context(self.serving())
+            else:
+                self.control.present = secrets.token_hex(4)
+                handed, listeners = await stack.enter_async_context(borrowed(self.served.address, self.control))
+                self._server, self.databases = handed.server, Databases(handed.server)
+                self.auth_secret = handed.settings.get(AUTH_SECRET, self.auth_secret)
+                await stack.enter_async_context(self.serving(listeners))
             await self.databases.look()
             self._folder = await stack.enter_async_context(run_folder(self.databases))
-            await stack.enter_async_context(self.control.running())
-            self.receiver_url = await stack.enter_async_context(serve(self.receiver.app))
-            self.provider_url = await stack.enter_async_context(serve(self.provider.app))
             # A host in the receiver's process could slow the receiver down: then the machine is not measured by it.
-            machine = Machine(self.receiver_url if self.mode == "child" else None, self._server)
+            machine = Machine(None if self.mode == "in-process" else self.receiver_url, self._server)
             await stack.enter_async_context(machine.running())
             self.patience = Patience(machine.slowness, self.patience.scale)
-            self._write_probe(stack)
+            if handed is None:
+                self._write_probe(stack)
             handler = LogLines(self.output)
             logging.getLogger().addHandler(handler)
             stack.callback(logging.getLogger().removeHandler, handler)
@@ -149,6 +184,8 @@ class Session:
                 sys.path.insert(0, str(Path.cwd()))
                 stack.callback(_remove, sys.path, str(Path.cwd()))
                 load_factory(self._factory)
+            if handed is not None:
+                self._present = await self._meet(handed)
             yield self
 
     async def start(
@@ -174,6 +211,8 @@ class Session:
             DriverFault: it did not start.
             NotTestable: it cannot be started as a child.
         """
+        if self._present is not None:
+            return self._present  # stop() and kill() start it again
         name = secrets.token_hex(4)
         if beside is None:
             folder = self._folder / name
@@ -185,7 +224,7 @@ class Session:
         url = url_of(listener)
         env = Env(
             settings={
-                **self._settings(place, url, tick_seconds, chat=chat),
+                **self.settings(place, url, tick_seconds, chat=chat, inbound="inbound" in self.claims),
                 **(settings or {}),
                 HOST_SETTING: name,
             },
@@ -221,48 +260,55 @@ class Session:
                 f"a child process cannot import the factory ({exc}): define it at the top of an importable module"
             ) from exc
 
-    def _settings(self, place: Place, url: str, tick_seconds: str, *, chat: bool) -> dict[str, str]:
-        settings = {
-            "FLOWACTIONS_ENVIRONMENT": "development",
-            "FLOWACTIONS_DATABASE_URL": place.plugin,
-            "FLOWACTIONS_TICK_SECONDS": tick_seconds,
-            # Without it the plugin would make a file of its own, on PostgreSQL in whatever folder the kit is run in.
-            "FLOWACTIONS_ENCRYPTION_KEYS": self.encryption_key,
-            "BACKEND_PUBLIC_URL": url,
-        }
-        if "inbound" in self.claims:
-            settings["AUTH_WEBHOOK_SIGNING_SECRET"] = self.auth_secret
-        if chat:
-            settings |= {
-                "CHAT_CLIENT_ID": CLIENT_ID,
-                "CHAT_CLIENT_SECRET": CLIENT_SECRET,
-                "CHAT_SIGNING_SECRET": SIGNING_SECRET,
-                "CHAT_API_URL": f"{self.provider_url}/api/",
-                "CHAT_AUTHORIZE_URL": f"{self.provider_url}/oauth/v2/authorize",
-            }
-        return settings
+    async def _meet(self, handed: Handed) -> Host:
+        """Make the driver of a host that somebody else has started.
+
+        Raises:
+            DriverFault: it cannot be made, or nothing answers at the host's address.
+        """
+        served = self.served
+        assert served is not None  # noqa: S101  else nothing was handed over
+        if handed.url != served.url:
+            raise DriverFault(
+                f"serve-env was told that the host is reached at {handed.url}, and run that it is at {served.url}: give both "
+                "the same --url"
+            )
+        given = {PROBE: served.address.url, PROBE_TOKEN: served.address.token, DATABASE: handed.database_url}
+        env = Env(
+            settings={**handed.settings, **given},
+            base_url=served.url,
+            state_dir=Path(handed.state_dir),
+            database_url=handed.database_url,
+        )
+        factory = load_factory(self._factory) if isinstance(self._factory, str) else self._factory
+        driver = InProcess(factory, env, None, self._limits, self.patience)
+        driver.output = self.output
+        self._hosts.append(driver)
+        await driver.start()
+        place = Place(plugin=handed.settings["FLOWACTIONS_DATABASE_URL"], host=handed.database_url)
+
+        def host(*, met: bool) -> Host:
+            name = self.control.present or ""
+            return Host(name, Served(driver, again), place, env.state_dir, len(self.control.events), met=met)
+
+        async def again(method: str) -> None:
+            # From here on a process that has not reported before belongs to the next start.
+            self.control.present = secrets.token_hex(4)
+            try:
+                await driver.call(method)
+            finally:
+                self._present = host(met=False)
+
+        return host(met=True)
 
     def _write_probe(self, stack: AsyncExitStack) -> None:
         name = f"flowactions_probe_{secrets.token_hex(4)}"
         self._probe_folder = self._folder / "probe"
         self._probe_folder.mkdir()
-        write_probe(self._probe_folder, self.control.url, name)
+        write_probe(self._probe_folder, self.control.url, self.control.token, name)
         sys.path.insert(0, str(self._probe_folder))
         stack.callback(sys.modules.pop, name, None)
         stack.callback(_remove, sys.path, str(self._probe_folder))
-
-    def _arrived(self, arrival: Arrival) -> None:
-        self.arrivals.append(arrival)
-        task = asyncio.create_task(self.control.changed())
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-
-    def workspace(self) -> Workspace:
-        """Make a workspace of the chat provider that nobody has connected."""
-        number = secrets.token_hex(4).upper()
-        workspace = sample_workspace(f"Workspace {number}", f"T{number}")
-        self.provider.state.workspaces.append(workspace)
-        return workspace
 
     async def _end(self) -> None:
         for starting in self.processes.values():

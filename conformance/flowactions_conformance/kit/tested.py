@@ -22,13 +22,16 @@ def tested(factory: str, database: str) -> Tested:
         factory: ``package.module:attribute``.
         database: its name and version.
     """
-    return Tested(
-        host=_host(factory.partition(":")[0]),
-        plugin=f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}",
-        python=f"{platform.python_implementation()} {platform.python_version()}",
-        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        database=database,
-    )
+    return Tested(host=_host(factory.partition(":")[0]), database=database, **running_on())
+
+
+def running_on() -> dict[str, str]:
+    """Return the plugin, the interpreter and the platform of this process, by the names of `Tested`."""
+    return {
+        "plugin": f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
 
 
 def _host(module: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from flowactions_conformance.kit.hosts.hosting import METHODS
+from flowactions_conformance.kit.hosts.hosting import IN_PROCESS, METHODS
 from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
 from flowactions_conformance.kit.hosts.output import without_provoked
 from flowactions_conformance.kit.outcomes import (
@@ -24,7 +24,7 @@ from flowactions_conformance.kit.outcomes import (
 )
 from flowactions_conformance.kit.parts import Parts
 from flowactions_conformance.kit.probing.control import Event
-from flowactions_conformance.kit.probing.plugin import ROUTES
+from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
@@ -67,6 +67,11 @@ class Trial(Parts):
         self.lost_database = False
         self._stop_listening = session.control.listen(self._reported)
         self._stop_reading = session.output.listen(self._printed)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether somebody else has started the host."""
+        return self.session.served is not None
 
     @property
     def host(self) -> Host:
@@ -166,7 +171,8 @@ class Trial(Parts):
             return await (host or self.host).running.call(method, *arguments)
         except NotImplementedError:
             lacks = f"the driver has no {method}()"
-            raise (NotTried(lacks) if METHODS[method].is_optional else NotTestable(lacks)) from None
+            may_lack = METHODS[method].is_optional or (self.is_served and method in IN_PROCESS)
+            raise (NotTried(lacks) if may_lack else NotTestable(lacks)) from None
         except DriverFault as exc:
             self._saw_server_error |= SERVER_ERROR.search(str(exc)) is not None
             raise
@@ -218,6 +224,8 @@ class Trial(Parts):
         host = host or self.host
         path = url.removeprefix(host.url)
         own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
+        if ROUTES in path:
+            own = {**own, TOKEN: self.session.control.token}
         pairs = [*own.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
         # As bytes: what a header holds need not be ASCII.
         both = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
@@ -404,8 +412,9 @@ class Trial(Parts):
             await self.until_arrived(name)
 
     def _reported(self, event: Event) -> None:
-        node = event.data.get("node") or {}
-        if node.get("config", {}).get("token") == self.token:
+        node = event.data.get("node")
+        # A call of a host's method names its node only.
+        if isinstance(node, Mapping) and node.get("config", {}).get("token") == self.token:
             self.note("probe", f"{event.kind} {node['id']} in process {event.pid}")
         elif self._host is not None and event.host == self._host.name and self.check.alone:
             self.note("probe", f"{event.kind} in process {event.pid}")

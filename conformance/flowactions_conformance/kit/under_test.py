@@ -220,7 +220,7 @@ class HostUnderTest(Protocol):
     claims: frozenset[str]
     """Profiles beyond ``core`` that the host wants to be tested for."""
     app: Any
-    """The ASGI app. The kit serves it and runs its lifespan."""
+    """The ASGI app. The kit serves it and runs its lifespan. Of a host that somebody else has started, none is needed."""
     prefix: str
     """The path below which the plugin's routes are, for example ``/api``; empty for none."""
     edits: Literal["pinned", "live"] | None
@@ -302,6 +302,18 @@ class HostUnderTest(Protocol):
         """
         ...
 
+    async def restart(self) -> None:
+        """Stop a served host as its server does on SIGTERM, start it again, and return when it serves.
+
+        All of its processes: none of them may serve on. Only for a host that somebody else has started, and optional:
+        without it, checks that need it are not tried.
+        """
+        ...
+
+    async def kill(self) -> None:
+        """End all processes of a served host with SIGKILL, start it again, and return when it serves. See `restart`."""
+        ...
+
 
 Factory: TypeAlias = Callable[[Env], AbstractAsyncContextManager[HostUnderTest]]
 
@@ -364,4 +376,12 @@ class HostDriver:
 
     async def fail_auth_event(self, event_id: str) -> None:
         """See `HostUnderTest.fail_auth_event`."""
+        raise NotImplementedError
+
+    async def restart(self) -> None:
+        """See `HostUnderTest.restart`."""
+        raise NotImplementedError
+
+    async def kill(self) -> None:
+        """See `HostUnderTest.kill`."""
         raise NotImplementedError

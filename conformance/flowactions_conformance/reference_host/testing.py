@@ -26,19 +26,18 @@ from flowactions_conformance.kit.under_test import (
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.app import ReferenceApp, create_app
 from flowactions_conformance.reference_host.store import Flow as StoredFlow
+from flowactions_conformance.reference_host.store import Store
 from flowactions_conformance.serving import NO_TLS
 
 
-class ReferenceDriver(HostDriver):
-    """Uses the reference host as its own pages do: over HTTP."""
+class ServedDriver(HostDriver):
+    """Uses the reference host as its own pages do: over HTTP. Only what it seeds and counts goes to the database."""
 
     claims = frozenset({"durability", "editing", "inbound", "logic", "pacing", "scale", "tenancy"})
     edits: Literal["pinned", "live"] | None = "pinned"
 
-    def __init__(self, made: ReferenceApp, env: Env) -> None:
-        self.made = made
-        self.app = made.app
-        self._store = made.host.store
+    def __init__(self, store: Store, env: Env) -> None:
+        self._store = store
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, verify=NO_TLS, timeout=60)
         self._authors: dict[str, Login] = {}
 
@@ -125,6 +124,32 @@ class ReferenceDriver(HostDriver):
         data: dict[str, Any] = answer.raise_for_status().json()["data"]
         return data
 
+    async def handled(self, event_id: str) -> int:
+        """Count the event in the host's own table."""
+        rows = await self._store.find(tables.auth_events)
+        return sum(row["id"].endswith(f"/{event_id}") for row in rows)
+
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Lets a trigger fire as somebody at the dashboard does."""
+        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
+        author = self._authors[ref.organization]
+        (await self._client.post(path, headers=self.headers(author))).raise_for_status()
+
+    async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
+        answer = await self._client.post(path, json=body)
+        data = answer.raise_for_status().json()["data"]
+        step = data["step"] and data["step"]["id"]
+        return Turn(session=data["session"], step_id=step, done=data["done"], raw=answer.text)
+
+
+class ReferenceDriver(ServedDriver):
+    """Has the kit serve the app, and reaches into it where something of the host's has to fail."""
+
+    def __init__(self, made: ReferenceApp, env: Env) -> None:
+        super().__init__(made.host.store, env)
+        self.made = made
+        self.app = made.app
+
     async def fail_commit(self) -> None:
         """Has the transaction in which the next run is written roll back."""
         begin = self._store.transaction
@@ -147,11 +172,6 @@ class ReferenceDriver(HostDriver):
 
         self._store.one = failing if fails else partial(find, self._store)  # type: ignore[method-assign]
 
-    async def handled(self, event_id: str) -> int:
-        """Count the event in the host's own table."""
-        rows = await self._store.find(tables.auth_events)
-        return sum(row["id"].endswith(f"/{event_id}") for row in rows)
-
     async def fail_auth_event(self, event_id: str) -> None:
         """Has the database fail once it has been told of the event, before it commits."""
         put, to_fail = self._store.put, [event_id]
@@ -163,18 +183,6 @@ class ReferenceDriver(HostDriver):
                 raise RuntimeError("the database fails, because the kit has asked for it")
 
         self._store.put = failing  # type: ignore[method-assign]
-
-    async def trigger(self, ref: TriggerRef) -> None:
-        """Lets a trigger fire as somebody at the dashboard does."""
-        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
-        author = self._authors[ref.organization]
-        (await self._client.post(path, headers=self.headers(author))).raise_for_status()
-
-    async def _turn(self, path: str, body: dict[str, Any]) -> Turn:
-        answer = await self._client.post(path, json=body)
-        data = answer.raise_for_status().json()["data"]
-        step = data["step"] and data["step"]["id"]
-        return Turn(session=data["session"], step_id=step, done=data["done"], raw=answer.text)
 
 
 def _token(who: Login) -> str:

@@ -8,7 +8,16 @@ from urllib.parse import unquote
 
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import DashboardPrincipal, Request
-from tests.conformance.middleware import Answer, Asked, Scope, around, json_answer
+from tests.conformance.middleware import (
+    Answer,
+    Asked,
+    Scope,
+    answer_of,
+    around,
+    json_answer,
+    send_answer,
+    whole,
+)
 from tests.conformance.mutants.mutant import changed, mutant
 
 ELSEWHERE = "/plugins"
@@ -133,6 +142,22 @@ def _bodies_of_16_kib(driver: ReferenceDriver) -> None:
     driver.app = limited
 
 
+def _errors_asked_again(driver: ReferenceDriver) -> None:
+    inner = driver.app
+
+    async def repeating(scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] == "GET":
+            await inner(scope, receive, send)
+            return
+        body = await whole(receive)
+        answer = await answer_of(inner, scope, body)
+        if answer.status in {502, 503, 504}:
+            answer = await answer_of(inner, scope, body)
+        await send_answer(send, answer)
+
+    driver.app = repeating
+
+
 def _header_values_lowered(driver: ReferenceDriver) -> None:
     def lowered(scope: Scope) -> Scope:
         kept = {b"authorization", b"cookie"}
@@ -234,6 +259,14 @@ MUTANTS = [
         kills="HTTP-3 SAVING-2",
         spares="HTTP-1 HTTP-4 HTTP-5 HTTP-7",
         message="a body of two mebibytes, the largest that a route takes, did not reach the plugin: it was answered 413",
+    ),
+    mutant(
+        "errors-asked-again",
+        "A proxy or middleware asks once more when the answer is that of a host that fails.",
+        changed(_errors_asked_again),
+        kills="HTTP-11",
+        spares="HTTP-1 HTTP-5 HTTP-8",
+        message="a POST that the plugin answered with 502 did not reach it once",
     ),
     mutant(
         "header-values-lowered",

@@ -407,7 +407,33 @@ async def chat_can_be_connected(trial: Trial) -> None:
     )
 
 
-async def _answer(trial: Trial, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> httpx.Response:
-    """Has the probe answer."""
-    wanted = {"status": status, "body_base64": base64.b64encode(body).decode(), "headers": list(headers)}
+@check(
+    "HTTP-11",
+    profile="core",
+    clause="contract: What a host does (Routes)",
+    causes=(
+        "a proxy before the host asks another process after an error: let it repeat only what did not reach the host",
+        "a middleware or a client within the host repeats requests that were answered with an error",
+    ),
+)
+async def requests_pass_once(trial: Trial) -> None:
+    """A request reaches the plugin once, also when the plugin answers that it failed."""
+    await trial.seed()
+    for status in (500, 502, 503, 504):
+        mark = f"{trial.token}-{status}"
+        await _answer(trial, status, [], b"failed", mark=mark)
+        times = sum(event.data.get("mark") == mark for event in trial.session.control.events)
+        trial.equal(times, 1, f"a POST that the plugin answered with {status} did not reach it once")
+
+
+async def _answer(
+    trial: Trial, status: int, headers: Sequence[tuple[str, str]], body: bytes, mark: str | None = None
+) -> httpx.Response:
+    """Has the probe answer, and report with a mark that it does."""
+    wanted = {
+        "status": status,
+        "body_base64": base64.b64encode(body).decode(),
+        "headers": list(headers),
+        "mark": mark,
+    }
     return await trial.request("POST", ANSWER, who=trial.author, json=wanted)

@@ -68,6 +68,7 @@ async def shows_the_node_types_of_all_plugins(trial: Trial) -> None:
         "the host keeps its data at a fixed place: keep it at env.database_url or in env.state_dir",
         "a buffer or the present request is a global of a module: two hosts in two threads use it at the same time",
     ),
+    served="no",
 )
 async def keeps_hosts_apart(trial: Trial) -> None:
     """Two hosts that run side by side share nothing: each walks its own flows with its own plugins.

@@ -222,6 +222,7 @@ async def a_halt_ends_the_run(trial: Trial) -> None:
         "visit is made of something that changes from walk to walk, so that a node that was recorded is recorded again",
     ),
     alone=True,
+    served="restart",
 )
 async def passages_survive_a_restart(trial: Trial) -> None:
     """When the host was restarted in the middle of a run, the passages behind are still told apart from those before.
@@ -237,7 +238,7 @@ async def passages_survive_a_restart(trial: Trial) -> None:
     client = await Client.opened(trial, flow)
     await client.go_to(0)
     await trial.until_arrived("order")
-    await host.running.stop()
+    await trial.stop()
     trial.host = await trial.start(beside=host)
     try:
         await client.next()

@@ -1,7 +1,7 @@
 """SCALE: several processes of one host work as one.
 
 The checks share two child processes beside the host that all use, because each start costs seconds. One that is killed
-is started for it.
+is started for it. The processes of a served host are behind one address: who answers there is whoever gets the request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 import httpx
 
 from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
-from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
+from flowactions_conformance.kit.outcomes import NotTried
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES, TOKEN
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.support.client import Client
@@ -27,6 +28,10 @@ ROWS: Final = 200
 TESTS_A_MINUTE: Final = 10
 LEASE_SECONDS: Final = 45.0
 """The plugin has another process go on with what a killed one left behind within half a minute."""
+RACING: Final = 4
+"""How many requests race in a served host, so that they do not all get to the same process."""
+ROUNDS: Final = 8
+"""How often so many ask which process answers."""
 IDLE_SECONDS: Final = 10.0
 """For how long nothing may come while many webhooks are under way: two processes start and send at once."""
 ANSWER_SECONDS: Final = 2.0
@@ -84,8 +89,8 @@ async def runs_a_node_once(trial: Trial) -> None:
     client = await Client.opened(trial, flow)
     await client.go_to(0)
     turn = client.turn
-    winner = asyncio.create_task(trial.next(turn, host=first))
-    loser = asyncio.create_task(trial.next(turn, host=second))
+    hosts = (first, second) if first is not second else (first,) * RACING
+    racing = [asyncio.create_task(trial.next(turn, host=host)) for host in hosts]
     try:
         await trial.until(
             lambda: trial.reached("node"),
@@ -93,7 +98,7 @@ async def runs_a_node_once(trial: Trial) -> None:
             expected="one of them runs it",
         )
         # A host may also let the second caller wait until the first has ended.
-        done, _ = await asyncio.wait({winner, loser}, timeout=ANSWER_SECONDS)
+        done, _ = await asyncio.wait(racing, timeout=ANSWER_SECONDS)
         for early in done:
             answered = early.result()
             trial.expect(
@@ -104,7 +109,7 @@ async def runs_a_node_once(trial: Trial) -> None:
             )
     finally:
         trial.open_gate("gate")
-        ended = await asyncio.gather(winner, loser, return_exceptions=True)
+        ended = await asyncio.gather(*racing, return_exceptions=True)
     trial.equal(len(trial.reached("node")), 1, "a node was run by two processes")
     trial.host = second
     # A host that ignores which step its client names has moved twice, when the second request waited for the first.
@@ -160,6 +165,7 @@ async def counts_together(trial: Trial) -> None:
         "only one process runs the tasks of plugins: after its end, another one has to",
         ONE_DATABASE,
     ),
+    served="no",
 )
 async def goes_on_without_a_process(trial: Trial) -> None:
     """When a process is killed, the others send what it has queued, and its runs go on."""
@@ -220,9 +226,25 @@ async def _process(trial: Trial, number: int) -> Host:
 
 
 async def _pair(trial: Trial) -> tuple[Host, Host]:
-    """Returns two processes of one host, which all checks of this group share."""
+    """Returns two processes of one host, which all checks of this group share; of a served one, all that it has, twice."""
+    if trial.is_served:
+        await _several_answer(trial)
+        return trial.host, trial.host
     trial.note("kit", "use two processes of one host")
     return await _process(trial, 0), await _process(trial, 1)
+
+
+async def _several_answer(trial: Trial) -> None:
+    """Asks a served host which of its processes answer."""
+    answering: set[str] = set()
+    for _ in range(ROUNDS):
+        asked = (trial.request("GET", f"{ROUTES}/echo") for _ in range(RACING))
+        for answer in await asyncio.gather(*asked):
+            trial.equal(answer.status_code, 200, "the probe's echo route is not answered by the probe")
+            answering.add(answer.json()["pid"])
+        if len(answering) > 1:
+            return
+    raise NotTried("only one process of the host answers")
 
 
 async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str]) -> None:
@@ -239,7 +261,8 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
                 "entity": entity,
             }
             async with slots:
-                asking = client.post(f"{host.url}{host.prefix}{ROUTES}/enqueue", json=body)
+                url = f"{host.url}{host.prefix}{ROUTES}/enqueue"
+                asking = client.post(url, json=body, headers={TOKEN: trial.session.control.token})
                 return await trial.session.patience.wait(asking, REQUEST_SECONDS, host.running)
 
         answers = await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))

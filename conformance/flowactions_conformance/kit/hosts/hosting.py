@@ -11,7 +11,7 @@ import socket
 import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -72,7 +72,13 @@ METHODS: Final[Mapping[str, Method]] = {
     "fail_database": Method((bool,), None, is_optional=True),
     "handled": Method((str,), int, "a whole number"),
     "fail_auth_event": Method((str,), None),
+    "restart": Method((), None, is_optional=True),
+    "kill": Method((), None, is_optional=True),
 }
+RESTARTS: Final = ("restart", "kill")
+"""Those by which the driver of a served host starts it again."""
+IN_PROCESS: Final = frozenset({"fail_commit", "fail_database", "fail_auth_event"})
+"""Those that reach into the host's process: the driver of a served host may leave them out."""
 
 
 CORE_DUTIES: Final[Mapping[str, str]] = {
@@ -95,6 +101,7 @@ class About(Wire, frozen=True):
     prefix: str = ""
     edits: Literal["pinned", "live"] | None = None
     lacks: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
 
 
 class Running(Signs, Protocol):
@@ -146,22 +153,36 @@ async def echo_answers(running: Running) -> bool:
     return True
 
 
-def check_about(host: HostUnderTest) -> About:
+def check_about(host: HostUnderTest, *, is_served: bool = False) -> About:
     """Read what a driver says of its host.
+
+    Args:
+        host: the driver.
+        is_served: whether somebody else serves the host: then it needs no ``app``.
 
     Raises:
         DriverFault: it is not a `HostUnderTest`.
     """
-    absent = [name for name, method in METHODS.items() if not method.is_optional and not hasattr(host, name)]
+    maker = "make_driver" if is_served else "make_host"
+    may_lack = IN_PROCESS if is_served else frozenset()
+    absent = [
+        name
+        for name, method in METHODS.items()
+        if not method.is_optional and name not in may_lack and not hasattr(host, name)
+    ]
     if absent:
         raise DriverFault(
-            f"{type(host).__name__}, which make_host yields, lacks {', '.join(absent)}; "
+            f"{type(host).__name__}, which {maker} yields, lacks {', '.join(absent)}; "
             "derive it from flowactions_conformance.HostDriver"
         )
-    missing = [f"{name}: {duty}" for name, duty in CORE_DUTIES.items() if _is_stub(getattr(host, name, None))]
+    missing = [
+        f"{name}: {duty}"
+        for name, duty in CORE_DUTIES.items()
+        if _is_stub(getattr(host, name, None)) and not (is_served and name == "app")
+    ]
     if missing:
         raise DriverFault(
-            f"{type(host).__name__}, which make_host yields, does not do its part yet. It lacks\n  "
+            f"{type(host).__name__}, which {maker} yields, does not do its part yet. It lacks\n  "
             + "\n  ".join(missing)
         )
     claims: Any = getattr(host, "claims", frozenset())
@@ -177,7 +198,13 @@ def check_about(host: HostUnderTest) -> About:
     if isinstance(lacks, str) or not set(lacks) <= set(MAY_LACK):
         kinds = ", ".join(map(repr, MAY_LACK))
         raise DriverFault(f"lacks of {type(host).__name__} must be a set of {kinds}, not {lacks!r}")
-    return About(claims=tuple(sorted(claims)), prefix=prefix, edits=edits, lacks=tuple(sorted(lacks)))
+    return About(
+        claims=tuple(sorted(claims)),
+        prefix=prefix,
+        edits=edits,
+        lacks=tuple(sorted(lacks)),
+        restarts=tuple(name for name in RESTARTS if not _is_stub(getattr(host, name, None))),
+    )
 
 
 def _is_stub(member: object) -> bool:
@@ -197,7 +224,7 @@ async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, .
         DriverFault: it raised or returned something else.
     """
     method = METHODS[name]
-    if method.is_optional and not hasattr(host, name):
+    if not hasattr(host, name):
         raise NotImplementedError(name)
     try:
         returned = getattr(host, name)(*arguments)
@@ -255,31 +282,32 @@ def _answer_in(exc: BaseException) -> str:
 async def live(
     factory: Factory,
     env: Env,
-    listener: socket.socket,
+    listener: socket.socket | None,
     serving: Callable[[HostUnderTest, Callable[[], None]], Awaitable[None]],
     started: Callable[[About], None],
     output: Output,
 ) -> None:
     """Make a host, serve its app, and stop it when ``serving`` returns.
 
-    ``serving`` is given the host and what tells that it has started.
+    ``serving`` is given the host and what tells that it has started. Without a listener, somebody else serves the app.
 
     Raises:
         DriverFault: it could not be made or started.
     """
+    maker = "make_driver" if listener is None else "make_host"
     try:
         async with one_host_at_a_time():
-            making = _making(factory, env)
+            making = _making(factory, env, maker)
             host = await making.__aenter__()
     except DriverFault:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
-        raise DriverFault(f"make_host raised {described(exc)}") from exc
+        raise DriverFault(f"{maker} raised {described(exc)}") from exc
     failure: BaseException | None = None
     try:
-        about = check_about(host)
+        about = check_about(host, is_served=listener is None)
         try:
-            async with serve(host.app, listener):
+            async with nullcontext() if listener is None else serve(host.app, listener):
                 await serving(host, partial(started, about))
         except RuntimeError as exc:
             tail = "\n".join(output.lines)[-3_000:]
@@ -292,16 +320,16 @@ async def live(
         await making.__aexit__(kind, failure, None if failure is None else failure.__traceback__)
 
 
-def _making(factory: Factory, env: Env) -> AbstractAsyncContextManager[HostUnderTest]:
+def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostUnderTest]:
     try:
         made: Any = factory(env)
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
-        raise DriverFault(f"make_host raised {described(exc)}") from exc
+        raise DriverFault(f"{maker} raised {described(exc)}") from exc
     if hasattr(made, "__aenter__"):
         manager: AbstractAsyncContextManager[HostUnderTest] = made
         return manager
     if inspect.iscoroutine(made):
         made.close()
     raise DriverFault(
-        "make_host must return an async context manager: decorate it with contextlib.asynccontextmanager"
+        f"{maker} must return an async context manager: decorate it with contextlib.asynccontextmanager"
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 from flowactions_conformance.kit.hosts.hosting import (
     ECHO_SECONDS,
+    RESTARTS,
     About,
     call_driver,
     described,
@@ -41,7 +42,7 @@ class InProcess:
     Args:
         factory: makes the host.
         env: for the factory; ``base_url`` is that of ``listener``.
-        listener: an open port.
+        listener: an open port; ``None``: only the driver lives here, and somebody else serves the host.
         limits: how long it may take.
         patience: how it is waited for.
     """
@@ -50,7 +51,7 @@ class InProcess:
         self,
         factory: Factory,
         env: Env,
-        listener: socket.socket,
+        listener: socket.socket | None,
         limits: Limits = LIMITS,
         patience: Patience | None = None,
     ) -> None:
@@ -97,6 +98,9 @@ class InProcess:
         """See `Running.call`."""
         if self._host is None or self._loop is None or self._ended.is_set():
             raise DriverFault(f"{method}() was called on a host that does not run")
+        limits, seconds = self._waiting.limits, self._waiting.call
+        if method in RESTARTS:
+            seconds = limits.stop + limits.start
         calling = call_driver(self._host, method, arguments)
         try:
             running = asyncio.run_coroutine_threadsafe(calling, self._loop)
@@ -104,7 +108,7 @@ class InProcess:
             calling.close()
             raise DriverFault(f"{method}() was called on a host that does not run") from None
         try:
-            returned = await self._patience.wait(asyncio.wrap_future(running), self._waiting.call, self)
+            returned = await self._patience.wait(asyncio.wrap_future(running), seconds, self)
         except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
@@ -166,7 +170,7 @@ class InProcess:
         """See `Signs.processor_seconds`: of the thread of the host's event loop."""
         if self._thread is None or self._thread.ident is None or not self._thread.is_alive():
             return None
-        if not hasattr(time, "pthread_getcpuclockid"):
+        if self._listener is None or not hasattr(time, "pthread_getcpuclockid"):
             return None
         return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import secrets
+import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from flowactions_conformance.kit.probing.plugin import TOKEN
 from flowactions_conformance.serving import serve
 
 
@@ -20,9 +24,11 @@ class Event(NamedTuple):
         number: 1 for the first event of the session.
         at: monotonic seconds.
         kind: ``loaded``, ``opened``, ``closed``, ``task_started``, ``task_stopped``, ``task_crashed``, ``reach``,
-            ``reached``, ``recorded``, ``host_call`` (one that raised or took long) or ``advance`` (``unavailable``, or asked for again).
-        host: the ``PROBE_HOST`` of the host's settings; ``None`` if the settings did not reach it.
-        pid: of the process.
+            ``reached``, ``recorded``, ``answered``, ``host_call`` (one that raised or took long) or ``advance``
+            (``unavailable``, or asked for again).
+        host: the ``PROBE_HOST`` of the host's settings; ``None`` if the settings did not reach it. Of a served host the
+            name of the start that the process belongs to.
+        pid: of the process; its own also among those of other containers.
         data: the rest.
     """
 
@@ -30,29 +36,43 @@ class Event(NamedTuple):
     at: float
     kind: str
     host: str | None
-    pid: int
+    pid: str
     data: Mapping[str, Any]
+
+
+LASTING: Final = frozenset({"loaded", "opened", "closed", "task_started", "task_stopped", "crash_task_started"})
+"""Kinds of reports that a run needs of processes that were started before it."""
 
 
 class Control:
     """Takes the probe's reports. It lives in the kit's event loop.
 
+    Args:
+        token: which reports must carry.
+
     Attributes:
         events: all reports, oldest first.
         url: at which the probe reports.
+        present: the name of a served host as it was started last: that of each process that has not reported before;
+            ``None``: hosts say their names themselves.
+        desk: where a run takes over from `serve-env`; ``None``: nobody can.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: str | None = None) -> None:
+        self.token = token or secrets.token_hex(16)
         self.events: list[Event] = []
         self.url = ""
+        self.present: str | None = None
+        self.desk: str | None = None
+        self._names: dict[str, str] = {}
         self._changed = asyncio.Condition()
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._listeners: list[Callable[[Event], None]] = []
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Control]:
-        """Take reports while open."""
-        async with serve(self._app) as url:
+    async def running(self, listener: socket.socket | None = None) -> AsyncIterator[Control]:
+        """Take reports while open; on an open port, if there is one."""
+        async with serve(self._app, listener) as url:
             self.url = url
             try:
                 yield self
@@ -94,20 +114,30 @@ class Control:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        await self._report(json.loads(bytes(body)))
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        given = dict(scope["headers"]).get(TOKEN.encode(), b"")
+        status, answer = 204, b""
+        if not hmac.compare_digest(given, self.token.encode()):
+            status = 403
+        elif scope["method"] == "POST":
+            await self._report(json.loads(bytes(body)))
+        elif self.desk is None:
+            status = 409
+        else:
+            status, answer = 200, self.desk.encode()
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": answer})
+
+    def keep(self, report: dict[str, Any], at: float) -> Event:
+        """Keep a report, which came at a time in monotonic seconds."""
+        host, pid = report.pop("host"), report.pop("pid")
+        if self.present is not None:
+            host = self._names.setdefault(pid, self.present)
+        event = Event(len(self.events) + 1, at, report.pop("kind"), host, pid, report)
+        self.events.append(event)
+        return event
 
     async def _report(self, report: dict[str, Any]) -> None:
-        event = Event(
-            number=len(self.events) + 1,
-            at=asyncio.get_running_loop().time(),
-            kind=report.pop("kind"),
-            host=report.pop("host"),
-            pid=report.pop("pid"),
-            data=report,
-        )
-        self.events.append(event)
+        event = self.keep(report, asyncio.get_running_loop().time())
         for listener in list(self._listeners):
             listener(event)
         await self.changed()

@@ -1,29 +1,38 @@
 """The probe: a plugin that the host under test loads like any other, and that reports what reaches it.
 
-It is never installed. The kit writes a folder with an entry point that names a `Probe` and puts it on the path of the
-process in which the host runs.
+For hosts that the kit starts, it writes a folder with an entry point that names a `Probe` and puts it on the path of the
+process in which the host runs. In a host that is already served it is `flowactions_conformance.probe`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import http.client
 import json
 import os
+import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cache
+from hashlib import sha256
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 from litestar import HttpMethod, Request, Response, Router, get, post, route
+from litestar.connection import ASGIConnection
+from litestar.exceptions import NotFoundException
+from litestar.handlers import BaseRouteHandler
 from litestar.params import Body
+from litestar.types import Guard
 from msgspec import Meta, Struct
 
 from flowactions_conformance.kit.probing.host_calls import HostCalls
-from flowactions_conformance.serving import NO_TLS
+from flowactions_conformance.kit.tested import running_on
 from flowactions_hookspecs import (
     BackgroundTask,
     ConfigProblem,
@@ -51,8 +60,16 @@ UNAVAILABLE_REASON: Final = "The probe's second node type is never available."
 PROBLEM: Final = "The probe says that this config is wrong."
 HOST_SETTING: Final = "PROBE_HOST"
 ROUTES: Final = "/integrations/probe"
+TOKEN: Final = "flowactions-conformance-token"  # noqa: S105  a header's name
+"""Carries the run's token: without it no route of the probe answers, and no report is taken."""
+NAME: Final = "flowactions-probe"
+"""Of the entry point in the folder."""
+NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""As `serving` has it, which needs a server that a served host may not have."""
 ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
 REPORT_SECONDS: Final = 60.0
+ATTEMPTS: Final = 3
+"""A connection is cut that `serve-env` has taken just before it hands over, and a new one waits for the run."""
 COOKIE_SECONDS: Final = 3600
 OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action", "node")
 """Methods that a host may leave out."""
@@ -76,6 +93,8 @@ class Answering(Struct, kw_only=True):
     status: int = 200
     body_base64: str = ""
     headers: list[tuple[str, str]] = []
+    mark: str | None = None
+    """Makes the route report that it was reached."""
 
 
 class Enqueuing(Struct, kw_only=True):
@@ -95,17 +114,23 @@ class Probe:
 
     Args:
         control_url: where it reports.
+        token: of the run.
+        name: of its entry point.
     """
 
-    def __init__(self, control_url: str) -> None:
+    def __init__(self, control_url: str, token: str, name: str = NAME) -> None:
         self._control_url = control_url
+        self._token = token
+        self._name = name
 
     @hookimpl(tryfirst=True)
     def flowactions_node_types(self, host: Host, actions: FlowActions) -> Sequence[NodeType]:
         """Two node types, of which one is not available. First: other plugins keep the host's methods when they are asked."""
         state = actions.plugin_state(self._make)
         state.host_calls.watch(host)
-        state.report_now("loaded", settings=dict(host.settings))
+        # Digests: a host may hand on its whole environment, of which the kit needs to know its own settings only.
+        digests = {name: digest(str(value)) for name, value in host.settings.items()}
+        state.report_now("loaded", settings=digests, on=running_on())
         schema = config_schema(ProbeConfig)
         return [
             NodeType(
@@ -165,14 +190,44 @@ class Probe:
         return {"probe": unsigned}
 
     def _make(self, host: Host, actions: FlowActions) -> _State:
-        return _State(self._control_url, host, actions)
+        return _State(self._control_url, self._token, self._name, host, actions)
+
+
+def digest(value: str) -> str:
+    """Return the digest by which the values of a setting are compared."""
+    return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@cache
+def _unique(pid: int) -> str:
+    return f"{pid}-{secrets.token_hex(3)}"
+
+
+def process_id() -> str:
+    """Return this process's id, which no other one has, in other containers neither; after a fork it is another one."""
+    return _unique(os.getpid())
+
+
+async def ask(method: str, url: str, token: str, seconds: float, content: bytes = b"") -> httpx.Response:
+    """Send a request to `serve-env` or a run, again if its connection was cut.
+
+    Raises:
+        httpx.TransportError: nobody answers.
+    """
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=seconds) as client:
+        for _ in range(ATTEMPTS - 1):
+            with suppress(httpx.NetworkError, httpx.RemoteProtocolError):
+                return await client.request(method, url, content=content, headers={TOKEN: token})
+        return await client.request(method, url, content=content, headers={TOKEN: token})
 
 
 class _State:
     """The probe in one host."""
 
-    def __init__(self, control_url: str, host: Host, actions: FlowActions) -> None:
+    def __init__(self, control_url: str, token: str, name: str, host: Host, actions: FlowActions) -> None:
         self._control_url = control_url
+        self.token = token
+        self.name = name
         self._host = host
         self.actions = actions
         self.host_calls = HostCalls(self.report)
@@ -181,25 +236,28 @@ class _State:
 
     def _event(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         name = self._host.settings.get(HOST_SETTING) if self._host.settings else None
-        return {"kind": kind, "host": name, "pid": os.getpid(), **data}
+        return {"kind": kind, "host": name, "pid": process_id(), **data}
 
     def report_now(self, kind: str, **data: Any) -> None:
         """Report from a hook, which is sync."""
-        with suppress(OSError):
+        event = json.dumps(self._event(kind, data), default=repr)
+        for _ in range(ATTEMPTS):
             connection = http.client.HTTPConnection(urlsplit(self._control_url).netloc, timeout=REPORT_SECONDS)
             try:
-                connection.request("POST", "/", json.dumps(self._event(kind, data), default=repr))
+                connection.request("POST", "/", event, {TOKEN: self.token})
                 connection.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                continue
             finally:
                 connection.close()
+            return
 
     async def report(self, kind: str, **data: Any) -> None:
         """Report, and wait at the gate that the report names."""
+        event = msgspec.json.encode(self._event(kind, data), enc_hook=repr)
         # The kit may be gone, and then nobody wants to know.
         with suppress(httpx.TransportError):
-            async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
-                event = self._event(kind, data)
-                await client.post(self._control_url, content=msgspec.json.encode(event, enc_hook=repr))
+            await ask("POST", self._control_url, self.token, REPORT_SECONDS, event)
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Report walk and node, and do what the config says."""
@@ -257,8 +315,9 @@ class _State:
 
     async def live(self) -> None:
         """Lives until it is cancelled."""
-        await self.report("task_started")
         try:
+            # Also a process that is stopped while it reports this says that its task has ended.
+            await self.report("task_started")
             await asyncio.Event().wait()
         finally:
             await self.report("task_stopped")
@@ -271,10 +330,21 @@ class _State:
         await self.report("task_crashed")
         raise RuntimeError("the probe's task was told to crash")
 
-    def crash(self) -> None:
-        """Tells the task."""
+    def crash(self) -> bool:
+        """Tells the task, and returns whether this process has one."""
         if self._told_to_crash is not None:
             self._told_to_crash.set()
+        return self._told_to_crash is not None
+
+
+def _only_with(token: str) -> Guard:
+    """Return what answers a request without the run's token as if nothing were there."""
+
+    def guard(request: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        if not hmac.compare_digest(request.headers.get(TOKEN, "").encode("latin-1", "replace"), token.encode()):
+            raise NotFoundException
+
+    return guard
 
 
 async def _failing_write(transaction: Any) -> NodeResult:
@@ -295,15 +365,19 @@ def _routes(state: _State) -> Router:
             "path": request.scope["path"],
             "query": request.scope["query_string"].decode("latin-1"),
             "headers": [
-                [name.decode("latin-1"), value.decode("latin-1")] for name, value in request.scope["headers"]
+                [name.decode("latin-1"), value.decode("latin-1")]
+                for name, value in request.scope["headers"]
+                if name != TOKEN.encode()  # what is answered is shown in reports
             ],
             "body": base64.b64encode(await request.body()).decode(),
-            "pid": os.getpid(),
+            "pid": process_id(),
         }
 
     @post("/answer", status_code=200)
     async def answer(data: Annotated[Answering, Body()]) -> Response[bytes]:
         """Answers what the request asks for, byte for byte."""
+        if data.mark is not None:
+            await state.report("answered", mark=data.mark)
         response = Response(base64.b64decode(data.body_base64), status_code=data.status, media_type=None)
         for name, value in data.headers:
             if name.lower() == "set-cookie":
@@ -318,7 +392,7 @@ def _routes(state: _State) -> Router:
     async def enqueue(data: Annotated[Enqueuing, Body()]) -> dict[str, Any]:
         """Enqueues a webhook of the probe's own."""
         origin: Origin = PluginOrigin(
-            organization_id=data.organization_id, plugin="flowactions-probe", name="probe", id=data.entity
+            organization_id=data.organization_id, plugin=state.name, name="probe", id=data.entity
         )
         if data.agent_id and data.flow_id and data.node_id:
             origin = FlowNodeOrigin(
@@ -345,12 +419,16 @@ def _routes(state: _State) -> Router:
     @post("/crash", status_code=200)
     async def crash() -> dict[str, bool]:
         """Crashes a background task."""
-        state.crash()
-        return {"ok": True}
+        return {"ok": state.crash()}
 
     @get("/choices")
     async def choices() -> dict[str, Any]:
         """Answers as a picker does."""
         return {"data": [{"id": "1", "label": "One", "note": None}], "nextCursor": None, "notice": None}
 
-    return Router(ROUTES, route_handlers=[echo, answer, enqueue, crash, choices], include_in_schema=False)
+    return Router(
+        ROUTES,
+        route_handlers=[echo, answer, enqueue, crash, choices],
+        guards=[_only_with(state.token)],
+        include_in_schema=False,
+    )

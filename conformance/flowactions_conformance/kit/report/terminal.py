@@ -99,9 +99,15 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
 def tested_lines(report: Report) -> Iterator[tuple[str, str]]:
     """Return what was tested, each with its name."""
     module = report.host.partition(":")[0]
-    yield "host", report.tested.host or f"{module}, of no distribution"
-    yield "plugin", report.tested.plugin
-    yield "python", f"{report.tested.python}, {report.tested.platform}"
+    is_served = report.mode == "served"
+    yield (
+        "host",
+        report.tested.host
+        or f"{module}, of {'a host that runs elsewhere' if is_served else 'no distribution'}",
+    )
+    if report.tested.plugin:  # a served host whose probe has not said it is not known
+        yield "plugin", report.tested.plugin
+        yield "python", f"{report.tested.python}, {report.tested.platform}"
     yield "database", report.tested.database
 
 
@@ -126,7 +132,7 @@ def _profile_line(profile: ProfileSummary, paint: Paint) -> str:
     word, colour = STATE_WORDS[profile.state]
     if profile.state in {"not_claimed", "not_run"}:
         return f"{profile.name:<12}{paint(word, colour)}"
-    return f"{profile.name:<12}{paint(f'{word:<6}', colour)}{counted(profile.counts)}"
+    return f"{profile.name:<12}{paint((word + ' ').ljust(6), colour)}{counted(profile.counts)}"
 
 
 def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:

@@ -1,0 +1,48 @@
+"""A host that somebody else has started and serves: only its driver is the kit's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from flowactions_conformance.kit.hosts.hosting import echo_answers
+from flowactions_conformance.kit.hosts.in_process import InProcess
+
+
+class Served:
+    """One start of such a host, in however many processes.
+
+    Args:
+        driver: the driver, in a thread of the kit's process.
+        again: has the driver's ``restart`` or ``kill`` start the host again.
+    """
+
+    serves = True
+    left_at: float | None = None
+
+    def __init__(self, driver: InProcess, again: Callable[[str], Awaitable[None]]) -> None:
+        self.about = driver.about
+        self.env = driver.env
+        self.output = driver.output
+        self._driver = driver
+        self._again = again
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        """See `Running.call`."""
+        return await self._driver.call(method, *arguments)
+
+    async def stop(self) -> None:
+        """See `Running.stop`: afterwards the host serves again, as one that was started beside this one."""
+        await self._again("restart")
+
+    async def kill(self) -> None:
+        """See `Running.kill`: afterwards the host serves again, too."""
+        await self._again("kill")
+
+    async def echoes(self) -> bool:
+        """See `Signs.echoes`."""
+        return await echo_answers(self)
+
+    def processor_seconds(self) -> float | None:
+        """See `Signs.processor_seconds`: nobody here knows its processes."""
+        return None

@@ -1,0 +1,375 @@
+"""A host that somebody else has started: found by `serve-env`, checked at its address, also behind nginx."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from flowactions_conformance.__main__ import main
+from flowactions_conformance.kit.bench import Bench
+from flowactions_conformance.kit.hand_over import Address, address_in, borrowed, read_environment, written
+from flowactions_conformance.kit.outcomes import DriverFault, Report, Status
+from flowactions_conformance.kit.probing.plugin import TOKEN
+from flowactions_conformance.kit.report.terminal import report_text
+from flowactions_conformance.kit.runner import run_checks
+from flowactions_conformance.probe import PROBE, PROBE_TOKEN
+from flowactions_conformance.reference_host import create_app
+from flowactions_conformance.serving import listen, serve
+from tests.conformance import served
+from tests.conformance.hosts import restarted_host
+from tests.waiting import until
+
+RESTARTING = "tests.conformance.hosts.restarted_host:make_driver"
+SAFETY_SECONDS = 300
+
+
+class Place(NamedTuple):
+    """A served host."""
+
+    url: str
+    environ: dict[str, str]
+
+    async def check(self, *ids: str, driver: str = served.DRIVER) -> Report:
+        return await run_checks(driver, ids, served=served.served_at(self.url, self.environ))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A reference host in one process, with no proxy before it."""
+    folder, port = tmp_path_factory.mktemp("served"), served.free_port()
+    url = served.url_of(port)
+    with served.serve_env(folder, url, "--inbound") as environ, served.host(folder, environ, port):
+        yield Place(url, environ)
+
+
+def outcomes(report: Report) -> dict[str, Status]:
+    assert report.error is None, report.error
+    return {result.id: result.status for result in report.results}
+
+
+def said(report: Report) -> str:
+    return "\n".join(str(result.finding) for result in report.results if result.finding is not None)
+
+
+class TestRun:
+    """``run --url … --driver …``."""
+
+    async def test_the_same_checks_run_over_a_host_that_is_already_served(self, place: Place) -> None:
+        """Again and again: `serve-env` hands over to each run, and what processes reported before is not lost."""
+        ids = ("LOAD-1", "TASK-1", "HTTP-1", "HTTP-11", "EAGER-2")
+        for _ in range(2):
+            assert outcomes(await place.check(*ids)) == dict.fromkeys(ids, Status.PASS)
+
+    async def test_what_only_the_kit_can_start_is_not_tried(self, place: Place) -> None:
+        """With the reason; a method that reaches into the host's process may be left out, too."""
+        expected = {
+            "LOAD-3": "it needs a host or a process that the kit itself starts",
+            "TASK-3": "the driver has no restart()",
+            "DURABILITY-2": "the driver has no kill()",
+            "DURABILITY-3": "the driver has no fail_commit()",
+            "SCALE-1": "only one process of the host answers",
+        }
+        report = await place.check(*expected)
+        assert outcomes(report) == dict.fromkeys(expected, Status.NOT_TRIED)
+        found = {result.id: result.finding.message for result in report.results if result.finding is not None}
+        assert found == expected
+        assert report.exit_status == 1  # nothing was tried
+
+    @pytest.mark.ci
+    async def test_the_report_says_what_is_known_of_a_served_host(self, place: Place) -> None:
+        """How to run a check again; interpreter and plugin as the probe tells them; no distribution."""
+        report = await place.check("LOAD-2")
+        assert report.mode == "served"
+        assert report.tested.host == ""
+        assert report.tested.plugin.startswith("flowactions-plugin ")
+        assert "of a host that runs elsewhere" in report_text(report)
+        rerun = (
+            f"python -m flowactions_conformance run --url {place.url} --driver {served.DRIVER} --check LOAD-2"
+        )
+        assert report.results[0].rerun == rerun
+
+    @pytest.mark.ci
+    async def test_a_second_run_at_the_same_time_is_told(self, place: Place) -> None:
+        """Two runs would take each other's webhooks."""
+        bench = Bench(place.environ[PROBE_TOKEN])
+        async with (
+            borrowed(address_in(place.environ), bench.control) as (_, listeners),
+            bench.serving(listeners),
+        ):
+            report = await place.check("LOAD-1")
+        assert report.error is not None
+        assert "another run uses serve-env" in report.error.message
+
+    async def test_a_wrong_token_and_another_address_are_told(self, place: Place) -> None:
+        """Each in a sentence that says what to do."""
+        for environ, url, says in (
+            (
+                {**place.environ, PROBE_TOKEN: "wrong"},
+                place.url,
+                "refuses the token in FLOWACTIONS_CONFORMANCE_TOKEN",
+            ),
+            (place.environ, f"{place.url}/app", "give both the same --url"),
+            ({**place.environ, PROBE: place.url}, place.url, "is no serve-env"),
+            (
+                {**place.environ, PROBE: "http://127.0.0.1:1"},
+                place.url,
+                "no serve-env answers at http://127.0.0.1:1",
+            ),
+        ):
+            report = await Place(url, environ).check("LOAD-1")
+            assert report.error is not None
+            assert says in report.error.message
+            assert report.exit_status == 2
+
+    @pytest.mark.ci
+    async def test_a_host_without_the_probe_is_told(self, tmp_path: Path) -> None:
+        """And before that, one at whose address nothing answers."""
+        port = served.free_port()
+        url = served.url_of(port)
+        with ExitStack() as stack:
+            environ = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url, "--inbound"))
+            report = await Place(url, environ).check("LOAD-1")
+            assert report.error is not None
+            assert f"nothing answers at {url}" in report.error.message
+            settings = {"FLOWACTIONS_ENVIRONMENT": "development"}
+            made = create_app(settings, tmp_path / "host.db")
+            async with serve(made.app, listen(port)):
+                report = await Place(url, environ).check("LOAD-1")
+            assert report.error is not None
+            assert f"the host at {url} has not loaded the probe" in report.error.message
+
+
+class TestHandOver:
+    """`serve-env` and a run."""
+
+    async def test_no_report_is_lost_between_serve_env_and_a_run(self, place: Place) -> None:
+        """Who reports while neither serves waits for the one that comes; the other learns of it afterwards."""
+        address = address_in(place.environ)
+        for number in range(2):
+            bench = Bench(address.token)
+            async with borrowed(address, bench.control) as (_, listeners):
+                known = [event.pid for event in bench.control.events if event.kind == "opened"]
+                reporting = asyncio.create_task(_report(address, "opened", f"process-{number}"))
+                async with bench.serving(listeners):
+                    assert await reporting == 204
+            assert [each for each in known if each.startswith("process-")] == ["process-0"] * number
+
+    async def test_a_run_that_is_killed_leaves_serve_env_to_the_next(self, place: Place) -> None:
+        """Also when it was in the middle of a line."""
+        address = address_in(place.environ)
+        async with httpx.AsyncClient(timeout=SAFETY_SECONDS) as client:
+            desk = (await client.get(address.url, headers={TOKEN: address.token})).text
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.connect(desk)
+            killed.sendall(b'[1.0, {"kin')
+        async with borrowed(address, Bench(address.token).control) as (handed, _):
+            assert handed.url == place.url
+
+    @pytest.mark.parametrize("token", ["", "wrong"])
+    async def test_reports_are_taken_with_the_token_only(self, place: Place, token: str) -> None:
+        """Anybody on the machine can connect."""
+        assert await _report(Address(place.environ[PROBE], token), "opened", "nobody") == 403
+
+    def test_the_environment_is_for_a_shell_and_for_nobody_else(self, tmp_path: Path) -> None:
+        """Whatever its values hold, it is read as it was written."""
+        environ = {"A": "it's $HOME `x` \\ ü", "B": "", "C": "a=b # c"}
+        file = tmp_path / "env"
+        file.write_text(f"# a comment\n{written(environ)}")
+        assert read_environment(file) == environ
+        command = f'set -a; . {file}; set +a; printf \'%s|\' "$A" "$B" "$C"'
+        told = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+        assert told.stdout == "".join(f"{value}|" for value in environ.values())
+        (tmp_path / "other").write_text("something else")
+        with pytest.raises(DriverFault, match="it has to hold lines NAME=value"):
+            read_environment(tmp_path / "other")
+
+    @pytest.mark.ci
+    async def test_the_file_is_its_owners(self, tmp_path: Path) -> None:
+        """It holds keys; also when there was one that others could read. What a driver claims is in it when it was asked for."""
+        file = tmp_path / "served.env"
+        file.touch(0o644)
+        with ExitStack() as stack:
+            url = "http://127.0.0.1:8000"
+            environ = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url))
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            report = await Place(url, environ).check("INBOUND-1")
+        assert report.error is not None
+        assert "the driver claims inbound: start serve-env with --inbound" in report.error.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--url", "http://127.0.0.1:1"], "--url needs --driver package.module:make_driver"),
+        (["a.b:c", "--driver", "a.b:d"], "--driver is for a host that is already served: add --url"),
+        (["a.b:c", "--env", "env"], "--env is for a host that is already served: add --url"),
+        (["a.b:c", "--url", "http://x", "--driver", "a.b:d"], "name its driver by --driver, and no factory"),
+        (["--url", "http://x", "--driver", "a.b:d", "--child"], "--child is for hosts that the kit starts"),
+        (
+            ["--url", "http://x", "--driver", "a.b:d", "--database", "postgresql://x"],
+            "serve-env has --database",
+        ),
+        (["--url", "x", "--driver", "a.b:d"], "--url takes the URL at which the host is reached"),
+        (["--url", "http://x:y/", "--driver", "a.b:d"], "--url takes the URL at which the host is reached"),
+        (["--url", "http://x", "--driver", "a.b:d"], "do not say where serve-env is"),
+        (["--url", "http://x", "--driver", "a.b:d", "--env", "none"], "the environment none cannot be read"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit status 2, and before anything is started."""
+    assert main(["run", *arguments]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--url", "x"], "--url takes the URL at which the host is reached"),
+        (["--database", "sqlite:///x"], "--database takes the URL of a PostgreSQL"),
+        (["--file", "/no/such/folder/env"], "the environment cannot be written to /no/such/folder/env"),
+    ],
+)
+def test_what_serve_env_cannot_do_is_told(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, with exit status 2."""
+    assert main(["serve-env", *arguments]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+async def _report(address: Address, kind: str, pid: str) -> int:
+    report = {"kind": kind, "host": None, "pid": pid}
+    async with httpx.AsyncClient(trust_env=False, timeout=SAFETY_SECONDS) as client:
+        return (await client.post(address.url, json=report, headers={TOKEN: address.token})).status_code
+
+
+@pytest.mark.ci
+def test_the_guide_can_be_followed(tmp_path: Path) -> None:
+    """Its three terminals, line by line; the port is another, and of the checks one group is run."""
+    page = (served.ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
+    section = page.partition("## A host that is already served\n")[2].partition("\n## ")[0]
+    port = served.free_port()
+    first, second, third = (
+        block.replace("8000", str(port)) for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    )
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def terminal(lines: str, log: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return served.process(["sh", "-c", f"cd {tmp_path}\n{lines}"], environ, tmp_path / log)
+
+    with terminal(first, "first.log") as serving:
+        served.until(lambda: (tmp_path / "first.log").read_text().endswith("Ctrl+C.\n"), serving)
+        with terminal(second, "second.log") as running:
+            served.until(lambda: served.serves(served.url_of(port)), running)
+            with terminal(f"{third.rstrip()} --check EAGER-1\n", "third.log") as checking:
+                assert checking.wait(SAFETY_SECONDS) == 0
+    assert "1 passed" in (tmp_path / "third.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, int, Place]]:
+    """A reference host in three processes, with the folder and the port of an nginx before it, and its own port."""
+    folder = tmp_path_factory.mktemp("nginx")
+    port, inner = served.free_port(), served.free_port()
+    url = f"{served.url_of(port)}/flows"
+    with served.serve_env(folder, url, "--inbound") as environ, served.host(folder, environ, inner, 3):
+        yield folder, port, inner, Place(url, environ)
+
+
+@pytest.mark.ci
+class TestBehindNginx:
+    """Three processes under uvicorn, behind a real nginx, below a path."""
+
+    async def test_a_host_behind_a_good_nginx_is_proved(self, behind: tuple[Path, int, int, Place]) -> None:
+        """With gzip, a limit for bodies, and requests that are sent again when they did not reach the host."""
+        folder, port, inner, place = behind
+        with served.nginx(folder, port, inner) as url:
+            async with httpx.AsyncClient(timeout=SAFETY_SECONDS) as client:
+                gzipped = await client.get(f"{url}/nothing", headers={"accept-encoding": "gzip"})
+            assert gzipped.headers["content-encoding"] == "gzip"
+            report = await place.check()
+        states = outcomes(report)
+        assert {id_ for id_, state in states.items() if state is Status.NOT_TRIED} == {
+            "LOAD-3", "TASK-3", "TASK-4", "EAGER-8", "SCALE-4", "INBOUND-2",
+            "DURABILITY-1", "DURABILITY-2", "DURABILITY-3", "DURABILITY-5",
+        }  # fmt: skip
+        assert not [id_ for id_, state in states.items() if state in {Status.FAIL, Status.WARN, Status.ERROR}]
+        assert report.exit_status == 0
+        text = report_text(report)
+        assert "PROVED for contract 1.0, 10 checks not tried: pacing, editing, logic, tenancy" in text
+        assert "scale       not proved: a must was not tried 3 passed" in text
+
+    async def test_an_nginx_that_refuses_bodies_is_found(self, behind: tuple[Path, int, int, Place]) -> None:
+        """The message says what it answered, and the causes where to look."""
+        folder, port, inner, place = behind
+        with served.nginx(folder, port, inner, body="16k"):
+            report = await place.check("HTTP-3", "HTTP-4", "HTTP-11")
+        assert outcomes(report) == {"HTTP-3": Status.FAIL, "HTTP-4": Status.PASS, "HTTP-11": Status.PASS}
+        assert "did not reach the plugin: it was answered 413" in said(report)
+        assert "a proxy before it has a limit for bodies" in said(report)
+
+    async def test_an_nginx_that_repeats_requests_is_found(self, behind: tuple[Path, int, int, Place]) -> None:
+        """After an answer with an error it asks another process, which has the same effect once more."""
+        folder, port, inner, place = behind
+        again = "error timeout http_503 non_idempotent"
+        with served.nginx(folder, port, inner, again=again, entries=2):
+            report = await place.check("HTTP-3", "HTTP-11")
+        assert outcomes(report) == {"HTTP-3": Status.PASS, "HTTP-11": Status.FAIL}
+        assert "a POST that the plugin answered with 503 did not reach it once" in said(report)
+
+
+@pytest.mark.ci
+class TestRestarts:
+    """A driver that can restart and kill the host."""
+
+    @pytest.fixture(params=["sqlite", "postgresql"])
+    def options(self, request: pytest.FixtureRequest) -> list[str]:
+        """Those of `serve-env` for a database."""
+        return (
+            ["--database", request.getfixturevalue("postgres_server")] if request.param == "postgresql" else []
+        )
+
+    async def test_what_needs_a_restart_or_a_kill_is_tried(
+        self, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One after the other, after all others; processes of each start are told apart."""
+        port = served.free_port()
+        url = served.url_of(port)
+        monkeypatch.setenv(restarted_host.PORT, str(port))
+        monkeypatch.setenv(restarted_host.GROUP_FILE, str(tmp_path / "group"))
+        with ExitStack() as stack:
+            environ = await asyncio.to_thread(
+                stack.enter_context, served.serve_env(tmp_path, url, "--inbound", *options)
+            )
+            restarted_host.start(environ)
+            try:
+                await until(lambda: served.serves(url), SAFETY_SECONDS)
+                ids = (
+                    *("EAGER-1", "TASK-2", "TASK-3", "SCALE-2", "SCALE-4"),
+                    *("DURABILITY-1", "DURABILITY-2"),
+                )
+                report = await Place(url, environ).check(*ids, driver=RESTARTING)
+            finally:
+                served.end(int((tmp_path / "group").read_text()), signal.SIGKILL)
+        expected = {**dict.fromkeys(ids, Status.PASS), "SCALE-4": Status.NOT_TRIED}
+        assert outcomes(report) == expected, said(report)
+        assert report.database == ("postgresql" if options else "sqlite")
