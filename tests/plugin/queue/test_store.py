@@ -66,6 +66,12 @@ class TestClaims:
         alone = await queue.store.claim_quarantined()
         assert alone is not None
         assert alone.id == row_id
+        await queue.expire_claims()
+        holder = await queue.store.claim_quarantined()
+        assert holder is not None
+        assert not await queue.store.begin_quarantined(alone)  # it woke too late: the other one sends it
+        assert await queue.store.begin_quarantined(holder)
+        assert (await queue.row(row_id)).quarantine_rounds == 1
 
     async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
         """Delivered and dead rows are done."""
