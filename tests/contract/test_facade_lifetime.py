@@ -28,7 +28,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.services import Services
 from tests.owning import engine_of, own_webhook
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
 NODE = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
@@ -137,6 +137,35 @@ class TestLoops:
         async with actions.lifespan():
             await until(lambda: host.finished)
         assert began == ["opened", "opened", "task"]
+
+
+async def test_the_runtime_is_opened_before_a_plugin_that_asks_to_be_first(database_url: str) -> None:
+    """Its tables are there when any other plugin opens, and until it has closed."""
+    host = SmallHost(development(database_url))
+    rows: list[int] = []
+
+    async def count() -> None:
+        async with services_of(host)._database.read() as connection:
+            rows.append(
+                (await connection.execute(text("SELECT count(*) FROM flowactions_outbox"))).scalar_one()
+            )
+
+    class Plugin:
+        __name__ = "a-first"
+
+        @hookimpl(tryfirst=True)
+        def flowactions_lifespan(self) -> Any:
+            @asynccontextmanager
+            async def opened() -> AsyncIterator[None]:
+                await count()
+                yield
+                await count()
+
+            return opened
+
+    async with FlowActions.load(host, plugins=[Plugin()]).lifespan(tasks=False):
+        assert rows == [0]
+    assert rows == [0, 0]
 
 
 class TestThreads:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flowactions_hookspecs import Deferred, Eager, FlowActions, LogicAction, Node
+from flowactions_hookspecs import Deferred, Eager, FlowActions, LogicAction, Node, NodeDraft
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.triggers import EXPERIENCE, NODE_TRIGGER
 
@@ -102,6 +102,15 @@ async def test_any_other_text_is_an_id(actions: FlowActions) -> None:
             result = await call(actions, value)
             if name != "node.type":
                 assert getattr(result, "status", "queued") in {"queued", "recorded"}, (name, value)
+
+
+@pytest.mark.parametrize("call", ["preview", "test"])
+async def test_draft_and_walk_are_of_one_organization(actions: FlowActions, call: str) -> None:
+    """Nothing of an organization is shown or sent with the values of another one's walk."""
+    draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=A_NODE)
+    with pytest.raises(ValueError, match=r"walk\.organization_id"):
+        await getattr(actions, call)(draft, a_walk(organization_id="globex"))
+    assert await rows(actions) == 0
 
 
 async def test_none_is_the_end_of_the_flow(actions: FlowActions) -> None:

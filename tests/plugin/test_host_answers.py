@@ -144,6 +144,7 @@ async def test_an_agent_of_a_wrong_type_is_named(
         (ApiPrincipal(organization_id="acme\0"), "organization_id must not hold a NUL"),
         (ApiPrincipal(organization_id="acme", agent_ids=["a1"]), "agent_ids is a list, not a set of str"),  # type: ignore[arg-type]
         (ApiPrincipal(organization_id="acme", agent_ids=frozenset({1})), r"agent_ids\[0\] is an int"),  # type: ignore[arg-type]
+        (ApiPrincipal(organization_id="acme", agent_ids=frozenset({"a\0"})), "agent_ids must not hold a NUL"),
         (ApiPrincipal(organization_id=None), "organization_id is None"),  # type: ignore[arg-type]
     ],
 )

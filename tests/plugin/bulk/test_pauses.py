@@ -104,6 +104,15 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     assert await select(queue, "* FROM flowactions_pauses") == []
 
 
+async def test_an_organization_sees_its_own_pauses_and_those_for_all(queue: Queue) -> None:
+    """And none of another one's."""
+    pauses = Pauses(queue.database)
+    for scope, actor in ((ACME, MAYA), (Scope("globex"), MAYA), (ALL, OLIVE)):
+        assert await pauses.pause(scope, DOWN, actor)
+    assert [each.organization_id for each in await pauses.list(ACME)] == ["", "acme"]
+    assert [each.organization_id for each in await pauses.list(ALL)] == ["", "acme", "globex"]
+
+
 async def test_resuming_for_all_leaves_what_an_organization_has_paused(queue: Queue) -> None:
     """Its rows stay parked until it resumes, too."""
     mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")

@@ -68,6 +68,16 @@ class TestInstall:
         assert await run.end(url) == {"chat": "error", "reason": "cancelled"}
         assert await run.card() is None
 
+    async def test_a_cancelled_install_cannot_be_taken_up_again(self, run: ChatHost) -> None:
+        """Its state is used up, whatever the first callback brought (§5.2)."""
+        url = await run.start()
+        assert await run.end(await run.consent(url, decision="cancel")) == {
+            "chat": "error",
+            "reason": "cancelled",
+        }
+        assert await run.end(await run.consent(url)) == {"chat": "error", "reason": "already_used"}
+        assert "oauth.v2.access" not in run.provider.calls
+
     async def test_a_callback_works_once(self, run: ChatHost) -> None:
         """A replayed callback is refused before any exchange (§4.1.2, §5.2)."""
         url = await run.consent(await run.start())

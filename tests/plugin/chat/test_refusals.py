@@ -97,6 +97,14 @@ PASSING = {
 }
 
 
+def test_each_code_is_lasting_or_passing() -> None:
+    """Which attempts are repeated is told of every code; one that nobody knows may pass (§8)."""
+    codes = {name for name, (fault, _) in PASSING.items() if fault == refusal(name)} | {"something_new"}
+    assert codes > {"fatal_error", "internal_error", "ratelimited", "request_timeout"}
+    assert [code for code in sorted(codes) if not ChatRefused(code).transient] == []
+    assert [code for code in LASTING if ChatRefused(code).transient] == []
+
+
 class TestCodes:
     """Every code of the provider that matters: retried or not, how often, reason and message."""
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
+from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.cli import main
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import call, command
+from flowactions_plugin.errors import ActionInvalid, FilterInvalid, SchemaNewer, SetChanged, StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
 from tests.commanding import ROOT
 from tests.waiting import SAFETY_SECONDS
@@ -57,6 +59,34 @@ def test_an_unexpected_error_shows_no_message(capsys: pytest.CaptureFixture[str]
     _, err = capsys.readouterr()
     assert err.startswith("flowactions: failed unexpectedly: RuntimeError in ")
     assert "s3cret" not in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageUnavailable("the database failed"), 1),
+        (SetChanged("look at the rows again"), 1),
+        (ActionInvalid("there is nothing to do"), 2),
+        (FilterInvalid("from: must be a time", "from"), 2),
+        (SettingsInvalid("a setting is wrong"), 2),
+        (SchemaNewer("the tables are of a later release"), 3),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_the_exit_status_tells_a_wrong_command_from_one_that_failed(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows that have changed since they were shown are no mistake of the command: repeated, it may succeed."""
+
+    @command("failing")
+    async def failing() -> int:
+        """Fail."""
+        raise error
+
+    assert call(click.Group("flowactions", commands=[failing]), ["failing"]) == code
+    _, err = capsys.readouterr()
+    assert str(error) in err
     assert err.count("\n") == 1
 
 

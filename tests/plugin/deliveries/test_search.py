@@ -155,6 +155,17 @@ async def test_a_search_finds_each_row_once_the_newest_first(
             assert found == await expected(filled, scope, wanted), (name, scope)
 
 
+async def test_a_search_by_time_finds_rows_of_processes_whose_clocks_are_off(queue: Queue) -> None:
+    """The id of a row may be up to a minute before or after its time of enqueue, which the database sets (decision 33)."""
+    ids = [id_at(START + seconds * 1000) for seconds in (59, 0, -59)]
+    for each in ids:
+        await queue.put(id=each)
+    await queue.run(f"UPDATE flowactions_outbox SET created_at = {START}")  # noqa: S608
+    queries = OperatorQueries(queue.database)
+    page = await queries.deliveries(ALL, Filter(created_from=START, created_before=START + 1), None, 50)
+    assert [row.id for row in page.rows] == ids
+
+
 async def test_each_organization_is_asked_or_all_rows_are_read_back(
     filled: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

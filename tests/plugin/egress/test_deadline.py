@@ -53,3 +53,14 @@ async def test_a_deadline_interrupts_its_own_block_only() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == [1]
+
+
+async def test_time_that_was_lost_before_a_block_does_not_extend_it() -> None:
+    """A deadline is extended by what is lost while its block runs, and by nothing else."""
+    stopped = 0.0
+    monitor = StallMonitor(lambda: time.monotonic() + stopped)
+    with monitor:
+        stopped = 1000.0
+        assert monitor.lost() >= 999
+    with pytest.raises(TimeoutError), Deadline(monitor, 0.01, float("inf"), lambda: None):
+        await asyncio.sleep(60)

@@ -27,7 +27,7 @@ from flowactions_hookspecs import (
     QuestionRequired,
 )
 from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, CallStore, admit
-from flowactions_plugin.queue.keys import IdempotencyKeys
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
@@ -203,6 +203,19 @@ class TestEnqueue:
         await run.run("UPDATE flowactions_enqueue_keys SET created_at = 1")
         await run.run("UPDATE flowactions_enqueue_rates SET updated_at = 1")
         assert [await keys.prune(10), await calls.prune_rates(10)] == [1, 1]
+
+    async def test_a_look_and_a_use_agree_on_when_a_key_is_free(self, tmp_path: Path) -> None:
+        """It is when the window has passed, to the millisecond (§8)."""
+        now = [0.0]
+        url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
+        async with Database(url, clock=lambda: now[0]) as database:
+            keys = IdempotencyKeys(database, 1000)
+            for milliseconds, is_free in ((1_000_000, True), (1_000_500, False), (1_001_000, True)):
+                now[0] = milliseconds / 1000
+                async with database.write() as connection:
+                    found = await keys.find(KeyOwner("acme", "host"), "k", connection)
+                    used = await keys.use(KeyOwner("acme", "host"), "k", str(milliseconds), "e", connection)
+                assert (found is None, used is None) == (is_free, is_free), milliseconds
 
     async def test_the_window_is_a_setting(self, database_url: str) -> None:
         """FLOWACTIONS_IDEMPOTENCY_HOURS."""

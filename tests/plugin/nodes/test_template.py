@@ -452,6 +452,13 @@ class TestChatMessage:
                 expected = expected[: split.start()]
         assert chat_message(template, values) == expected
 
+    @pytest.mark.parametrize(("character", "entity"), [("<", "&lt;"), (">", "&gt;"), ("&", "&amp;")])
+    def test_an_entity_that_ends_at_the_limit_stays(self, character: str, entity: str) -> None:
+        """Only an entity that the cut would split is left out."""
+        before = "x" * (CHAT_MESSAGE_LENGTH - len(entity))
+        text = chat_message("{{content}}", values_of("", before + character + "more"))
+        assert text == before + entity
+
     @given(offset=st.integers(0, 12), run=st.text("&<>ab", min_size=1, max_size=12))
     def test_a_cut_never_splits_an_entity(self, offset: int, run: str) -> None:
         """At every offset, what is left out is whole entities, and no more than one entity is lost."""

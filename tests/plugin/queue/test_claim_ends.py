@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from flowactions_plugin.bulk.purge import PurgeStore
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
@@ -19,7 +20,7 @@ from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import LARGE_BYTES
-from flowactions_plugin.queue.rules import DELIVERED, WAIT_LIMIT_SECONDS
+from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, an_executor
 
@@ -31,14 +32,15 @@ def ok(_request: httpx.Request) -> httpx.Response:
 
 
 class TestGivenBack:
-    async def test_a_row_that_is_too_late_goes_back(self, queue: Queue) -> None:
+    @pytest.mark.parametrize("left", [0, DEADLINE_SECONDS + START_MARGIN_SECONDS / 2])
+    async def test_a_row_that_is_too_late_goes_back(self, queue: Queue, left: float) -> None:
         """The rest of its lease is too short for an attempt: it is due at once, and what it waited for is over."""
         sent: list[httpx.Request] = []
         row_id = await queue.put()
         await queue.run("UPDATE flowactions_outbox SET waiting_since = 5")
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, sent.append)
-        await executor.execute(replace(claim, lease_end=lease_clock()), {})
+        await executor.execute(replace(claim, lease_end=lease_clock() + left), {})
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.claimed_by, row.waiting_since) == ("pending", 0, None, None)

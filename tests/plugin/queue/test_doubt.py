@@ -95,6 +95,12 @@ class TestContact:
         times.succeed()
         assert times.doubt() == -float("inf")
 
+    def test_leases_that_ended_while_the_last_statement_ran_are_in_doubt(self, times: Times) -> None:
+        """That statement may have read the time before they ended: what counts is when it began."""
+        times.succeed(4)
+        times.contact.failed()
+        assert times.doubt() == 1000
+
     def test_an_outage_soon_after_another_continues_it(self, times: Times) -> None:
         """What was in doubt before is in doubt again."""
         times.succeed()

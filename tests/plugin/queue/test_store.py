@@ -51,6 +51,28 @@ class TestClaims:
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.takeovers, row.claimed_by) == ("retrying", 1, 0, None)
 
+    async def test_a_row_that_was_reclaimed_five_times_is_claimed_for_quarantine_only(
+        self, queue: Queue
+    ) -> None:
+        """The next claims pass over it, wherever they search, and it is sent alone."""
+        row_id = await queue.put()
+        for reclaims in range(6):
+            (claimed,) = await queue.store.claim(10)
+            assert (claimed.id, claimed.reclaims) == (row_id, reclaims)
+            await queue.expire_claims()
+        assert await queue.store.claim(10) == []
+        assert await queue.store.claim(10, per_destination=5) == []
+        assert await queue.store.claim_of(["acme"], 10, per_destination=5, in_flight={}) == []
+        alone = await queue.store.claim_quarantined()
+        assert alone is not None
+        assert alone.id == row_id
+        await queue.expire_claims()
+        holder = await queue.store.claim_quarantined()
+        assert holder is not None
+        assert not await queue.store.begin_quarantined(alone)  # it woke too late: the other one sends it
+        assert await queue.store.begin_quarantined(holder)
+        assert (await queue.row(row_id)).quarantine_rounds == 1
+
     async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
         """Delivered and dead rows are done."""
         for status in ("delivered", "dead"):

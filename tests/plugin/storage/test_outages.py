@@ -23,7 +23,7 @@ from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageU
 from flowactions_plugin.nodes.pacing import recovery_loop
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import OutageLog, Outages
+from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.retention import pruning_loop
 from tests.host_transactions import webhook
 from tests.rings import sampled
@@ -45,6 +45,8 @@ OUTAGES = [
     "58030",
     "XX000",
 ]
+AT_FAULT = ["08006", "25006", "28000", "3D000", "40001", "40P01", "53100", "53300", "55P03", "57P01", "58030"]
+NOT_AT_FAULT = ["0A000", "22012", "23505", "25P02", "42P01", "57014", "P0001"]
 PASSWORD = "Pa5s/w@rd:?#"
 
 
@@ -117,6 +119,21 @@ class TestTranslation:
                     await connection.exec_driver_sql(statement)
             assert raised.value.code is not None
             assert "\n" not in str(raised.value)
+
+    async def test_a_plugins_statement_failed_by_itself_or_because_of_the_database(
+        self, postgres_url: str
+    ) -> None:
+        """Because of the database, its node is run again; a statement that failed by itself fails the same way again (§3.2)."""
+        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
+        async with engine.connect() as connection:
+            for code in (*AT_FAULT, *NOT_AT_FAULT):
+                with pytest.raises(DBAPIError) as raised:
+                    await connection.exec_driver_sql(
+                        f"DO $$BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END$$"
+                    )
+                await connection.rollback()
+                assert is_outage(raised.value) is (code in AT_FAULT), code
+        await engine.dispose()
 
     async def test_a_connection_that_is_lost_in_use_is_an_outage(self, postgres_url: str) -> None:
         """Not a mistake of the statement, as the driver has it."""

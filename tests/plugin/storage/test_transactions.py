@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions
@@ -191,6 +191,20 @@ async def test_a_cancelled_call_leaves_the_hosts_transaction_usable(kind: str, c
                 assert -added[1] - added[0] in {0, 1}
             elif not cancelling.statement.startswith("RELEASE"):  # then the write was whole
                 assert added == [0, 0]
+
+
+@sampled("kind", ENGINES, size=2)
+async def test_a_call_that_is_cancelled_at_its_savepoint_leaves_none_open(kind: str, url: str) -> None:
+    """What the host does then is in its own transaction, and not in a SAVEPOINT that nobody ends."""
+    async with sharing(kind, url) as (actions, host):
+        cancelling = Cancelling(host)
+        async with host.engine.connect() as connection:
+            await order(connection, "before")
+            with pytest.raises(asyncio.CancelledError):
+                await cancelling.run(CALLS["advance"](actions, a_walk(), connection), 0)
+            assert cancelling.statement.startswith("SAVEPOINT")
+            with pytest.raises(DBAPIError):
+                await connection.exec_driver_sql(f"RELEASE {cancelling.statement}")
 
 
 class Cancelling:
