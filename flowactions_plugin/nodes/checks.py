@@ -157,8 +157,8 @@ def _url(url: str) -> Iterator[ConfigProblem]:
     if mark:
         message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
         yield _problem("fragment_dropped", Fault(message, *place(address)), "webhookUrl")
-    if message := token_in_url(url):
-        yield _problem("token_in_clear", message, "webhookUrl")
+    if token := token_in_url(url):
+        yield _problem("token_in_clear", token, "webhookUrl")
 
 
 def _method(config: WebhookConfig) -> Iterator[ConfigProblem]:
