@@ -222,7 +222,9 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     await page.select_option("#field-webhookMethod", "POST")
     await page.click("#field-webhookHeaders-add")
     await page.fill("#field-webhookHeaders-1-key", "X-A")
-    await expect(page.locator("#field-webhookHeaders-1-key-error")).to_have_text("This header is listed twice. Remove one.")
+    await expect(page.locator("#field-webhookHeaders-1-key-error")).to_have_text(
+        "This header is listed twice. Remove one."
+    )
     await page.locator(".entry").last.get_by_role("button").click()
     await write(page, BODY, '{\n  "order": {{content}},\n  "user": {{userId}\n}')
     await write(page, URL, "http://10.1.2.3/orders")
