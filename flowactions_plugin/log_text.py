@@ -13,6 +13,11 @@ REASON_LENGTH: Final = 1000
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def size(count: int) -> str:
+    """Return a number of bytes as people read it: in KB (1,024 bytes), and below one in bytes."""
+    return f"{count} bytes" if count < 1024 else f"{f'{count / 1024:,.1f}'.removesuffix('.0')} KB"
+
+
 def printable(text: object, *, message: bool = False) -> str:
     r"""Return a text on one line, so that nothing from outside can end a log line or forge one.
 

@@ -135,6 +135,7 @@ class Services:
             self._operators,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
+            webhook_drafts.check,
         )
         self.runtime: Runtime = PluginRuntime(
             self._pacing, OwnWebhooks(self._outbox, self._keys), self.tests, host

@@ -17,7 +17,7 @@ SIGNATURE_HEADER: Final = "webhook-signature"
 RESERVED_PREFIX: Final = "webhook-"
 """Custom headers whose names begin with it are not sent (§2.6)."""
 
-_SECRET_PREFIX: Final = "whsec_"  # noqa: S105  what secrets of the scheme begin with
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105  what secrets of the scheme begin with
 
 
 def signing_key(secret: str) -> bytes:
@@ -27,8 +27,8 @@ def signing_key(secret: str) -> bytes:
         For ``whsec_`` and base64, padded or not, the bytes that it encodes. For every other secret its UTF-8 bytes, as
         in §5.3.3; also where nothing follows ``whsec_``, because anybody can sign with an empty key.
     """
-    if secret.startswith(_SECRET_PREFIX):
-        encoded = secret.removeprefix(_SECRET_PREFIX).rstrip("=")
+    if secret.startswith(SECRET_PREFIX):
+        encoded = secret.removeprefix(SECRET_PREFIX).rstrip("=")
         try:
             key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
         except ValueError:

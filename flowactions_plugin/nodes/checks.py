@@ -13,13 +13,23 @@ from typing import Any, Final, Literal
 from flowactions_hookspecs import ConfigProblem, Header
 from flowactions_plugin.egress.header_names import folded
 from flowactions_plugin.errors import BodyInvalid, HeadersTooLarge, TooLarge
+from flowactions_plugin.log_text import size
 from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConfig
 from flowactions_plugin.nodes.config import read_config, read_item
+from flowactions_plugin.nodes.plausibility import (
+    beyond_ascii,
+    media_type,
+    secret_problems,
+    token_in_header,
+    token_in_url,
+    wrong_id,
+)
 from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     Variables,
     chat_message,
     is_chat_message_cut,
+    place,
     without_surrogates,
 )
 from flowactions_plugin.nodes.template_check import (
@@ -27,6 +37,7 @@ from flowactions_plugin.nodes.template_check import (
     json_fault,
     known_tokens,
     malformed_tokens,
+    repeated_keys,
     tokens_in_keys,
     unknown_tokens,
 )
@@ -57,6 +68,9 @@ MOST_TOKENS: Final = 20
 """Problems of one kind in one text."""
 
 NAME_LENGTH: Final = 80
+METHODS_WITH_A_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+"""They are hardly meant to be sent without one."""
+
 USUAL_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 WEBHOOK_FALLBACKS: Final = {
@@ -92,7 +106,7 @@ def webhook_problems(
     """
     config, unusable = read_config(WebhookConfig, stored)
     found = list(_wrong_types(WEBHOOK_FALLBACKS, unusable))
-    found += _not_substituted(config.webhook_url, "webhookUrl")
+    found += _url(config.webhook_url)
     found += _method(config)
     found += _headers(stored.get("webhookHeaders"), config, variables, standard_webhooks)
     found += _body(config, unusable, variables, limit)
@@ -109,8 +123,7 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
     field, target = config.target_field, config.target
     if not target:
         found.append(_problem("missing_target", config.missing_target, field, severity="error"))
-    elif target.startswith(("#", "@")):
-        message = "This looks like a name, and the id is needed: choose from the list, or copy the id."
+    elif message := wrong_id(target, to_member=config.to_member):
         found.append(_problem("not_an_id", message, field))
     found += _not_substituted(target, field)
     text = config.chat_message_text
@@ -138,6 +151,16 @@ def _wrong_types(fallbacks: Mapping[str, str], unusable: frozenset[str]) -> Iter
             yield _problem("wrong_type", message, field)
 
 
+def _url(url: str) -> Iterator[ConfigProblem]:
+    yield from _not_substituted(url, "webhookUrl")
+    address, mark, _ = url.partition("#")
+    if mark:
+        message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
+        yield _problem("fragment_dropped", Fault(message, *place(address)), "webhookUrl")
+    if token := token_in_url(url):
+        yield _problem("token_in_clear", token, "webhookUrl")
+
+
 def _method(config: WebhookConfig) -> Iterator[ConfigProblem]:
     name = method_name(config.webhook_method)
     if name is None:
@@ -155,6 +178,7 @@ def _headers(
     if not isinstance(items, list | tuple):
         return
     too_large = False
+    has_json = has_body(config) and bool((config.webhook_body or "").strip())
     names: set[str] = set()
     for index, item in enumerate(items):
         at = ("webhookHeaders", index)
@@ -173,10 +197,12 @@ def _headers(
             yield problem
         name = folded(field.key)
         if name in names:
-            message = "This header is there twice: both are sent, and receivers differ in which one they read."
+            message = "This header is listed twice. Remove one."
             yield _problem("header_repeated", message, *at, "key")
         elif name:
             names.add(name)
+        if name == "content-type" and has_json and (told := media_type(field.value)):
+            yield _problem("content_type", told, *at, "value")
     try:
         _sent_headers(render_headers(config, variables), standard_webhooks)
     except HeadersTooLarge as exc:
@@ -205,6 +231,12 @@ def _header(
     if headers[-1][1] != header.value.strip():
         message = "Line breaks and other control characters are sent as spaces."
         yield _problem("control_characters", message, *at, "value")
+    if unread := beyond_ascii(field.value):
+        message, offset = unread
+        fault = Fault(message, *place(field.value[:offset]))
+        yield _problem("header_not_ascii", fault, *at, "value")
+    if token := token_in_header(name, field.value):
+        yield _problem("token_in_clear", token, *at, "value")
     yield from _misspelt(field.value, *at, "value")
 
 
@@ -222,9 +254,10 @@ def _why_dropped(name: str) -> str:
         return f"The name is longer than {MAX_HEADER_NAME_BYTES} bytes, so the header is left out."
     if not sendable_headers([(name, "")], ""):
         return (
-            f"{shown} is not the name of a header: it is left out. A name has no spaces, colons or variables."
+            f"{shown} is not the name of a header, so the header is left out. A name has letters from A to Z, digits and"
+            " hyphens, and no spaces, colons, quotes or variables."
         )
-    return f"{shown} is set by the service: this header is left out."
+    return f"We set {shown}. Your value is ignored."
 
 
 def _part_of_wrong_type(item: object) -> tuple[str, ...]:
@@ -244,6 +277,11 @@ def _body(
             name = method_name(config.webhook_method)
             yield _problem("body_dropped", f"{name} is sent without a body.", "webhookBody")
         return
+    if not text.strip() and "webhookBody" not in unusable:
+        if (method_name(config.webhook_method) or "POST") in METHODS_WITH_A_BODY:
+            message = "The body is empty, so the request is sent without one. A grey text in this field is an example."
+            yield _problem("empty_body", message, "webhookBody")
+        return
     fault = json_fault(text) if text.strip() and len(text) <= limit else None
     invalid: Fault | str | None = fault
     try:
@@ -253,16 +291,17 @@ def _body(
     except TooLarge as exc:
         yield _problem(exc.reason, str(exc), "webhookBody", severity="error")
         return
+    # What is not a variable is told first: it may well be why the body is not JSON.
+    at = None if fault is None else fault[1:]
+    unknown = (each for each in unknown_tokens(text) if each[1:] != at)
+    yield from _texts("unknown_token", unknown, "webhookBody")
     if invalid is not None:
         yield _problem("invalid_body", invalid, "webhookBody", severity="error")
-    else:
-        yield from _room(config, unusable, limit)
-    if fault is None and text.strip():
-        yield from _misspelt(text, "webhookBody")
-        yield from _texts("token_not_substituted", tokens_in_keys(text), "webhookBody")
-    elif fault is not None:
-        unknown = (each for each in unknown_tokens(text) if each[1:] != fault[1:])
-        yield from _texts("unknown_token", unknown, "webhookBody")
+        return
+    yield from _texts("malformed_token", malformed_tokens(text), "webhookBody")
+    yield from _texts("token_not_substituted", tokens_in_keys(text), "webhookBody")
+    yield from _texts("duplicate_key", repeated_keys(text), "webhookBody")
+    yield from _room(config, unusable, limit)
 
 
 def _room(config: WebhookConfig, unusable: frozenset[str], limit: int) -> Iterator[ConfigProblem]:
@@ -271,17 +310,15 @@ def _room(config: WebhookConfig, unusable: frozenset[str], limit: int) -> Iterat
     try:
         render_body(config, LONG, unusable, limit)
     except TooLarge:
-        message = f"With long values, the body is larger than {limit} bytes, and nothing is sent then."
+        message = f"With long values, the body is larger than {size(limit)}, and nothing is sent then."
         yield _problem("body_may_be_too_large", message, "webhookBody")
 
 
 def _secret(config: WebhookConfig) -> Iterator[ConfigProblem]:
     secret = config.webhook_secret or ""
-    if secret != secret.strip():
-        message = (
-            "The secret begins or ends with a space or line break, which counts: the receiver needs the same."
-        )
-        yield _problem("secret_has_spaces", message, SECRET_FIELD)
+    for code, message in secret_problems(secret):
+        yield _problem(code, message, SECRET_FIELD)
+    yield from _texts("token_not_substituted", known_tokens(secret), SECRET_FIELD)
 
 
 def _not_substituted(text: str, field: str) -> Iterator[ConfigProblem]:

@@ -89,6 +89,19 @@ NOT_KNOWN: Final = (
 OTHER_TYPE: Final = "tests of this type of node are not signed."
 """Why a test is sent unsigned; follows a colon."""
 
+NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
+
+MOST_TOLD: Final = 3
+"""Problems of a draft in the outcome of its test; an editor has all of them in its form."""
+
+TITLES: Final = {
+    "webhookUrl": "URL",
+    "webhookHeaders": "Headers",
+    "webhookBody": "Body",
+    "webhookSecret": "Signing secret",
+}
+
+CheckDraft = Callable[[NodeDraft], Awaitable[Sequence[ConfigProblem]]]
 Run = Callable[[Walk, Node], Awaitable[NodeResult]]
 Admit = Callable[[str], Awaitable[int]]
 
@@ -151,7 +164,7 @@ class WebhookDrafts:
         unknown = ConfigProblem(
             path=("webhookUrl",),
             code="unknown_host",
-            message=f"{destination.host} has no address now: check its spelling. Each attempt looks it up again.",
+            message=f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again.",
             severity="warning",
         )
         return bounded([unknown, *problems]), destination
@@ -199,7 +212,7 @@ class ChatDrafts:
     async def _of_connection(self, draft: NodeDraft, config: ChatMessageConfig) -> ConfigProblem | None:
         chat = self._chat
         if isinstance(chat, NotConfigured):
-            return ConfigProblem(code="not_connected", message=f"{NOT_CONNECTED} {chat}")
+            return ConfigProblem(code="not_connected", message=NOT_SET_UP)
         until = seconds_from_now(SEND_SECONDS)
         try:
             stored = await chat.messenger.connection_of(draft.organization_id, until)
@@ -222,6 +235,30 @@ class ChatDrafts:
         return None
 
 
+def _with_problems(outcome: TestOutcome, problems: Sequence[ConfigProblem]) -> TestOutcome:
+    """Put what the check says before what a test's outcome says, in a sentence each.
+
+    Of a test that was not sent, the errors are told alone, in full.
+    """
+    was_sent = outcome.status != "skipped"
+    if not was_sent:
+        problems = [each for each in problems if each.severity == "error"]
+    if not problems:
+        return outcome
+    told = [_told(each, in_full=not was_sent) for each in problems[:MOST_TOLD]]
+    if len(problems) > MOST_TOLD:
+        told.append(f"{len(problems) - MOST_TOLD} more: see the form.")
+    if was_sent and outcome.message:
+        told.append(outcome.message)
+    return replace(outcome, message=" ".join(told))
+
+
+def _told(problem: ConfigProblem, *, in_full: bool) -> str:
+    title = TITLES.get(str(problem.path[0])) if problem.path else None
+    message = problem.message if in_full else f"{problem.message.partition('. ')[0].removesuffix('.')}."
+    return f"{title}: {message}" if title else message
+
+
 def _of_target(fault: TargetFault, config: ChatMessageConfig) -> ConfigProblem:
     return ConfigProblem(
         path=(config.target_field,) if fault.of_target else (),
@@ -239,16 +276,24 @@ class NodeTests:
         queries: where the deliveries of webhooks are.
         admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
         host: has the saved nodes.
+        check: finds what is wrong with the draft of a webhook.
         wait_seconds: how long the end of an attempt is waited for.
     """
 
     def __init__(
-        self, run: Run, queries: OperatorQueries, admit: Admit, host: Host, wait_seconds: float = WAIT_SECONDS
+        self,
+        run: Run,
+        queries: OperatorQueries,
+        admit: Admit,
+        host: Host,
+        check: CheckDraft,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._run = run
         self._queries = queries
         self._admit = admit
         self._host = host
+        self._check = check
         self._wait_seconds = wait_seconds
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
@@ -266,14 +311,16 @@ class NodeTests:
             return TestOutcome(status="limited", reason="rate_limited", message=message)
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
         node, unsigned = draft.node, OTHER_TYPE
+        problems: Sequence[ConfigProblem] = ()
         if node.type == WEBHOOK:
+            problems = await self._check(draft)
             node = replace(node, config={**node.config, RETRY_FIELD: False})
             try:
                 unsigned = await self._unsigned(walk, node)
             except HostFailed:
                 message = "The saved node could not be read; the server's log has the details."
                 return TestOutcome(status="failed", reason="host_error", message=message)
-        outcome = await self._outcome(walk, node, unsigned)
+        outcome = _with_problems(await self._outcome(walk, node, unsigned), problems)
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
         return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from flowactions_hookspecs import Walk
 from flowactions_plugin.errors import BodyInvalid, BodyTooLarge, HeadersTooLarge
+from flowactions_plugin.log_text import size
 from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
 
 VARIABLES: Final = {"userId": "The end user's id", "content": "The message that triggered the flow"}
@@ -72,7 +73,7 @@ def interpolate_header(text: str, variables: Variables, limit: int) -> str:
     """
     pieces = _pieces(text, variables)
     if sum(map(len, pieces)) > limit:
-        raise HeadersTooLarge(f"A header's value is larger than {limit} bytes.")
+        raise HeadersTooLarge(f"A header's value is larger than {size(limit)}.")
     return "".join(pieces)
 
 
@@ -160,7 +161,7 @@ class _JsonValues(dict[str, str]):
 
 
 def _body_too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than {limit} bytes (FLOWACTIONS_MAX_BODY_BYTES).")
+    return BodyTooLarge(f"The body is larger than {size(limit)}.")
 
 
 def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:

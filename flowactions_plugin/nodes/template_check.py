@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from flowactions_plugin.errors import BodyInvalid
+from flowactions_plugin.nodes.json_words import first_error, repeated_names
 from flowactions_plugin.nodes.template import (
     VARIABLES,
     as_json_of_same_length,
@@ -16,6 +16,7 @@ from flowactions_plugin.nodes.template import (
     without_surrogates,
 )
 
+NAME_LENGTH: Final = 80
 TOKEN_LENGTH: Final = 100
 """Characters between the braces at the most; what is longer was hardly meant as a variable."""
 
@@ -45,22 +46,35 @@ def json_fault(text: str) -> Fault | None:
     try:
         check_json(without_surrogates(same).encode())
     except BodyInvalid as exc:
-        found = _first_error(same)
+        found = first_error(same)
         if found is None:
             return Fault(str(exc), exc.line, exc.column)
-        reason, offset = found
+        words, offset = found
         # The second brace of what looks like a variable is the first that is wrong.
         token = _LIKE_A_TOKEN.match(text, offset) or _LIKE_A_TOKEN.match(text, max(0, offset - 1))
-        hint = ""
         if token is not None and token[1] not in VARIABLES:
-            offset, hint = token.start(), f" {_not_a_variable(token[1])}"
-        elif malformed := _malformed_near(text, offset):
-            offset, hint = malformed[0], f" {malformed[1]}"
-        line, column = place(text[:offset])
-        return Fault(
-            f"The body is not valid JSON: {reason} in line {line}, column {column}.{hint}", line, column
-        )
+            return _not_valid(text, token.start(), before=_not_a_variable(token[1]))
+        if malformed := _malformed_near(text, offset):
+            return _not_valid(text, malformed[0], before=malformed[1])
+        return _not_valid(text, offset, words)
     return None
+
+
+def _not_valid(text: str, offset: int, words: str = "", before: str = "") -> Fault:
+    line, column = place(text[:offset])
+    where = f"The body is not valid JSON in line {line}, column {column}"
+    return Fault(f"{before} {where}{': ' if words else ''}{words}.".lstrip(), line, column)
+
+
+def repeated_keys(text: str) -> Iterator[Fault]:
+    """Find the names that stand twice in one object of a body that is valid JSON; each place of them after the first."""
+    for name, offset in repeated_names(as_json_of_same_length(text)[0], text):
+        shown = f"{name[:NAME_LENGTH]}{'…' if len(name) > NAME_LENGTH else ''}"
+        message = (
+            f'The name "{without_surrogates(shown)}" stands twice in this object. Both are sent, and receivers read only'
+            " one of them. Remove one."
+        )
+        yield Fault(message, *place(text[:offset]))
 
 
 def unknown_tokens(text: str) -> Iterator[Fault]:
@@ -89,7 +103,7 @@ def malformed_tokens(text: str) -> Iterator[Fault]:
         if known or written in found or _LIKE_A_TOKEN.match(text, token.start()):
             continue
         found.add(written)
-        message = f"{written} is not closed, and no variable: those are {', '.join(map(_braced, VARIABLES))}."
+        message = f"{written} is not closed, and no variable. {_VARIABLES_ARE} It is sent as it stands."
         yield Fault(message, *place(text[: token.start()]))
 
 
@@ -134,24 +148,9 @@ def _braced(name: str) -> str:
 
 def _not_a_variable(name: str) -> str:
     meant = next((known for known in VARIABLES if known.lower() == name.strip().lower()), None)
-    instead = f": write {_braced(meant)}." if meant else "."
-    return f"{_braced(name)} is not a variable{instead}"
+    return (
+        f"{_braced(name)} is not a variable{f': write {_braced(meant)}.' if meant else f'. {_VARIABLES_ARE}'}"
+    )
 
 
-def _first_error(text: str) -> tuple[str, int] | None:
-    """Return the reason and offset of the first error, as the standard library's reader says it.
-
-    It names the beginning of what is wrong, such as a string that does not end. ``None`` when it takes the text for
-    JSON or cannot say.
-    """
-    try:
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
-    except json.JSONDecodeError as exc:
-        return exc.msg[0].lower() + exc.msg[1:], exc.pos
-    except (ValueError, RecursionError):
-        pass
-    return None
-
-
-def _refuse(_: str) -> NoReturn:
-    raise ValueError
+_VARIABLES_ARE: Final = f"The variables are {' and '.join(map(_braced, VARIABLES))}."

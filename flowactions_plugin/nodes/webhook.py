@@ -32,6 +32,7 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
+from flowactions_plugin.nodes.template_check import json_fault
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
@@ -130,7 +131,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
 UI_SCHEMA: Final[dict[str, Any]] = {
     "ui:order": [*WebhookConfig.__struct_encode_fields__, "*"],
     "webhookUrl": {"ui:placeholder": "https://example.com/hooks/orders"},
-    "webhookHeaders": {"items": {"value": {"ui:options": {"templates": True}}}},
+    "webhookHeaders": {"items": {"ui:title": "Header", "value": {"ui:options": {"templates": True}}}},
     "webhookBody": {
         "ui:widget": "textarea",
         "ui:placeholder": '{"user": {{userId}}, "message": {{content}}}',
@@ -171,7 +172,7 @@ class WebhookNode:
             webhook = self._rendered(config, unusable, walk, node)
             delivery = await self._outbox.new_delivery(webhook)
         except BodyInvalid as exc:
-            return _skipped(node, config, "invalid_body", str(exc))
+            return _skipped(node, config, "invalid_body", _invalid_body(config, exc))
         except TooLarge as exc:
             return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
@@ -184,6 +185,13 @@ class WebhookNode:
         except TooLarge as exc:
             self._outbox.count_refusal(exc)
             raise
+
+
+def _invalid_body(config: WebhookConfig, refusal: BodyInvalid) -> str:
+    """Return what is wrong with a body, as the author has it: the refusal is about the body with its values."""
+    text = without_surrogates(config.webhook_body or "")
+    fault = json_fault(text) if text.strip() else None
+    return str(refusal) if fault is None else fault.message
 
 
 def url_refusal(config: WebhookConfig) -> str:

@@ -17,6 +17,7 @@ from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STAND
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
 from flowactions_plugin.log_text import CONTROL
+from flowactions_plugin.log_text import size as size_text
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
 
@@ -253,7 +254,9 @@ def delivery_headers(
         value = CONTROL.sub(" ", header.value).strip()
         value_bytes = len(value.encode(errors="replace"))
         if value_bytes > MAX_HEADER_VALUE_BYTES:
-            raise HeadersTooLarge(f"The value of header {name} is larger than {MAX_HEADER_VALUE_BYTES} bytes.")
+            raise HeadersTooLarge(
+                f"The value of header {name} is larger than {size_text(MAX_HEADER_VALUE_BYTES)}."
+            )
         size += len(name) + value_bytes
         check_headers_size(size)
         kept.append((name, value))
@@ -274,7 +277,7 @@ def check_headers_size(size: int) -> None:
         HeadersTooLarge: it is more than receivers accept.
     """
     if size > MAX_HEADERS_BYTES:
-        raise HeadersTooLarge(f"The headers are larger than {MAX_HEADERS_BYTES} bytes in all.")
+        raise HeadersTooLarge(f"The headers are larger than {size_text(MAX_HEADERS_BYTES)} in all.")
 
 
 def sendable_headers(headers: Sequence[tuple[str, str]], text: str) -> bool:

@@ -52,10 +52,15 @@ URLS = [
     Mistake("http://0x7f.1/", "usual spelling"),
     Mistake(f"{FINE}/{{{{userId}}}}", "{{userId}} is not substituted here"),
     Mistake(f"{FINE}/{'x' * 2048}", "longer than 2048 characters"),
+    Mistake(f"{FINE}#orders", "from # on is not sent"),
 ]
 BODIES = [
     Mistake('{"a": 1', "line 1, column 8"),
-    Mistake('{"a": 1,}', "line 1, column 9"),
+    Mistake('{"a": 1,}', "line 1, column 8: Nothing follows this comma"),
+    Mistake('{"a": \u201cx\u201d}', "line 1, column 7: \u201c is a typographic quote"),
+    Mistake('{"a": "x\ny"}', "line 1, column 9: A text cannot contain a line break"),
+    Mistake('{"a": 01}', "line 1, column 7: A number cannot begin with 0"),
+    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: The name "a" stands twice'),
     Mistake("{'a': 1}", "line 1, column 2"),
     Mistake("{a: 1}", "line 1, column 2"),
     Mistake('{"a" 1}', "line 1, column 6"),
@@ -65,21 +70,22 @@ BODIES = [
     Mistake('{"a": "x}', "line 1, column 7"),
     Mistake('{"a": NaN}', "line 1, column 7"),
     Mistake('{"a": {{name}}}', "{{name}} is not a variable"),
-    Mistake('{"a": "{{name}}"}', "{{name}} is not a variable. It is sent as it stands."),
+    Mistake('{"a": "{{name}}"}', "{{name}} is not a variable. The variables are {{userId}} and {{content}}."),
     Mistake('{"a": "{{userId"}', "{{userId is not a variable: write {{userId}}."),
     Mistake('{"{{userId}}": 1}', "not substituted in a key"),
 ]
 METHODS = [Mistake("a b", "not the name of an HTTP method"), Mistake("FETCH", "not one of the usual methods")]
 KEYS = [
-    Mistake("Host", "set by the service: this header is left out"),
-    Mistake("x-service-webhook-id", "set by the service"),
+    Mistake("Host", "We set Host. Your value is ignored."),
+    Mistake("x-service-webhook-id", "We set x-service-webhook-id"),
     Mistake("a b", "not the name of a header"),
     Mistake("", "A header without a name is left out"),
 ]
 VALUES = [
     Mistake("{{name}}", "{{name}} is not a variable"),
     Mistake("{userId}", "{userId} is not a variable: write {{userId}}"),
-    Mistake("x" * 8193, "larger than 8192 bytes"),
+    Mistake("x" * 8193, "larger than 8 KB"),
+    Mistake("Bearer 0123456789abcdef", "looks like a token"),
 ]
 TEXTS = [
     Mistake(" ", "The message is empty"),
@@ -206,7 +212,7 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     )  # nothing is told of what nobody has filled in yet
     await page.click("#field-webhookHeaders-add")
     await write(page, VALUE, "1")
-    secrets = [Mistake("s ", "a space or line break")]
+    secrets = [Mistake("s ", "a space or line break"), Mistake('"s"', "with a quote")]
     told = await try_all(page, {URL: URLS, BODY: BODIES, KEY: KEYS, SECRET: secrets})
     await write(page, KEY, "x-a")
     told += await try_all(page, {METHOD: METHODS, VALUE: VALUES})
@@ -216,7 +222,9 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     await page.select_option("#field-webhookMethod", "POST")
     await page.click("#field-webhookHeaders-add")
     await page.fill("#field-webhookHeaders-1-key", "X-A")
-    await expect(page.locator("#field-webhookHeaders-1-key-error")).to_contain_text("there twice")
+    await expect(page.locator("#field-webhookHeaders-1-key-error")).to_have_text(
+        "This header is listed twice. Remove one."
+    )
     await page.locator(".entry").last.get_by_role("button").click()
     await write(page, BODY, '{\n  "order": {{content}},\n  "user": {{userId}\n}')
     await write(page, URL, "http://10.1.2.3/orders")

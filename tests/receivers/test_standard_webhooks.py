@@ -225,6 +225,7 @@ async def test_the_editor_knows(sqlite_url: str) -> None:
     """`check` says that such a header is left out; `preview` shows the headers, with the signature masked."""
     config = {
         "webhookUrl": "http://127.0.0.1:9/",
+        "webhookBody": "{}",
         "webhookSecret": ENCODED,
         "webhookHeaders": [{"key": "webhook-id", "value": "mine"}],
     }

@@ -39,6 +39,9 @@ def a_draft(kind: str, ask_provider: bool = False, **config: Any) -> NodeDraft:
     return NodeDraft(organization_id="acme", agent_id="agent-1", node=node, ask_provider=ask_provider)
 
 
+EMPTY_BODY = ("webhookBody", "empty_body", "warning")
+
+
 class TestHeaders:
     @pytest.mark.parametrize(
         ("header", "part", "code", "severity"),
@@ -117,7 +120,10 @@ class TestFields:
     def test_methods(self, method: Any, code: str | None) -> None:
         """What is no method's name is sent as POST; an unusual one is sent."""
         expected = [] if code is None else [("webhookMethod", code, "warning")]
-        assert told(webhook(webhookMethod=method)) == expected
+        assert told(webhook(webhookMethod=method, webhookBody=None)) == [
+            *expected,
+            *([] if method in {"GET", "HEAD", "DELETE", "OPTIONS", "PURGE"} else [EMPTY_BODY]),
+        ]
 
     def test_a_variable_in_the_url_is_a_warning(self) -> None:
         """No variable is substituted there, known or not."""
@@ -368,16 +374,16 @@ class TestChat:
         assert (await connections_of(chat).existing("acme")).status == "active"
 
 
-async def test_without_chat_settings_the_problem_names_them(
+async def test_without_chat_settings_the_problem_says_whom_to_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chat that is not configured is an error of the whole config."""
+    """Chat that is not configured is an error of the whole config, and its settings are the operators'."""
     monkeypatch.chdir(tmp_path)
     actions = FlowActions.load(SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")))
     async with actions.lifespan(tasks=False):
         (problem,) = await actions.check(a_draft("chat_message", chatChannelId="C1", chatMessageText="hi"))
     assert (problem.path, problem.code) == ((), "not_connected")
-    assert "CHAT_CLIENT_ID" in problem.message
+    assert problem.message == "Chat is not set up in this service. Ask the people who operate it."
 
 
 class TestEgress:
@@ -424,7 +430,7 @@ class TestEgress:
 
         monkeypatch.chdir(tmp_path)
         services = services_of(SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")))
-        draft = a_draft("webhook", webhookUrl="http://hooks.exmaple.com/a")
+        draft = a_draft("webhook", webhookUrl="http://hooks.exmaple.com/a", webhookMethod="GET")
         for guard, expected in (
             (EgressGuard(development=True, resolve=resolve), told_of),
             (EgressGuard(development=True, resolve=None), False),

@@ -39,7 +39,7 @@ from tests.recorder import Recorder, Request, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
-SECRET = "the saved secret"
+SECRET = "the-saved-secret"
 UNSIGNED = "The test was sent unsigned: "
 MARKED = UnsignedTestOrigin(organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="never-saved")
 
@@ -110,7 +110,7 @@ class Running:
         self.host, self.actions, self.receiver, self.client = host, actions, receiver, client
 
     async def test(self, node_id: str, url: object = None, kind: str = "webhook", **config: Any) -> TestOutcome:
-        values = {"webhookUrl": url or self.receiver.url, **config}
+        values = {"webhookUrl": url or self.receiver.url, "webhookBody": "{}", **config}
         node = Node(id=node_id, type=kind, config=values)
         return await self.actions.test(
             NodeDraft(organization_id="acme", agent_id="agent-1", node=node), a_walk()
@@ -163,7 +163,8 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
     spelled = (url, f"{url}  ", url.replace("http://", "HTTP://"), f"{url}#part")
     for each in spelled:
         outcome = await run.test("signed", each, webhookBody='{"a": 1}')
-        assert (outcome.status, outcome.message) == ("delivered", None), each
+        told = "URL: The part from # on is not sent." if "#" in each else ""
+        assert (outcome.status, (outcome.message or "")[: len(told) or 1]) == ("delivered", told), each
     for request in run.receiver.requests:
         stamp = int(request.header("x-service-webhook-timestamp"))
         assert signature(request) == sign(SECRET, stamp, request.body)
@@ -193,7 +194,7 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
     run.host.save("moved", f"{url}/elsewhere")
     for node_id in ("signed", "moved", "never-saved"):
         told = []
-        for typed in (SECRET, "a guess", ""):
+        for typed in (SECRET, "a-guess", ""):
             node = Node(id=node_id, type="webhook", config={"webhookUrl": url, "webhookSecret": typed})
             draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
             outcome = await run.test(node_id, webhookSecret=typed)
@@ -206,6 +207,31 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
         assert told[0] == told[1] == told[2]
         signed = [each.value for each in preview.headers if each.key.endswith("-signature")]
         assert signed == []  # of the draft with no secret, whatever is saved
+
+
+async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run: Running) -> None:
+    """First come the problems of the draft, each with its field in a sentence, then the answer, then why it was not signed."""
+    headers = [{"key": "Host", "value": "x"}]
+    body = '{"a": "{{name}}", "b": 1, "b": 2}'
+    outcome = await run.test("never-saved", webhookBody=body, webhookHeaders=headers, webhookSecret="typed")
+    problems = (
+        "Headers: We set Host. Body: {{name}} is not a variable."
+        ' Body: The name "b" stands twice in this object. '
+    )
+    assert (outcome.status, outcome.message) == ("delivered", f"{problems}{UNSIGNED}save the node first.")
+    (request,) = run.receiver.requests
+    assert (request.body, signature(request)) == (body.encode(), None)
+    run.receiver.answer = lambda number: status(500)
+    many = [*headers, *({"key": f"x-{number}", "value": "é"} for number in range(4))]
+    outcome = await run.test("never-saved", webhookHeaders=many)
+    assert outcome.message is not None
+    assert outcome.message.endswith(
+        f" 2 more: see the form. The receiver answered 500. {UNSIGNED}save the node first."
+    )
+    outcome = await run.test("never-saved", "ftp://x", webhookBody="{", webhookHeaders=headers)
+    refused = "URL: The URL must start with http:// or https://. Body: The body is not valid JSON in line 1, column 2: "
+    assert (outcome.status, outcome.message) == ("skipped", f"{refused}The body ends too early: }} is missing.")
+    assert len(run.receiver.requests) == 2
 
 
 @pytest.mark.parametrize("kind", [BareHost, SavingHost])
@@ -317,7 +343,11 @@ class TestAgents:
 
         host = Agentless(development(database_url))
         actions = FlowActions.load(host)
-        draft = NodeDraft(organization_id="acme", agent_id="any", node=Node(id="n", type="webhook", config={}))
+        draft = NodeDraft(
+            organization_id="acme",
+            agent_id="any",
+            node=Node(id="n", type="webhook", config={"webhookMethod": "GET"}),
+        )
         async with actions.lifespan(tasks=False):
             assert (await actions.test(draft, a_walk())).reason == "missing_url"
             assert [each.code for each in await actions.check(draft)] == ["missing_url"]

@@ -167,7 +167,7 @@ class TestOutbox:
             with pytest.raises(BodyTooLarge, match=r"larger than 2048 bytes \(FLOWACTIONS_MAX_BODY_BYTES\)"):
                 await outbox.new_delivery(self.webhook("http://no-such-host.invalid/", body=b"x" * (LIMIT + 1)))
             headers = (Header(key="x-large", value="x" * 8193),)
-            with pytest.raises(HeadersTooLarge, match="header x-large is larger than 8192 bytes"):
+            with pytest.raises(HeadersTooLarge, match="header x-large is larger than 8 KB"):
                 await outbox.new_delivery(self.webhook(receiver.url, headers=headers))
 
     async def test_names_that_are_dropped_are_logged_in_short(

@@ -83,7 +83,8 @@ export function codeEditor({ attributes, value, hint, rows, names, set }) {
         const from = Math.min(offsetOf(doc, line, column), doc.length);
         // What is missing at the end of a line is shown at its last character.
         const at = from === doc.line(line).to && from > doc.line(line).from ? from - 1 : from;
-        return Decoration.mark({ class: "cm-mistake" }).range(at, Math.max(at, Math.min(at + 1, doc.line(line).to)));
+        const width = String.fromCodePoint(doc.line(line).text.codePointAt(at - doc.line(line).from) ?? 0).length;
+        return Decoration.mark({ class: "cm-mistake" }).range(at, Math.max(at, Math.min(at + width, doc.line(line).to)));
       }).filter(({ from, to }) => from < to);
       view.dispatch({ effects: setMarks.of(Decoration.set(ranges, true)) });
     },

@@ -106,7 +106,7 @@ export class NodePanel {
       ...values,
       this.shown,
       h("h3", {}, "Test"),
-      h("p", { class: "help" }, "Sends once for real, with the sample values."),
+      h("p", { class: "help" }, "Sends one real request now, with the sample values."),
       this.button,
       this.outcome,
     );
@@ -122,7 +122,7 @@ export class NodePanel {
     if (shown.target) parts.push(h("p", { class: "line" }, "To ", h("strong", {}, this.form.label(shown.target))));
     if (shown.text != null) parts.push(h("blockquote", {}, shown.text));
     if (!parts.length) parts.push(h("p", { class: "muted" }, shown.problems[0]?.message ?? "Nothing would be sent."));
-    else if (shown.problems.some(({ severity }) => severity === "error")) parts.push(h("p", { class: "problem error" }, "This is not sent as it is: see the form."));
+    else if (shown.problems.some(({ severity }) => severity === "error")) parts.push(h("p", { class: "problem error" }, "This will not be sent until you fix the problems in the form."));
     return this.shown.replaceChildren(...parts);
   }
 

@@ -198,7 +198,7 @@ export class SchemaForm {
       const input = last ?? list.querySelector(`[id$="-${templated[0]}"]`);
       return input && { insert: (text) => insertInto(input, text) };
     });
-    const add = h("button", { type: "button", class: "quiet small", id: `${id}-add`, click: () => { rows.push({}); redraw(); list.querySelector(".entry:last-of-type input")?.focus(); } }, `Add to ${title}`);
+    const add = h("button", { type: "button", class: "quiet small", id: `${id}-add`, click: () => { rows.push({}); redraw(); list.querySelector(".entry:last-of-type input")?.focus(); } }, `Add ${(ui.items?.["ui:title"] ?? "row").toLowerCase()}`);
     this.places.set(name, { error, name, control: { input: list, focus: () => add.focus() } });
     queueMicrotask(redraw);
     return h("fieldset", { class: "field", id, "data-field": name }, h("legend", {}, title), list, h("div", { class: "row" }, add, inserts), help, error);

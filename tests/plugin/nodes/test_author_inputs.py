@@ -1,0 +1,313 @@
+"""What authors write into the forms of both node types: each mistake is told at its field, and nothing right is blamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.nodes.checks import chat_problems
+from flowactions_plugin.nodes.drafts import WebhookDrafts
+from tests.plugin.nodes.problems import told
+from tests.support import SmallHost, a_walk, development, services_of
+
+URL = "https://192.88.98.1/hooks"
+"""An address, so that nothing depends on a name server."""
+
+UNKNOWN = "hooks.exmaple.com"
+B64 = "c2VjcmV0c2VjcmV0c2VjcmV0"
+AT_LEAST = 80
+
+
+class Input(NamedTuple):
+    """What an author has written, in a config that is right otherwise.
+
+    Attributes:
+        field: of the config.
+        written: into it.
+        code: of the one problem; empty: there is none, for the input is right.
+        said: a part of its message.
+        place: line and column.
+        error: whether the node does not run.
+        others: fields that are written as well.
+    """
+
+    field: str
+    written: Any
+    code: str = ""
+    said: str = ""
+    place: tuple[int, int] | None = None
+    error: bool = False
+    others: dict[str, Any] = {}  # noqa: RUF012  never changed
+
+    @property
+    def is_chat(self) -> bool:
+        return self.field.startswith("chat")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        if self.is_chat:
+            right = {"chatChannelId": "C0ORDERS", "chatMessageText": "Hello"}
+        else:
+            right = {"webhookUrl": URL, "webhookBody": '{"user": {{userId}}}'}
+        if self.field in {"key", "value"}:
+            header = {"key": "x-note", "value": "fine", self.field: self.written}
+            return {**right, "webhookHeaders": [header], **self.others}
+        return {**right, self.field: self.written, **self.others}
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        return ("webhookHeaders", 0, self.field) if self.field in {"key", "value"} else (self.field,)
+
+
+def url(written: str, code: str = "", said: str = "", *, error: bool = True) -> Input:
+    return Input("webhookUrl", written, code, said, error=error and bool(code))
+
+
+def body(written: str, said: str, line: int, column: int, code: str = "invalid_body") -> Input:
+    return Input("webhookBody", written, code, said, (line, column), error=code == "invalid_body")
+
+
+def key(written: str, said: str) -> Input:
+    return Input("key", written, "header_dropped", said)
+
+
+def value(name: str, written: str, code: str = "", said: str = "", **others: Any) -> Input:
+    return Input(
+        "value", written, code, said, others={"webhookHeaders": [{"key": name, "value": written}], **others}
+    )
+
+
+def secret(written: str, code: str = "", said: str = "") -> Input:
+    return Input("webhookSecret", written, code, said)
+
+
+def member(written: str, code: str = "", said: str = "") -> Input:
+    return Input("chatUserId", written, code, said, others={"chatActionType": "dm"})
+
+
+VARIABLES_ARE = "The variables are {{userId}} and {{content}}."
+
+WRONG = [
+    url("", "missing_url", "The URL is missing", error=True),
+    url("example.com/hooks", "blocked_url", "must start with http:// or https://"),
+    url('"https://192.88.98.1/"', "blocked_url", "must start with http:// or https://"),
+    url("https:/192.88.98.1/", "blocked_url", "must start with http:// or https://"),
+    url("https://192.88.98.1/a b", "blocked_url", "holds a space"),
+    url("https://ada:secret@192.88.98.1/", "blocked_url", "may not hold a user name or password"),
+    url("https://192.88.98.1:99999/", "blocked_url", "port must be from 1 to 65535"),
+    url("https://https://192.88.98.1/", "blocked_url", "not well formed"),
+    url("http://localhost:8000/", "blocked_url", "not allowed"),
+    url("http://10.1.2.3/hooks", "blocked_url", "Requests to 10.1.2.3 are not allowed (private)"),
+    url(f"https://{UNKNOWN}/", "unknown_host", f"The name {UNKNOWN} was not found.", error=False),
+    url(f"{URL}#orders", "fragment_dropped", "The part from # on is not sent", error=False),
+    url(f"{URL}/{{{{userId}}}}", "token_not_substituted", "{{userId}} is not substituted here", error=False),
+    url(f"{URL}?api_key=5f1c0a", "token_in_clear", "Sign the requests instead", error=False),
+    url(f"{URL}?a=1&access_token=5f1c0a", "token_in_clear", "stored unencrypted", error=False),
+    url(f"{URL}?to=xoxb-12345678-abcdefgh", "token_in_clear", "looks like a token", error=False),
+    body('{"name": “Ada”}', '“ is a typographic quote. Write " in its place.', 1, 10),
+    body('{"name": "Ada”}', '” is a typographic quote. Write " in its place.', 1, 14),
+    body("{‘name’: 1}", '‘ is a typographic quote. Write " in its place.', 1, 2),
+    body("{'name': 1}", "double quotes", 1, 2),
+    body('{"text": "Hello\nAda"}', "A text cannot contain a line break. Write \\n in its place", 1, 16),
+    body('{\n  "a": 1,\n}', "Nothing follows this comma. Remove it.", 2, 9),
+    body('["a", "b",]', "Nothing follows this comma. Remove it.", 1, 10),
+    body('{"zip": 01234}', 'A number cannot begin with 0. Write 1234, or "01234" as a text.', 1, 9),
+    body('{"price": 1,5}', "A number cannot contain a comma", 1, 12),
+    body('{"day": 2026-01-31}', 'Write "2026-01-31" as a text.', 1, 9),
+    body('{"a": 1\n "b": 2}', "A comma is missing before this.", 2, 2),
+    body('{"a": 1', "The body ends too early: } is missing.", 1, 8),
+    body('{"a": [1, 2}', "[ is not closed before this: ] is missing.", 1, 12),
+    body('{"a": True}', "True is no value. Write true.", 1, 7),
+    body('{"a": NaN}', "NaN is no number in JSON. Write null.", 1, 7),
+    body('{name: "Ada"}', 'A name stands in double quotes. Write "name".', 1, 2),
+    body("Hello {{userId}}", "A text must stand in double quotes", 1, 1),
+    body('{"a": 1} // note', "JSON has no comments", 1, 10),
+    body('{"path": "C:\\dir"}', "Write \\\\ for a backslash.", 1, 13),
+    body('{"a":\u00a01}', "An invisible character (U+00A0) stands here.", 1, 6),
+    body(
+        '{"a": {{name}}}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE} The body is not valid JSON", 1, 7
+    ),
+    body('{"a": "{{name}}"}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE}", 1, 8, "unknown_token"),
+    body('{"a": {{userid}}}', "{{userid}} is not a variable: write {{userId}}.", 1, 7),
+    body('{"a": "{userId}"}', "{userId} is not a variable: write {{userId}}.", 1, 8, "malformed_token"),
+    body('{"a": 1, "b": {"a": 2}, "a": 3}', 'The name "a" stands twice in this object', 1, 25, "duplicate_key"),
+    body('{"{{userId}}": 1}', "not substituted in a key", 1, 3, "token_not_substituted"),
+    Input(
+        "webhookBody", f'"{"x" * 1_048_576}"', "body_too_large", "The body is larger than 1,024 KB.", error=True
+    ),
+    Input("webhookBody", "", "empty_body", "The request is sent without one".lower()),
+    Input(
+        "webhookBody", '{"a": 1}', "body_dropped", "GET is sent without a body", others={"webhookMethod": "GET"}
+    ),
+    key("Host", "We set Host. Your value is ignored."),
+    key("X-Service-Webhook-Signature", "We set X-Service-Webhook-Signature. Your value is ignored."),
+    key("X Note", "is not the name of a header"),
+    key("“X-Note”", "no spaces, colons, quotes or variables"),
+    key("", "A header without a name is left out"),
+    value("X-Note", "“new” order", "header_not_ascii", "“ is a typographic quote"),
+    value("X-Note", "order 🎉", "header_not_ascii", "cannot read 🎉 in a header"),
+    value("X-Note", "two\nlines", "control_characters", "Line breaks"),
+    value("X-Note", "{{name}}", "unknown_token", VARIABLES_ARE),
+    value("X-Note", "x" * 8193, "headers_too_large", "larger than 8 KB")._replace(error=True),
+    value("Authorization", "Bearer 5f1c0a9be2d74", "token_in_clear", "let a proxy add it"),
+    value("Authorization", "Basic YWRhOnNlY3JldA==", "token_in_clear", "stored unencrypted"),
+    value("X-Api-Key", "5f1c0a9be2d74", "token_in_clear", "This looks like a token"),
+    value("X-Note", "ghp_abcdefghijklmnopqrstuv", "token_in_clear", "This looks like a token"),
+    value("X-Note", f"whsec_{B64}", "token_in_clear", "Enter it as the Signing secret"),
+    value("Content-Type", "text/plain", "content_type", "The body is JSON, and this says text/plain."),
+    value("content-type", "application/x-www-form-urlencoded", "content_type", "application/json is sent then"),
+    value("Content-Type", "application/json; charset=iso-8859-1", "content_type", "Write charset=utf-8"),
+    Input(
+        "key",
+        "x-note",
+        "header_repeated",
+        "This header is listed twice. Remove one.",
+        others={"webhookHeaders": [{"key": "X-Other", "value": "1"}, {"key": "x-other", "value": "2"}]},
+    ),
+    Input("webhookMethod", "FETCH", "unusual_method", "not one of the usual methods"),
+    Input("webhookMethod", "P OST", "invalid_method", "POST is used"),
+    secret(" s3cret", "secret_has_spaces", "begins or ends with a space"),
+    secret("s3 cret", "secret_has_spaces", "contains a space"),
+    secret("s3cret\u200b", "secret_has_spaces", "invisible character"),
+    secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
+    secret("“s3cret”", "secret_has_quotes", "begins or ends with a quote"),
+    secret("whsec_not-base64!", "secret_not_base64", "Copy it again"),
+    secret("{{userId}}", "token_not_substituted", "{{userId}} is not substituted here"),
+    Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
+    Input("chatChannelId", "#general", "not_an_id", "looks like a name"),
+    Input("chatChannelId", "general", "not_an_id", "looks like a name"),
+    Input("chatChannelId", "https://acme.slack.com/archives/C0ORDERS", "not_an_id", "the address of a page"),
+    Input("chatChannelId", "U0GRACE", "not_an_id", "the id of a person, and that of a channel is needed"),
+    Input("chatChannelId", "{{content}}", "token_not_substituted", "not substituted here"),
+    member("", "missing_target", "Choose a person")._replace(error=True),
+    member("@grace", "not_an_id", "looks like a name"),
+    member("C0ORDERS", "not_an_id", "the id of a channel, and that of a person is needed"),
+    Input("chatMessageText", " ", "empty_message", "The message is empty", error=True),
+    Input("chatMessageText", "x" * 4001, "text_cut", "cut at 4000 characters"),
+    Input("chatMessageText", "Hello {{name}}", "unknown_token", VARIABLES_ARE, (1, 7)),
+    Input("chatMessageText", "Hello\n{userId}", "malformed_token", "write {{userId}}", (2, 1)),
+]
+RIGHT = [
+    url(URL),
+    url(f"  {URL}\n"),
+    url("HTTPS://192.88.98.1:8443/a?b=c&d=%20e"),
+    url(f"{URL}?tokens=5&key_of=x&token="),
+    url(f"{URL}?q=how%23to"),
+    *(
+        Input("webhookBody", written)
+        for written in (
+            '{"user": {{userId}}, "message": {{content}}}',
+            '{"text": "He said “hi”, and that’s it: {{content}}"}',
+            '{"a": {"id": 1}, "b": [{"id": 1}, {"id": 2}]}',
+            '{"a": 0, "b": -0.5, "c": 1e-3, "zip": "01234"}',
+            '{"text": "one\\ntwo \\"quoted\\" C:\\\\dir 🎉"}',
+            '{"keys": "\\"a\\": 1, \\"a\\": 2", "note": "a: 1, a: 2, // no, "}',
+            '\n[\n  "{a}",\n  "{ }"\n]\n',
+            "{{content}}",
+            "null",
+        )
+    ),
+    Input("webhookBody", "", others={"webhookMethod": "GET"}),
+    Input("webhookBody", "", others={"webhookMethod": "DELETE"}),
+    value("Authorization", "Bearer {{userId}}"),
+    value("X-Api-Key", "{{userId}}"),
+    value("X-Note", 'say "hi" & {{content}}'),
+    value("X-Token-Kind", "a-long-word-2026"),
+    value("Content-Type", "application/json; charset=utf-8"),
+    value("Content-Type", "application/cloudevents+json"),
+    value("Content-Type", "text/plain", webhookBody="", webhookMethod="GET"),
+    value("X-Empty", ""),
+    secret("s3cret-with-'quote'-inside"),
+    secret(f"whsec_{B64}"),
+    secret(B64),
+    Input("webhookMethod", " patch "),
+    Input("chatChannelId", " C0ORDERS "),
+    Input("chatChannelId", "G0LEADS"),
+    member("U0GRACE"),
+    Input("chatMessageText", "{{userId}} wrote: “{{content}}” {not a variable}"),
+]
+INPUTS = [*WRONG, *RIGHT]
+
+
+def named(each: Input) -> str:
+    return f"{each.field}={str(each.written)[:40]!r}"
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    if host == UNKNOWN:
+        raise OSError("no such name")
+    return ["127.0.0.1" if host == "localhost" else "192.88.98.1"]
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory: pytest.TempPathFactory) -> WebhookDrafts:
+    """The check of webhooks by the rules of production; nothing of it uses the database."""
+    folder = tmp_path_factory.mktemp("authors")
+    services = services_of(SmallHost(development(f"sqlite:///{folder / 'f.db'}")))
+    return WebhookDrafts(services._outbox, EgressGuard(development=False, resolve=resolve))
+
+
+async def problems_of(drafts: WebhookDrafts, each: Input) -> Sequence[ConfigProblem]:
+    if each.is_chat:
+        return chat_problems(each.config)
+    node = Node(id="n1", type="webhook", config=each.config)
+    return await drafts.check(NodeDraft(organization_id="acme", agent_id="agent-1", node=node))
+
+
+def test_a_quarter_of_the_inputs_is_right() -> None:
+    """There are many, and no two of them are the same."""
+    assert len(INPUTS) >= AT_LEAST
+    assert 4 * len(RIGHT) >= len(INPUTS)
+    assert len({json.dumps(each.config, sort_keys=True) for each in INPUTS}) == len(INPUTS)
+    assert all(each.code for each in WRONG)
+    assert not any(each.code for each in RIGHT)
+
+
+@pytest.mark.parametrize("each", WRONG, ids=named)
+async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input) -> None:
+    """It alone, with its place, in words that name no setting and no part of a program."""
+    (problem,) = await problems_of(drafts, each)
+    path = ("webhookHeaders", 1, "key") if each.code == "header_repeated" else each.path
+    assert told([problem]) == [(*path, each.code, "error" if each.error else "warning")]
+    assert each.said in problem.message
+    if each.place is not None:
+        assert (problem.line, problem.column) == each.place
+    assert problem.message.endswith(".")
+    for word in ("FLOWACTIONS", "Errno", "Error", "expecting", "delimiter", "malformed", "byte"):
+        assert word not in problem.message
+
+
+@pytest.mark.parametrize("each", RIGHT, ids=named)
+async def test_what_is_right_is_not_blamed(drafts: WebhookDrafts, each: Input) -> None:
+    """Not even with a warning."""
+    assert list(await problems_of(drafts, each)) == []
+
+
+@pytest.mark.ci
+async def test_an_error_is_exactly_what_reach_does_not_send(tmp_path: Path) -> None:
+    """Every webhook of the table is reached: those with an error are skipped, with its code; all others are queued."""
+    actions = FlowActions.load(
+        SmallHost(
+            development(
+                f"sqlite:///{tmp_path / 'f.db'}",
+                FLOWACTIONS_ENVIRONMENT="production",
+                FLOWACTIONS_ENCRYPTION_KEYS="",
+            )
+        )
+    )
+    async with actions.lifespan(tasks=False):
+        for each in INPUTS:
+            if each.is_chat or UNKNOWN in str(each.written):
+                continue
+            result = await actions.reach(a_walk(), Node(id="n1", type="webhook", config=each.config))
+            assert (result.status, result.reason) == (
+                ("skipped", each.code) if each.error else ("queued", None)
+            ), each
+            if each.error and each.code == "invalid_body":
+                assert each.said in (result.message or "")
