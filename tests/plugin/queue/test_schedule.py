@@ -130,18 +130,20 @@ async def test_the_number_of_attempts_is_the_schedules(
     retries = {"webhookUrl": "http://127.0.0.1:9/", "webhookRetryOnFailure": True}
     once = {"webhookUrl": "http://127.0.0.1:9/"}
     async with actions.lifespan(tasks=False):
-        for config in (retries, once):
-            assert (
-                await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
-            ).status == "queued"
-        fired = await actions.dispatch(EXPERIENCE, firing_id="f", occurred_at=datetime.now(UTC))
-        assert fired.status == "queued"
-        for wanted in ({}, {"max_attempts": 3}, {"max_attempts": 10}):
-            assert (await actions.enqueue(own_webhook(**wanted))).status == "queued"
+        queued: list[Any] = [
+            await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
+            for config in (retries, once)
+        ]
+        queued.append(await actions.dispatch(EXPERIENCE, firing_id="f", occurred_at=datetime.now(UTC)))
+        queued += [
+            await actions.enqueue(own_webhook(**wanted))
+            for wanted in ({}, {"max_attempts": 3}, {"max_attempts": 10})
+        ]
         async with services_of(host)._database.read() as connection:
-            rows = await connection.execute(text("SELECT max_attempts FROM flowactions_outbox ORDER BY id"))
-            found = list(rows.scalars())
-    assert found == [attempts[0], 1, attempts[1], attempts[2], 3, 10]
+            rows = await connection.execute(text("SELECT id, max_attempts FROM flowactions_outbox"))
+            found = {row.id: row.max_attempts for row in rows}
+    expected = [attempts[0], 1, attempts[1], attempts[2], 3, 10]
+    assert [found[each.delivery_id] for each in queued] == expected
 
 
 class AlertedHost(SmallHost):
