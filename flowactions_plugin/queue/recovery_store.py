@@ -18,6 +18,7 @@ from sqlalchemy import (
     column,
     false,
     null,
+    or_,
     select,
     text,
     union_all,
@@ -172,7 +173,7 @@ def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[An
 
     def is_wrong(rows: Any) -> ColumnElement[bool]:
         # No difference with a time that nobody has written: it could overflow.
-        return (rows.updated_at > now + inline(FUTURE_MS)) | (rows.updated_at < rows.next_attempt_at - most)
+        return or_(rows.updated_at > now + inline(FUTURE_MS), rows.updated_at < rows.next_attempt_at - most)
 
     ends = [
         select(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from flowactions_hookspecs import DeliveryAlert, FlowActions, LogicAction, Node
+from flowactions_hookspecs import DeliveryAlert, FlowActions, FlowNodeOrigin, LogicAction, Node
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import (
     DEAD,
@@ -186,17 +186,22 @@ async def test_a_receiver_that_comes_back_gets_it_and_one_that_is_gone_ends_it(
                 await send(gone.url, "gone")
             await until(lambda: len(host.finished) == 4)
     found = sorted(
-        (each.origin.node_id, each.status, each.attempts, each.status_code) for each in host.finished
+        (node_of(each.origin), each.status, each.attempts, each.status_code) for each in host.finished
     )
     assert found == [("back", "delivered", 2, 200), *[("gone", "dead", 1, 410)] * 3]
     assert times[1] - times[0] >= 0.9
     assert len(gone.requests) == 3
     # One alert for what ended within a few seconds, of which a busy machine makes several.
-    assert {(each.kind, each.origin.node_id, each.failing_since, each.last_error) for each in host.alerts} == {
+    assert {(each.kind, node_of(each.origin), each.failing_since, each.last_error) for each in host.alerts} == {
         ("gone", "gone", None, "http_4xx")
     }
     assert sum(each.failures for each in host.alerts) == 3
     assert {each.destination for each in host.alerts} == {gone.url.removesuffix("/hook")}
+
+
+def node_of(origin: object) -> str:
+    assert isinstance(origin, FlowNodeOrigin)
+    return origin.node_id
 
 
 async def test_without_a_schedule_a_receiver_that_is_gone_is_tried_again(queue: Queue) -> None:
