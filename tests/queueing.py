@@ -134,13 +134,15 @@ def an_executor(
     delivery_finished: Any = None,
     monitor: StallMonitor | None = None,
     timing: Timing | None = None,
+    **options: Any,
 ) -> Executor:
     """Make an executor; ``answer`` is a transport, or what answers in place of one."""
     timing = timing or Timing()
     transport, clock = as_transport(answer), queue.database.clock
     sender = Sender(transport, validate, clock, time.monotonic, monitor, timing.deadline_seconds)
     completer = Completer(queue.store, delivery_finished or nobody_listens)
-    return Executor(queue.store, sender, completer, SecretSource(signing_secret or no_secret), timing)
+    source = SecretSource(signing_secret or no_secret)
+    return Executor(queue.store, sender, completer, source, timing, **options)
 
 
 def a_schedule(

@@ -137,15 +137,23 @@ class Monitor:
             self._tell(alert)
 
     def _tell(self, alert: DeliveryAlert) -> None:
-        words = "fails" if alert.kind == "failing" else "has recovered"
-        log.warning(
-            "destination %s of organization %s %s: %s failures in a row",
-            printable(alert.destination),
-            printable(alert.organization_id),
-            words,
-            alert.failures,
-            extra={"event": "destination.changed"},
-        )
+        place = printable(alert.destination), printable(alert.organization_id)
+        if alert.kind == "gone":
+            log.warning(
+                "destination %s of organization %s answers 410 Gone: %s deliveries are dead",
+                *place,
+                alert.failures,
+                extra={"event": "destination.gone"},
+            )
+        else:
+            words = "fails" if alert.kind == "failing" else "has recovered"
+            log.warning(
+                "destination %s of organization %s %s: %s failures in a row",
+                *place,
+                words,
+                alert.failures,
+                extra={"event": "destination.changed"},
+            )
         if self._delivery_alert is None:
             return
         task = asyncio.create_task(self._call(self._delivery_alert, alert))

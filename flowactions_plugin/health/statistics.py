@@ -5,9 +5,11 @@ Health is counted in the order of the outcomes: a success ends a row of failures
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+from flowactions_hookspecs import Origin
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.outcomes import error_class
 
@@ -36,14 +38,25 @@ class Counts:
         succeeded: whether any has succeeded.
         failures_in_row: how many have failed since.
         last_error: the kind of the last failure; ``None``: there was none.
+        gone: how many deliveries of each origin the receiver has ended by a 410.
     """
 
-    __slots__ = ("dead", "delivered", "duration_ms", "failed", "failures_in_row", "last_error", "succeeded")
+    __slots__ = (
+        "dead",
+        "delivered",
+        "duration_ms",
+        "failed",
+        "failures_in_row",
+        "gone",
+        "last_error",
+        "succeeded",
+    )
 
     def __init__(self) -> None:
         self.delivered = self.failed = self.dead = self.duration_ms = self.failures_in_row = 0
         self.succeeded = False
         self.last_error: str | None = None
+        self.gone: Counter[Origin | None] = Counter()
 
     @property
     def attempts(self) -> int:
@@ -65,6 +78,8 @@ class Counts:
             self.failed += 1
             self.failures_in_row += 1
             self.last_error = error_class(completion)
+            if completion.change.gone:
+                self.gone[completion.delivery.origin] += 1
 
     def follow(self, later: Counts) -> None:
         """Add what was counted later."""
@@ -73,6 +88,7 @@ class Counts:
         self.failures_in_row = later.failures_in_row + (0 if later.succeeded else self.failures_in_row)
         self.succeeded = self.succeeded or later.succeeded
         self.last_error = later.last_error or self.last_error
+        self.gone += later.gone
 
 
 class Tally:

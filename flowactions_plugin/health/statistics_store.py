@@ -11,6 +11,7 @@ from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import to_utc
 from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION, Counts, alert_of
 from flowactions_plugin.operators.audit import purged_since
+from flowactions_plugin.queue.rules import GONE_STATUS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
@@ -52,7 +53,8 @@ class StatisticsStore:
             since: when the first of it was counted, Unix seconds.
 
         Returns:
-            What the host is to be told: of any number of workers, one gets each.
+            What the host is to be told: of any number of workers, one gets each. What a receiver has ended is told by each
+            worker whose deliveries it has ended.
 
         Raises:
             StorageUnavailable: the database failed; nothing was written.
@@ -62,7 +64,7 @@ class StatisticsStore:
             await self._database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
             purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
             kept = {key: counts for key, counts in counted.items() if key[0] not in purged}
-            return await self._add(transaction, kept) if kept else []
+            return [*await self._add(transaction, kept), *_gone(kept)] if kept else []
 
     async def _add(
         self, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
@@ -229,6 +231,21 @@ def _alert(row: Any) -> DeliveryAlert | None:
         failures=row.failures_in_row if failing else 0,
         last_error=row.last_error,
     )
+
+
+def _gone(counted: Mapping[tuple[str, str], Counts]) -> list[DeliveryAlert]:
+    return [
+        DeliveryAlert(
+            organization_id=organization,
+            destination=destination,
+            kind="gone",
+            failures=number,
+            last_error=f"http_{GONE_STATUS // 100}xx",
+            origin=origin,
+        )
+        for (organization, destination), counts in counted.items()
+        for origin, number in counts.gone.items()
+    ]
 
 
 def _marking_notified(sql: Dialect) -> Any:

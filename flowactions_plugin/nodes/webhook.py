@@ -291,6 +291,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         headers=render_headers(config, variables),
         body=body,
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
+        by_schedule=config.webhook_retry_on_failure,
     )
 
 

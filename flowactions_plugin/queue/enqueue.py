@@ -20,6 +20,7 @@ from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
     NewDelivery,
+    attempts_of,
     capped_attempts,
     delivery_headers,
     event_id,
@@ -67,6 +68,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         body: the exact bytes.
         event_payload: the part of the body that the event id is derived from; ``None``: all of it.
         max_attempts: wanted attempts, kept within 1 and 10.
+        by_schedule: whether a retry schedule that an operator has set says how many instead.
     """
 
     organization_id: str
@@ -80,6 +82,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     event_payload: bytes | None = None
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    by_schedule: bool = True
 
 
 class UnsignedTest:
@@ -152,6 +155,7 @@ class Outbox:
         max_body_bytes: of a body.
         telemetry: counts what is enqueued and refused, and traces it; ``None``: nothing does.
         standard_webhooks: whether the names of that scheme's headers are reserved, too.
+        retry_schedule: the one that an operator has set; empty: the rule of §8.
 
     Attributes:
         database: the same.
@@ -166,12 +170,14 @@ class Outbox:
         telemetry: Telemetry | None = None,
         *,
         standard_webhooks: bool = False,
+        retry_schedule: tuple[int, ...] = (),
     ) -> None:
         self.database = database
         self._guard = guard
         self.max_body_bytes = max_body_bytes
         self._telemetry = telemetry or Telemetry()
         self.standard_webhooks = standard_webhooks
+        self.retry_schedule = retry_schedule
         self.on_commit: Callable[[str], None] | None = None
         self._rows = GroupCommit(
             self._write_rows, _row_bytes, is_interruptible=lambda: database.sql.is_interruptible
@@ -242,6 +248,9 @@ class Outbox:
         method, body = request
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
+        attempts = webhook.max_attempts
+        if webhook.by_schedule:
+            attempts = attempts_of(self.retry_schedule, attempts)
         headers, dropped = delivery_headers(
             webhook.headers,
             event_id=event,
@@ -261,7 +270,7 @@ class Outbox:
             method=method,
             headers=headers,
             body=body,
-            max_attempts=capped_attempts(webhook.max_attempts),
+            max_attempts=capped_attempts(attempts),
         ), dropped
 
     def _request(self, webhook: Webhook) -> tuple[str, bytes | None]:

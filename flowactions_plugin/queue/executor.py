@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -44,6 +45,8 @@ class Executor:
         source: the signing secrets, asked for once per origin and claim (§5.3.6).
         timing: lease and deadline.
         sends_trace: whether requests carry the trace of what enqueued them.
+        retry_schedule: the one that an operator has set; empty: the rule of §8.
+        chance: returns random numbers from 0 to 1, by which the delays of a schedule vary.
 
     Attributes:
         completer: the same.
@@ -59,11 +62,15 @@ class Executor:
         timing: Timing = Timing(),  # noqa: B008  immutable
         *,
         sends_trace: bool = False,
+        retry_schedule: Sequence[int] = (),
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._sender = sender
         self._source = source
         self._sends_trace = sends_trace
+        self._retry_schedule = retry_schedule
+        self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
         self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
         self._end_margin = timing.margin_seconds / 2
@@ -215,7 +222,9 @@ class Executor:
         for each in over:
             if self._episodes.end(each):
                 log.info("deliveries go on", extra={"event": "deliveries.go_on"})
-        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome)
+        schedule = self._retry_schedule
+        chance = self._chance() if schedule else 0.5
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
         if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
             delivery = msgspec.structs.replace(delivery, body=None)
         self.completer.complete(Completion(delivery, outcome, change))

@@ -13,6 +13,7 @@ from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarg
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.queue.prepared import KeyUse, PreparedDelivery
+from flowactions_plugin.queue.rules import DEFAULT_MAX_ATTEMPTS
 from flowactions_plugin.storage.database import Transaction
 
 log = logging.getLogger("flowactions.outbox")
@@ -93,5 +94,6 @@ def _webhook(webhook: OutboundWebhook, caller: str) -> Webhook:
         method=webhook.method,
         headers=tuple(webhook.headers),
         body=webhook.body,
-        max_attempts=webhook.max_attempts,
+        max_attempts=DEFAULT_MAX_ATTEMPTS if webhook.max_attempts is None else webhook.max_attempts,
+        by_schedule=webhook.max_attempts is None,
     )

@@ -14,11 +14,14 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
+    case,
     column,
     false,
     null,
+    or_,
     select,
     text,
+    union_all,
     update,
 )
 from sqlalchemy.engine import Connection
@@ -28,14 +31,19 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
 from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.due import free, undoubted, unpaused
-from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, PAUSED_OFFSET_MS
+from flowactions_plugin.queue.rules import LONGEST_SCHEDULED_SECONDS, LONGEST_WAIT_SECONDS, PAUSED_OFFSET_MS
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, QUARANTINED, outbox
 from flowactions_plugin.storage.text import read_all
 
 RESCUED_CLAIMS: Final = 10_000
-"""Among how many of the oldest rows leases are searched for that end too far ahead."""
+"""Among how many of the oldest rows leases are searched for that end too far ahead; and among how many of the rows that wait
+for long, from either end, those that were written in the future."""
+
+FUTURE_MS: Final = 500
+"""A row that was written no later than this ahead is no sign of a clock that was set back: the statement that looks for it
+may have begun a little before it was written."""
 
 
 class RecoveryStore:
@@ -103,7 +111,8 @@ class RecoveryStore:
         The clock was set back after they were scheduled or claimed.
 
         Returns:
-            How many there were; they are due when a claim that may still hold has expired.
+            How many there were; they are due when a claim that may still hold has expired, or after the delay that a retry
+            schedule gave them.
         """
         rescued = 0
         for lost, rescuing in self.database.built(_rescuing):
@@ -148,13 +157,36 @@ def _quarantined(sql: Dialect, in_doubt: bool) -> Any:
 def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[Any], Update]]:
     """Write the statements that find and mend rows that wait, or are held, longer than any rule lets them.
 
+    A row that is due later than §8 lets it may wait by a retry schedule, of whichever worker delivered it. The row itself
+    says so: what made it due has written ``updated_at``, too, which lies ahead only if the clock was set back since. Its
+    delay then begins anew (decision 60).
+
     Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
     were due, so they are searched for among the oldest `RESCUED_CLAIMS`.
     """
     now = sql.now()
+    due, written = outbox.c.next_attempt_at, outbox.c.updated_at
     longest = now + inline(int(LONGEST_WAIT_SECONDS * 1000))
     again = now + bindparam("lease_ms", type_=BigInteger)
-    waits = (LIVE, outbox.c.next_attempt_at > longest, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS))
+    late = (LIVE, due > longest, due < inline(PAUSED_OFFSET_MS))
+    most = inline(int(LONGEST_SCHEDULED_SECONDS * 1000))
+
+    def is_wrong(rows: Any) -> ColumnElement[bool]:
+        # No difference with a time that nobody has written: it could overflow.
+        return or_(rows.updated_at > now + inline(FUTURE_MS), rows.updated_at < rows.next_attempt_at - most)
+
+    ends = [
+        select(
+            select(outbox.c.id, due, written)
+            .where(*late)
+            .order_by(*order)
+            .limit(inline(RESCUED_CLAIMS))
+            .subquery()
+        )
+        for order in ((due, outbox.c.id), (due.desc(), outbox.c.id.desc()))
+    ]
+    seen = union_all(*ends).subquery("seen")
+    by_schedule = written.between(due - most, due - inline(int(LONGEST_WAIT_SECONDS * 1000)))
     oldest = (
         select(outbox.c.id, outbox.c.claimed_until)
         .where(LIVE, outbox.c.next_attempt_at <= longest)
@@ -165,11 +197,15 @@ def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[An
     held = select(oldest.c.id).where(oldest.c.claimed_until > longest)
     return (
         (
-            select(outbox.c.id).where(*waits).limit(inline(1)),
+            select(seen.c.id).where(is_wrong(seen.c)).limit(inline(1)),
             update(outbox)
-            .where(*waits)
+            .where(*late, is_wrong(outbox.c))
             # What may still be held is due when that has expired.
-            .values(next_attempt_at=again, claimed_until=null(), updated_at=now),
+            .values(
+                next_attempt_at=case((by_schedule, now + (due - written)), else_=again),
+                claimed_until=null(),
+                updated_at=now,
+            ),
         ),
         (
             held.limit(inline(1)),

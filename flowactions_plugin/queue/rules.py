@@ -18,6 +18,7 @@ from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
 from flowactions_plugin.log_text import CONTROL
 from flowactions_plugin.log_text import size as size_text
+from flowactions_plugin.settings.readers import MOST_DELAY_SECONDS
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
 
@@ -44,7 +45,16 @@ WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
 
 BACKOFF_CAP_SECONDS: Final = 300
 LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
-"""The longest delay that any rule gives a row."""
+"""The longest delay that any rule gives a row, retry schedules of operators apart."""
+
+JITTER: Final = 0.1
+"""The part of a schedule's delay by which it is longer or shorter at the most, so that rows that failed together do not
+come back together."""
+
+LONGEST_SCHEDULED_SECONDS: Final = MOST_DELAY_SECONDS * (1 + JITTER) + CLAIM_SECONDS
+"""The longest delay that any retry schedule gives a row."""
+
+GONE_STATUS: Final = 410
 
 PAUSED_OFFSET_MS: Final = 1 << 50
 """Added to the due time of a row of a paused destination, so that claims do not meet it. As the time of a clock it would be
@@ -136,14 +146,22 @@ class Timing(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """The state a row goes to, and for ``retrying`` the seconds until it is due."""
+    """The state a row goes to.
+
+    Attributes:
+        status: the state.
+        delay_seconds: for ``retrying``, until it is due.
+        gone: whether the receiver has ended it, by a 410.
+    """
 
     status: Status
     delay_seconds: float = 0.0
+    gone: bool = False
 
 
 DELIVERED: Final = Transition("delivered")
 DEAD: Final = Transition("dead")
+GONE: Final = Transition("dead", gone=True)
 
 
 def due_time(stored: int) -> int:
@@ -156,20 +174,48 @@ def backoff(attempt: int) -> int:
     return min(BACKOFF_CAP_SECONDS, max(5, 1 << min(attempt, 10)))
 
 
-def transition(attempt: int, max_attempts: int, outcome: Outcome) -> Transition:
+def delays(attempts: int, schedule: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the seconds from each attempt of a row to the next, jitter and ``Retry-After`` apart.
+
+    Args:
+        attempts: how many the row has at the most.
+        schedule: the worker's; empty: the rule of §8. Beyond its end, its last delay is repeated.
+    """
+    return tuple(_delay(attempt, schedule) for attempt in range(1, attempts))
+
+
+def attempts_of(schedule: Sequence[int], default: int) -> int:
+    """Return how many attempts a row has whose author has not said a number: one more than delays, or the default."""
+    return len(schedule) + 1 if schedule else default
+
+
+def _delay(attempt: int, schedule: Sequence[int]) -> int:
+    return schedule[min(attempt, len(schedule)) - 1] if schedule else backoff(attempt)
+
+
+def transition(
+    attempt: int, max_attempts: int, outcome: Outcome, schedule: Sequence[int] = (), chance: float = 0.5
+) -> Transition:
     """Return the state of a row after an attempt (§3.1).
 
     Args:
         attempt: the number of this attempt, counted from 1.
         max_attempts: the row's cap.
         outcome: the attempt's.
+        schedule: the seconds after each failed attempt, an operator's choice beyond §8: they vary by chance, the longest
+            is the most that a receiver can ask for, and a 410 ends the row. Empty: the rule of §8.
+        chance: from 0 to 1: how long the delay of a schedule is, between its least and its most.
     """
     if outcome.status_code is not None and 200 <= outcome.status_code < 300 and outcome.error is None:
         return DELIVERED
+    if schedule and outcome.status_code == GONE_STATUS:
+        return GONE
     if outcome.final or attempt >= max_attempts:
         return DEAD
-    asked = min(outcome.retry_after or 0.0, BACKOFF_CAP_SECONDS)
-    return Transition("retrying", max(float(backoff(attempt)), asked))
+    delay, longest = float(_delay(attempt, schedule)), BACKOFF_CAP_SECONDS
+    if schedule:
+        delay, longest = delay * (1 + JITTER * (2 * chance - 1)), max(schedule)
+    return Transition("retrying", max(delay, min(outcome.retry_after or 0.0, longest)))
 
 
 def failure_reason(outcome: Outcome) -> str:

@@ -92,6 +92,7 @@ class OutboxService:
             settings.max_body_bytes,
             telemetry,
             standard_webhooks=settings.standard_webhooks,
+            retry_schedule=settings.retry_schedule,
         )
         if settings.delivery == "continuous":
             self.outbox.on_commit = self._committed
@@ -131,6 +132,7 @@ class OutboxService:
             self._secret_source(),
             self._timing,
             sends_trace=self._settings.send_traceparent,
+            retry_schedule=self._settings.retry_schedule,
         )
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:

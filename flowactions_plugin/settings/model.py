@@ -22,6 +22,7 @@ from flowactions_plugin.settings.readers import (
     one_of,
     origins,
     proxy_url,
+    retry_schedule,
     signing_secrets,
     token,
     url,
@@ -57,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             worker; when it is not set, 10 in continuous mode and no limit in scheduled mode.
         tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
         claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
+        retry_schedule: ``FLOWACTIONS_RETRY_SCHEDULE``; seconds from each failed attempt to the next; empty: the rule of
+            §8.
         retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
             runs are kept.
         egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
@@ -106,6 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     destination_limit: int | None = None
     tick_seconds: float = 60.0
     claim_limit: int = 50
+    retry_schedule: tuple[int, ...] = ()
     retention_days: int = 30
     egress_allow: tuple[Network, ...] = ()
     egress_proxy: str | None = None
@@ -160,6 +164,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_DESTINATION_LIMIT": ("destination_limit", number(int, 1, 1000)),
     "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", number(float, 0.05, 3600)),
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", number(int, 1, 1000)),
+    "FLOWACTIONS_RETRY_SCHEDULE": ("retry_schedule", retry_schedule),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
     "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
     "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),

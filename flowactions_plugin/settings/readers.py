@@ -6,7 +6,7 @@ import base64
 import ipaddress
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
@@ -20,6 +20,20 @@ AUTH_SECRET_BYTES: Final = 16
 """A shorter secret can be guessed, and with it anyone can sign events of the auth provider."""
 
 CA_FILE_BYTES: Final = 4 << 20
+
+RETRY_SCHEDULES: Final[Mapping[str, tuple[int, ...]]] = {
+    "default": (),
+    "long": (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 10 * 3600),
+}
+"""The schedules that have a name: seconds from one attempt to the next. Empty: the rule of §8."""
+
+MOST_DELAYS: Final = 9
+"""Of a schedule: an attempt more than these is the cap of §8."""
+
+MOST_DELAY_SECONDS: Final = 24 * 3600
+
+_DELAY = re.compile(r"([0-9]{1,5})([smh])")
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -55,6 +69,27 @@ def number(kind: Callable[[str], Number], least: float, most: float) -> Callable
         return value
 
     return read
+
+
+def retry_schedule(text: str) -> tuple[int, ...]:
+    """Read a schedule of retries: its name, or its delays; returns these in seconds, and nothing for the rule of §8."""
+    if text in RETRY_SCHEDULES:
+        return RETRY_SCHEDULES[text]
+    delays = tuple(map(_delay_seconds, text.split(",")))
+    wrong = [str(position) for position, delay in enumerate(delays, 1) if delay is None]
+    if wrong or len(delays) > MOST_DELAYS:
+        found = f"delay {', '.join(wrong)} cannot be read" if wrong else f"{len(delays)} are given"
+        raise ValueError(
+            f"must be default, long, or 1 to {MOST_DELAYS} delays from 1s to 24h with their units, separated by commas, "
+            f"such as 10s,5m,30m,2h: {found}"
+        )
+    return tuple(delay for delay in delays if delay is not None)
+
+
+def _delay_seconds(text: str) -> int | None:
+    found = _DELAY.fullmatch(text.strip())
+    seconds = 0 if found is None else int(found[1]) * _UNIT_SECONDS[found[2]]
+    return seconds if 1 <= seconds <= MOST_DELAY_SECONDS else None
 
 
 def _parts(text: str) -> list[str]:

@@ -227,12 +227,17 @@ def check_webhook(
     _check_event_type(webhook.event_type)
     _check_request(webhook)
     _check_headers(webhook.headers)
-    attempts: object = webhook.max_attempts
+    _check_attempts(webhook.max_attempts)
+    _check_origin(webhook, caller, plugin_origins)
+
+
+def _check_attempts(attempts: object) -> None:
+    if attempts is None:
+        return
     if not isinstance(attempts, int) or isinstance(attempts, bool):
-        raise TypeError(f"webhook.max_attempts must be an int, not {type(attempts).__name__}")
+        raise TypeError(f"webhook.max_attempts must be an int or None, not {type(attempts).__name__}")
     if not 1 <= attempts <= MAX_ATTEMPTS:
         raise ValueError(f"webhook.max_attempts must be within 1 and {MAX_ATTEMPTS}")
-    _check_origin(webhook, caller, plugin_origins)
 
 
 def _check_key(key: str | None) -> None:

@@ -180,8 +180,9 @@ class Host(ABC):
     async def delivery_alert(self, alert: DeliveryAlert) -> None:
         """Learns that a destination fails, or works again, for example to page somebody. Without it, nobody is told.
 
-        Called once for each, by one of the workers. What it raises is logged, and it may take five seconds; a worker
-        that is killed in between does not call.
+        Called once for each, by one of the workers. With a retry schedule, also called when a receiver has ended deliveries
+        by a 410: in each worker, once in five seconds for each origin at the most. What it raises is logged, and it may
+        take five seconds; a worker that is killed in between does not call.
         """
 
     async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:

@@ -42,7 +42,7 @@ class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
             reserved name are dropped (§2.6).
         body: sent verbatim.
         origin: where its signing secret is found: a `HostOrigin` of the host's, a `PluginOrigin` of the plugin's.
-        max_attempts: 1 to 10.
+        max_attempts: 1 to 10. ``None``: 5, or as many as the operator's retry schedule has.
         idempotency_key: 1 to 200 characters, unique per organization and caller (the host, or the plugin) within the
             dedupe window.
     """
@@ -56,7 +56,7 @@ class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: Sequence[Header] = ()
     body: bytes | None = None
-    max_attempts: int = 5
+    max_attempts: int | None = None
     idempotency_key: str | None = None
 
     def __repr__(self) -> str:
@@ -123,21 +123,23 @@ class Delivery(ContractStruct, frozen=True, kw_only=True):
 
 
 class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
-    """A destination that fails, or works again.
+    """A destination that fails, or works again, or has ended deliveries.
 
     Args:
         organization_id: the tenant whose deliveries it concerns.
         destination: scheme, host and port.
         kind: ``failing``: all attempts have failed for an hour, or twenty in a row; ``recovered``: one has succeeded
-            since.
-        failing_since: the first failure since the last success, with time zone; ``None`` for a recovery.
-        failures: how many in a row; 0 for a recovery.
+            since; ``gone``: deliveries ended because the receiver answered 410, where the operator has set a retry schedule.
+        failing_since: of ``failing``, the first failure since the last success, with time zone; else ``None``.
+        failures: how many in a row; 0 for a recovery; of ``gone``, how many deliveries ended so.
         last_error: the kind of the last failure, for example ``http_5xx`` or ``timeout``.
+        origin: of ``gone``, where these deliveries came from; else ``None``.
     """
 
     organization_id: str
     destination: str
-    kind: Literal["failing", "recovered"]
+    kind: Literal["failing", "recovered", "gone"]
     failing_since: datetime | None = None
     failures: int = 0
     last_error: str | None = None
+    origin: Origin | None = None

@@ -34,18 +34,19 @@ async def services(database_url: str) -> AsyncIterator[Services]:
 
 
 async def plant(services: Services, row_id: str, status: str, days: int) -> None:
-    """Write a row with an attempt, that finished so many days ago."""
+    """Write a row with an attempt, that finished so many days ago, or has waited since then."""
     now = int(services._database.clock() * 1000)
-    finished = now - days * DAY_MS if status in {"delivered", "dead"} else None
+    began = now - days * DAY_MS
+    finished = began if status in {"delivered", "dead"} else None
     async with services._database.write() as connection:
         await connection.execute(
             text(
                 "INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url,"
                 " destination, method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,"
                 " created_at, updated_at, finished_at) VALUES (:id, 'acme', 'a', '{}', 'e', 't', 'u', 'd',"
-                " 'POST', '[]', :status, 1, 0, 1, :now, 0, :now, :now, :finished)"
+                " 'POST', '[]', :status, 1, 0, 1, :now, 0, :began, :began, :finished)"
             ),
-            {"id": row_id, "status": status, "now": now, "finished": finished},
+            {"id": row_id, "status": status, "now": now, "began": began, "finished": finished},
         )
         await connection.execute(
             text(

@@ -1,0 +1,93 @@
+"""What operators and hosts see where rows wait for hours, and where receivers end them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.health.monitor import Monitor
+from flowactions_plugin.health.statistics import Counts
+from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.rules import DEAD, GONE, Transition
+from tests.queueing import ORIGIN, Queue, claimed
+
+HOUR_MS = 3600 * 1000
+
+
+async def waiting(queue: Queue, *, since_ms: int, left_ms: int) -> None:
+    """Put a row that was enqueued and failed so long ago, and is due in so long."""
+    row_id = await queue.put()
+    now = int(queue.database.clock() * 1000)
+    await queue.run(
+        f"UPDATE flowactions_outbox SET status = 'retrying', attempts = 6, created_at = {now - since_ms},"  # noqa: S608
+        f" updated_at = {now - since_ms}, next_attempt_at = {now + left_ms} WHERE id = '{row_id}'"
+    )
+
+
+@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
+async def test_a_row_that_waits_for_hours_is_no_stall(queue: Queue, mode: str) -> None:
+    """Nothing is due, although nothing was claimed for hours; nor is a worker missing then that claims it."""
+    await waiting(queue, since_ms=9 * HOUR_MS, left_ms=HOUR_MS)
+    status = QueueStatus(queue.database, mode=mode, uptime_ms=lambda: 0)
+    assert (await status.verdict()).state == "idle"
+    due, oldest_ms = await status.due()
+    assert (due.number, due.exact, oldest_ms) == (0, True, 0)
+
+
+async def test_how_long_a_row_is_due_counts_from_the_end_of_its_wait(queue: Queue) -> None:
+    """Not from its last attempt, ten hours before; from then on, a worker that does not claim it has stalled."""
+    await waiting(queue, since_ms=10 * HOUR_MS, left_ms=-60_000)
+    status = QueueStatus(queue.database, uptime_ms=lambda: 0)
+    verdict = await status.verdict()
+    assert verdict.state == "ok"
+    assert "the oldest has been due for 6" in verdict.reason
+    await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 180000")
+    verdict = await status.verdict()
+    assert verdict.state == "stalled"
+    assert verdict.waited_ms is not None
+    _, oldest_ms = await status.due()
+    for milliseconds in (verdict.waited_ms, oldest_ms):
+        assert 240_000 <= milliseconds < HOUR_MS
+
+
+def ended(change: Transition = GONE, node_id: str = "n") -> Completion:
+    origin = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id=node_id)
+    return Completion(claimed(origin=origin), Outcome(0, 5, status_code=410), change)
+
+
+def test_what_a_receiver_ended_is_counted_by_origin() -> None:
+    """A row that ends for want of attempts is not, whatever was answered; what could not be written is counted on."""
+    first, second = Counts(), Counts()
+    for each in (ended(), ended(DEAD), ended(node_id="m")):
+        first.add(each)
+    second.add(ended())
+    first.follow(second)
+    assert first.gone == {ORIGIN: 2, ended(node_id="m").delivery.origin: 1}
+    assert (first.dead, first.failed) == (4, 4)
+
+
+async def test_the_host_is_told_what_a_receiver_ended(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """One alert for each origin of what was counted together; a destination that ended twenty rows in a row fails, too."""
+    alerts: list[DeliveryAlert] = []
+
+    async def alerted(alert: DeliveryAlert) -> None:
+        alerts.append(alert)
+
+    monitor = Monitor(queue.database, "continuous", 10, alerted)
+    monitor.record([*(ended() for _ in range(19)), ended(node_id="m")])
+    await monitor.write()
+    await asyncio.wait(monitor._telling)
+    assert [(each.kind, each.failures) for each in alerts] == [("failing", 20), ("gone", 19), ("gone", 1)]
+    assert [each.origin for each in alerts] == [None, ORIGIN, ended(node_id="m").delivery.origin]
+    assert alerts[1].destination == ended().delivery.destination
+    assert (
+        "destination http://127.0.0.1:80 of organization acme answers 410 Gone: 19 deliveries are dead"
+        in caplog.text
+    )
+    monitor.record([ended(DEAD)])
+    await monitor.write()
+    assert len(alerts) == 3
