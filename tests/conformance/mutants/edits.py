@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 from sqlalchemy import delete
 
@@ -29,10 +31,11 @@ def _saving_ends_runs(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save = store.save_flow
 
-    async def save_flow(flow: Flow) -> None:
-        await save(flow)
+    async def save_flow(flow: Flow, **over: Any) -> bool:
+        saved = await save(flow, **over)
         async with store.engine.begin() as connection:
             await connection.execute(delete(tables.runs).where(tables.runs.c.flow_id == flow.id))
+        return saved
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 

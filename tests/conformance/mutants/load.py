@@ -29,9 +29,9 @@ def _global_cache(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save, load = store.save_flow, store.flow
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, **over: Any) -> bool:
         _flows[flow.id] = flow
-        await save(flow)
+        return await save(flow, **over)
 
     async def flow(flow_id: str) -> Flow | None:
         return _flows.get(flow_id) or await load(flow_id)

@@ -32,11 +32,11 @@ def _texts(driver: ReferenceDriver, change: Callable[[str], Any]) -> None:
             return [again(each) for each in value]
         return change(value) if isinstance(value, str) else value
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, **over: Any) -> bool:
         items = [
             {**item, **({"config": again(item["config"])} if "config" in item else {})} for item in flow.items
         ]
-        await save(msgspec.structs.replace(flow, items=items))
+        return await save(msgspec.structs.replace(flow, items=items), **over)
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 
