@@ -314,7 +314,7 @@ async function saveOverOthers(mine, { extra, etag }) {
     await drawFlows();
     return false;
   }
-  say("Not saved: somebody else has changed the flow. Save again to compare.", true);
+  say("Not saved: the flow was changed meanwhile. Save again to compare.", true);
   return false;
 }
 

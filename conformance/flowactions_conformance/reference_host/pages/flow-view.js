@@ -5,6 +5,8 @@ import { $, h, icon } from "./dom.js";
 export const STEP = { type: "step", title: "Content step", description: "Something the end user sees." };
 const STEP_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round"><rect x="4" y="4" width="16" height="16" rx="3"/><path d="M8 9h8M8 13h8M8 17h4"/></svg>';
 
+const COPY_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5"><rect x="5.5" y="5.5" width="8" height="8" rx="1.5"/><path d="M3.5 10.5h-1v-8h8v1"/></svg>';
+
 /** Name an item: a step by its title, an action as its author has named it, or by its type. */
 export function nameOf(item, types) {
   if (item.kind === "step") return item.title || "Untitled step";
@@ -62,7 +64,7 @@ export function drawItems(view) {
         h("span", {}, name, view.unsaved(item) ? h("em", { class: "unsaved" }, "not saved") : null),
         h("small", {}, summary(item, types)),
       ),
-      h("div", { class: "moves" }, move(-1, "↑", "Move up"), button("⧉", "Copy", () => view.copy(item)), move(1, "↓", "Move down"), button("×", "Remove", () => view.remove(item))),
+      h("div", { class: "moves" }, move(-1, "↑", "Move up"), button(icon(COPY_ICON), "Copy", () => view.copy(item)), move(1, "↓", "Move down"), button("×", "Remove", () => view.remove(item))),
       ...problems,
     );
   });
