@@ -28,6 +28,7 @@ FlowActionsError (of the contract)
 ├── ChatRefused            the chat provider refused or did not answer; of chat.failures
 │   └── AnswerTooLarge     its answer is larger than what is read
 ├── NotConnected           the organization has no chat connection
+├── ConnectionChanged      the chat connection is another than the one that was shown
 ├── NoDefaultChannel       the chat connection has no default channel
 ├── OAuthFailed            an install did not create a connection; of chat.oauth
 ├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
@@ -164,6 +165,10 @@ class NotConfigured(FlowActionsError):
 
 class NotConnected(FlowActionsError):
     """The organization has no chat workspace connected."""
+
+
+class ConnectionChanged(FlowActionsError):
+    """The chat connection is another than the one that was shown, or its default channel is."""
 
 
 class NoDefaultChannel(FlowActionsError):

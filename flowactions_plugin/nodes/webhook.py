@@ -143,7 +143,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 
 
 def attempts_in_words(delays: Sequence[float], tick_seconds: float | None) -> str:
-    """Say how many attempts a webhook has and when they are made, for the flow's author (§8).
+    """Say how many attempts a webhook has and when they are made, for the flow's author (§2.4).
 
     Args:
         delays: seconds from each attempt that fails to the next one; without any, it has one attempt.

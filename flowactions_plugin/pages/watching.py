@@ -112,9 +112,7 @@ async def resume_destination(
     """Resume a destination: its deliveries are due at once. Another pause than the one of ``seen`` is shown, and stays."""
     asked = await _asked(request, viewer, "resume")
     try:
-        await context.pauses.resume(
-            asked.scope, asked.destination, viewer.actor, asked.reason, seen=asked.seen
-        )
+        await context.pauses.resume(asked.scope, asked.destination, viewer.actor, asked.reason, seen=asked.seen)
     except PauseChanged:
         pause = await context.pauses.get(asked.scope, asked.destination)
         if pause is not None:

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo
-from tests.browser.driving import picture, sign_in
+from tests.browser.driving import connect, picture, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
@@ -189,6 +189,29 @@ async def test_nodes_are_copied_renamed_moved_and_removed_by_keyboard(page: Page
     await page.get_by_label("Remove: Tell the warehouse").click()
     await save(page)
     await expect(page.locator("#undo")).to_be_hidden()
+
+
+async def test_a_default_channel_that_somebody_else_chose_is_shown_first(page: Page, demo: Demo) -> None:
+    """So is a connection that was changed, to whoever disconnects; nothing of it is replaced unseen."""
+    await connect(page, demo)
+    other = await page.context.new_page()
+    await other.goto(f"{demo.host_url}/connections")
+    for tab, channel in ((page, "C0GENERAL"), (other, "C0ORDERS")):
+        await tab.click("#default-channel")
+        await tab.locator(f"#default-channel-choices [data-id={channel}]").click()
+    await page.click("#save-channel")
+    await expect(page.locator("[role=status]", has_text="Saved.")).to_be_visible()
+    await other.click("#save-channel")
+    await expect(other.locator("#refused")).to_contain_text("You had chosen #orders")
+    await expect(other.locator("#default-channel")).to_have_value("#general")
+    await other.click("#default-channel")
+    await other.locator("#default-channel-choices [data-id=C0ORDERS]").click()
+    await other.click("#save-channel")
+    await expect(other.locator("[role=status]", has_text="Saved.")).to_be_visible()
+    await page.click("#disconnect")
+    await page.click("#confirm [value=yes]")
+    await expect(page.locator("#refused")).to_contain_text("Not disconnected")
+    await expect(page.locator("#default-channel")).to_have_value("#orders")
 
 
 @pytest.mark.node

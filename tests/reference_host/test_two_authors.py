@@ -54,7 +54,9 @@ async def test_a_save_over_another_version_is_refused_and_shows_it(run: Running)
     assert taken.headers["etag"] == await etag_of(run)
 
 
-@pytest.mark.parametrize(("etag", "status"), [(None, 428), ('"x"', 412), ("W/{}", 200), ('"x", {}', 200), ("*", 200)])
+@pytest.mark.parametrize(
+    ("etag", "status"), [(None, 428), ('"x"', 412), ("W/{}", 200), ('"x", {}', 200), ("*", 200)]
+)
 async def test_a_save_names_the_version_that_it_replaces(run: Running, etag: str | None, status: int) -> None:
     """Without a version it is refused; a proxy may have weakened the ETag; the star stands for whatever is there."""
     answer = await save(run, etag and etag.format(await etag_of(run)))

@@ -54,7 +54,9 @@ class SignIn(msgspec.Struct, rename="camel"):
     user_id: str
 
 
-IfMatch = Annotated[str | None, HeaderParameter(name="If-Match", description="The ETag of the flow that was changed.")]
+IfMatch = Annotated[
+    str | None, HeaderParameter(name="If-Match", description="The ETag of the flow that was changed.")
+]
 IfNoneMatch = Annotated[str | None, HeaderParameter(name="If-None-Match", description="`*`: the flow is new.")]
 
 FLOW_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -76,7 +78,7 @@ class FlowChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     items: Annotated[list[dict[str, Any]], Meta(max_length=200)] = []
 
 
-def in_words(_: Request[Any, Any, Any], exc: ValidationException) -> Response[Data]:
+def refuse_body(_: Request[Any, Any, Any], exc: ValidationException) -> Response[Data]:
     """Answer a body that is no flow: which field is wrong, and what belongs there."""
     first = exc.extra[0] if isinstance(exc.extra, list) and exc.extra else {}
     named = re.search(r"field `([^`]{1,80})", first.get("message", ""))
@@ -155,7 +157,7 @@ async def list_flows(person: Person, store: NamedDependency[Store]) -> Data:
     return _data([{wire: row[name] for wire, name in names.items()} for row in rows])
 
 
-@post("/flows", exception_handlers={ValidationException: in_words})
+@post("/flows", exception_handlers={ValidationException: refuse_body})
 async def create_flow(
     author: Person,
     store: NamedDependency[Store],
@@ -173,9 +175,7 @@ async def show_flow(person: Person, store: NamedDependency[Store], flow_id: From
     return Response(_data(_shown(flow)), headers={"ETag": _etag(flow)})
 
 
-@put(
-    "/flows/{flow_id:str}", raises=[NotFoundException], exception_handlers={ValidationException: in_words}
-)
+@put("/flows/{flow_id:str}", raises=[NotFoundException], exception_handlers={ValidationException: refuse_body})
 async def save_flow(
     author: Person,
     store: NamedDependency[Store],

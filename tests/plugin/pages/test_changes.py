@@ -142,7 +142,7 @@ async def test_a_pause_that_was_not_shown_is_neither_ended_nor_replaced(site: Si
     assert stale.keys() == {"destination", "seen"}
     await site.post("/destinations/resume", stale)
     await site.post("/destinations/pause", {**target, "reason": "the second"})
-    await site.execute(f"UPDATE flowactions_pauses SET paused_at = {int(stale['seen']) + 1}")
+    await site.execute("UPDATE flowactions_pauses SET paused_at = :later", later=int(stale["seen"]) + 1)
 
     refused = await site.post("/destinations/resume", {**stale, "reason": "over"})
     assert refused.status_code == 409
