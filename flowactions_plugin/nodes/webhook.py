@@ -196,8 +196,8 @@ def node_type(
         name=NAME,
         title="Webhook",
         description=(
-            "Send an HTTP request to your own systems, in the background. It is signed if you set a secret. "
-            f"It has one attempt, or up to {len(delays) + 1} if you switch retries on."
+            "Send an HTTP request to your own systems. Signed if you set a secret. "
+            f"One attempt; with retries on, up to {len(delays) + 1}."
         ),
         category="Integrations",
         icon=ICON,

@@ -86,6 +86,7 @@ async def test_a_save_over_somebody_elses_change_shows_both_and_asks(page: Page,
     await expect(sections.nth(1).locator("pre").nth(1)).to_contain_text("/hooks/olive")
     await expect(conflict).not_to_contain_text("secret-of-olive")
     await expect(sections.nth(2).locator("pre").first).to_have_text("Not in the flow")
+    await picture(page, "editor-conflict")
     await page.keyboard.press("Escape")
     await expect(page.locator("#status")).to_contain_text("Not saved: the flow was changed meanwhile")
     await expect(page.locator("#items .unsaved")).to_have_count(1)

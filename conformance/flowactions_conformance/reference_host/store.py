@@ -176,7 +176,7 @@ class Store:
         async with self._within(connection) as within:
             await within.execute(statement)
 
-    def _insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+    def _insert(self, table: Table) -> Any:
         return (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table)
 
     async def remove(self, table: Table, row_id: str) -> None:

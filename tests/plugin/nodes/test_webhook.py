@@ -406,4 +406,4 @@ def test_the_palette_and_the_form_say_what_the_defaults_do(settings: dict[str, s
     help_text = described["configSchema"]["properties"]["webhookRetryOnFailure"]["description"].splitlines()
     assert help_text[0].startswith("Off, 1 attempt:")
     assert help_text[1].startswith(f"On, up to 4 attempts: {first}")
-    assert "It is signed if you set a secret. It has one attempt, or up to 4" in described["description"]
+    assert "Signed if you set a secret. One attempt; with retries on, up to 4." in described["description"]

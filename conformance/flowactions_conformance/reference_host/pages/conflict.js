@@ -81,7 +81,7 @@ export function askAboutConflict(found, savedBy, me) {
   const by = savedBy?.userId === me.userId ? "You have saved this flow in another tab" : `${savedBy?.userName ?? "Somebody else"} has saved this flow`;
   return ask(
     "Not saved: the flow was changed",
-    `${by} since you opened it here. Take theirs drops your changes, and can be undone. Keep mine replaces what is saved now. This is what differs:`,
+    `${by} since you opened it here. “Take theirs” drops your changes; Undo brings them back. “Keep mine” replaces what is saved now. This is what differs:`,
     [["", "Cancel", "quiet"], ["theirs", "Take theirs"], ["mine", "Keep mine", "danger"]],
     h("div", { class: "differences", role: "region", "aria-label": "What differs", tabindex: "0" }, ...found.map((each) => drawDifference(each, who))),
   );
