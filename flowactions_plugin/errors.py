@@ -28,6 +28,7 @@ FlowActionsError (of the contract)
 ├── ChatRefused            the chat provider refused or did not answer; of chat.failures
 │   └── AnswerTooLarge     its answer is larger than what is read
 ├── NotConnected           the organization has no chat connection
+├── ConnectionChanged      the chat connection is another than the one that was shown
 ├── NoDefaultChannel       the chat connection has no default channel
 ├── OAuthFailed            an install did not create a connection; of chat.oauth
 ├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
@@ -36,6 +37,7 @@ FlowActionsError (of the contract)
 ├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
 ├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
 │   ├── SetChanged         its rows are others than those that were shown
+│   ├── PauseChanged       the pause is another one than was shown
 │   ├── ActionForbidden    an operator has begun it, and only operators may end it
 │   └── TooManyPauses      the organization has paused as many destinations as it may
 ├── JSONInvalid            a request's body is not JSON that all parsers read alike
@@ -165,6 +167,10 @@ class NotConnected(FlowActionsError):
     """The organization has no chat workspace connected."""
 
 
+class ConnectionChanged(FlowActionsError):
+    """The chat connection is another than the one that was shown, or its default channel is."""
+
+
 class NoDefaultChannel(FlowActionsError):
     """The connection has no default channel: choose one first."""
 
@@ -195,6 +201,10 @@ class ActionInvalid(FlowActionsError):
 
 class SetChanged(ActionInvalid):
     """The rows are others than those that were shown: look at them again."""
+
+
+class PauseChanged(ActionInvalid):
+    """The destination is paused by another pause than the one that was shown."""
 
 
 class ActionForbidden(ActionInvalid):

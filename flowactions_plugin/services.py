@@ -119,7 +119,12 @@ class Services:
                 chat_drafts.check,
                 chat_drafts.preview,
             ),
-            webhook.node_type(webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview),
+            webhook.node_type(
+                webhook.WebhookNode(self._outbox),
+                webhook_drafts.check,
+                webhook_drafts.preview,
+                tick_seconds=self._settings.tick_seconds if self._settings.delivery == "scheduled" else None,
+            ),
         )
         # Those of all plugins are known when all are loaded.
         self._deferred = DeferredStore(self._database, lambda: actions.node_types)

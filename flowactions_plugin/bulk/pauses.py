@@ -16,7 +16,7 @@ from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.results import Pause
 from flowactions_plugin.deliveries.views import pause_of
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.errors import ActionForbidden, ActionInvalid, EgressRefused, TooManyPauses
+from flowactions_plugin.errors import ActionForbidden, ActionInvalid, EgressRefused, PauseChanged, TooManyPauses
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Actor, Scope
@@ -66,7 +66,9 @@ class Pauses:
         self._database = database
 
     @repeated
-    async def pause(self, scope: Scope, destination: str, actor: Actor, reason: str = "") -> bool:
+    async def pause(
+        self, scope: Scope, destination: str, actor: Actor, reason: str = "", *, over: int | None = None
+    ) -> bool:
         """Pause a destination, with a line of the audit; requests that are on their way are finished.
 
         Args:
@@ -74,6 +76,8 @@ class Pauses:
             destination: scheme, host and port as rows have it, or a URL.
             actor: who does it.
             reason: why.
+            over: when the pause of the dashboard began that an operator has seen and takes over; 0: they have seen none;
+                ``None``: they take over whichever is there.
 
         Returns:
             Whether that changed anything. What a person of the dashboard has paused, an operator takes over, and nobody the
@@ -98,7 +102,8 @@ class Pauses:
         # Of a resumed one, rows are being made due: they are parked again.
         is_free: ColumnElement[bool] = pauses.c.resumed_at.is_not(None)
         if actor.role != "dashboard":
-            is_free = or_(is_free, pauses.c.paused_role == "dashboard")
+            seen = [] if over is None else [pauses.c.paused_at == over]
+            is_free = or_(is_free, and_(pauses.c.paused_role == "dashboard", *seen))
         again = update(pauses).where(*_at(*target), is_free).values(**values, resumed_at=null())
         entry = Entry(
             who=actor,
@@ -129,7 +134,9 @@ class Pauses:
                 f"{MOST_PAUSES} destinations are paused, which is the most: resume one that need not be paused."
             )
 
-    async def resume(self, scope: Scope, destination: str, actor: Actor, reason: str = "") -> bool:
+    async def resume(
+        self, scope: Scope, destination: str, actor: Actor, reason: str = "", *, seen: int | None = None
+    ) -> bool:
         """Resume a destination, with a line of the audit: its rows are due at once, in their order.
 
         Args:
@@ -137,6 +144,7 @@ class Pauses:
             destination: as for `pause`.
             actor: who does it.
             reason: why.
+            seen: when the pause began that the actor has seen; ``None``: whichever is there.
 
         Returns:
             Whether it was paused.
@@ -144,10 +152,11 @@ class Pauses:
         Raises:
             ActionForbidden: an operator has paused it, and the actor is a person of the dashboard.
             ActionInvalid: the destination is none.
+            PauseChanged: that pause has ended, and another one has begun.
             StorageUnavailable: the database failed.
         """
         target = (scope.organization_id or EVERY_ORGANIZATION, _destination(destination))
-        if not await self._end(scope, target, actor, reason):
+        if not await self._end(scope, target, actor, reason, seen):
             return False
         end = time.monotonic() + RESUME_SECONDS
         while await self.make_due(*target) and time.monotonic() < end:
@@ -155,7 +164,9 @@ class Pauses:
         return True
 
     @repeated
-    async def _end(self, scope: Scope, target: Target, actor: Actor, reason: str) -> bool:
+    async def _end(
+        self, scope: Scope, target: Target, actor: Actor, reason: str, seen: int | None = None
+    ) -> bool:
         """Write that a pause has ended; return whether there was one."""
         here = _at(*target)
         found = select(pauses).where(*here, pauses.c.resumed_at.is_(None)).with_for_update()
@@ -172,6 +183,8 @@ class Pauses:
                     )
             if row is None:
                 return False
+            if seen is not None and row.paused_at != seen:
+                raise PauseChanged("This destination was resumed and paused again since you looked.")
             # A process of 0004 that pauses it again writes no role.
             ended = {"resumed_at": self._database.now(), "paused_role": None}
             await connection.execute(update(pauses).where(*here).values(ended))
@@ -185,6 +198,20 @@ class Pauses:
             )
             await connection.execute(recording(self._database, entry))
         return True
+
+    async def get(self, scope: Scope, destination: str) -> Pause | None:
+        """Return the pause that `pause` of this scope would meet; ``None``: there is none.
+
+        Raises:
+            ActionInvalid: the destination is none.
+            StorageUnavailable: the database failed.
+        """
+        target = (scope.organization_id or EVERY_ORGANIZATION, _destination(destination))
+        query = select(*(pauses.c[name] for name in Pause.__struct_fields__))
+        async with self._database.read() as connection:
+            found = await connection.execute(query.where(*_at(*target), pauses.c.resumed_at.is_(None)))
+            row = found.one_or_none()
+        return None if row is None else pause_of(row, scope)
 
     async def list(self, scope: Scope, *, after: Target | None = None, limit: int = 50) -> Sequence[Pause]:
         """Return what is paused: of an organization with what is paused for all, or everything.

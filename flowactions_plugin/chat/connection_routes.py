@@ -7,9 +7,9 @@ from functools import partial
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from litestar import delete, get, put
+from litestar import Response, delete, get, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import HeaderParameter, JSONBody, QueryParameter
 from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host, PickerChoice, PickerPage
@@ -22,7 +22,7 @@ from flowactions_plugin.chat.pickers import ListPage, search
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.errors import NotConnected
+from flowactions_plugin.errors import ConnectionChanged, NotConnected
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
@@ -32,6 +32,13 @@ NODE_TYPE: Final = "chat_message"
 NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
 
 SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
+IfMatch: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        description="The ETag of the connection that was shown: if it is another by now, nothing is changed.",
+    ),
+]
 Cursor: TypeAlias = Annotated[str | None, QueryParameter(max_length=500)]
 
 
@@ -101,19 +108,24 @@ class DefaultChannel(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
 @get("/connection", summary="Show the connection", **openapi_spec("dashboard", {}, "not_configured"))
 async def show(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], host: NamedDependency[Host]
-) -> CardAnswer:
-    """Show the organization's workspace, who connected it, and the agents that use it (§2.2)."""
+) -> Response[CardAnswer]:
+    """Show the organization's workspace, who connected it, and the agents that use it (§2.2). The ETag names the version."""
     return await _card(host, chat.connections, principal.organization_id)
 
 
 @delete(
     "/connection",
     summary="Disconnect the workspace",
-    **openapi_spec("dashboard", {}, "not_configured", changes=True),
+    **openapi_spec("dashboard", {}, "changed", "not_configured", changes=True),
 )
-async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat]) -> None:
+async def disconnect(
+    principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], if_match: IfMatch = None
+) -> None:
     """Revoke the token at the provider and forget the connection."""
-    await chat.connections.disconnect(principal.organization_id)
+    try:
+        await chat.connections.disconnect(principal.organization_id, _seen(if_match))
+    except ConnectionChanged as exc:
+        raise Problem("changed", str(exc)) from None
 
 
 @put(
@@ -123,6 +135,7 @@ async def disconnect(principal: NamedDependency[DashboardPrincipal], chat: Named
         "dashboard",
         {},
         "not_connected",
+        "changed",
         "not_configured",
         changes=True,
         body=BodyRule(DefaultChannel, 'a JSON object such as {"channelId": "C0123456789"}'),
@@ -133,10 +146,13 @@ async def choose_channel(
     chat: NamedDependency[Chat],
     host: NamedDependency[Host],
     data: JSONBody[DefaultChannel],
-) -> CardAnswer:
+    if_match: IfMatch = None,
+) -> Response[CardAnswer]:
     """Set the default channel, to which test messages are posted (§4.1)."""
     try:
-        await chat.connections.set_default_channel(principal.organization_id, data.channel_id)
+        await chat.connections.set_default_channel(principal.organization_id, data.channel_id, _seen(if_match))
+    except ConnectionChanged as exc:
+        raise Problem("changed", str(exc)) from None
     except NotConnected as exc:
         raise Problem("not_connected", str(exc)) from None
     return await _card(host, chat.connections, principal.organization_id)
@@ -177,16 +193,22 @@ async def members(
     return await _pick(partial(chat.directory.members, stored, searched=bool(search_text)), search_text, cursor)
 
 
-async def _card(host: Host, connections: Connections, organization_id: str) -> CardAnswer:
+def _seen(if_match: str | None) -> str | None:
+    """Return the version that a caller was shown; ``None``: they take whichever is there."""
+    tag = (if_match or "*").strip().removeprefix("W/").strip('"')  # weak: compressed by a proxy
+    return None if tag == "*" else tag
+
+
+async def _card(host: Host, connections: Connections, organization_id: str) -> Response[CardAnswer]:
     stored = await connections.get(organization_id)
     if stored is None:
-        return CardAnswer(None)
+        return Response(CardAnswer(None))
     agents = await ask(host, "agents_using", Sequence[Agent], organization_id, NODE_TYPE)
     missing = list(missing_scopes(stored))
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)
     hint = advice(reason) if reason else advice("missing_scope") if missing else None
-    return CardAnswer(
+    card = CardAnswer(
         Card(
             status="active" if reason is None else "revoked" if stored.status == "revoked" else "unusable",
             status_reason=reason,
@@ -202,6 +224,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> C
             agents=[Named(agent.id, agent.name) for agent in agents],
         )
     )
+    return Response(card, headers={"ETag": f'"{stored.version}"'})
 
 
 def _last_error(stored: StoredConnection) -> LastError | None:

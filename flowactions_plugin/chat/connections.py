@@ -128,21 +128,30 @@ class Connections:
             raise NotConnected
         return stored
 
-    async def set_default_channel(self, organization_id: str, channel_id: str) -> None:
+    async def set_default_channel(self, organization_id: str, channel_id: str, seen: str | None = None) -> None:
         """Set the channel of test messages.
 
+        Args:
+            organization_id: whose.
+            channel_id: the channel.
+            seen: the version of the connection that its user has seen; ``None``: any.
+
         Raises:
+            ConnectionChanged: the connection is of another version.
             NotConnected: there is no connection.
         """
-        if not await self._store.set_default_channel(organization_id, channel_id):
+        if not await self._store.set_default_channel(organization_id, channel_id, seen):
             raise NotConnected
 
-    async def disconnect(self, organization_id: str) -> None:
+    async def disconnect(self, organization_id: str, seen: str | None = None) -> None:
         """Remove the connection, then revoke its token at the provider. Revoking is best effort.
 
         A connection that is installed while the provider revokes the token is kept.
+
+        Raises:
+            ConnectionChanged: the connection is not of the version ``seen``; ``None``: any.
         """
-        stored = await self._store.pop(organization_id)
+        stored = await self._store.pop(organization_id, seen=seen)
         if stored is None:
             return
         log.info(

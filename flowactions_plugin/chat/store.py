@@ -8,8 +8,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.chat.app import read_scopes, write_scopes
+from flowactions_plugin.errors import ConnectionChanged
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
@@ -38,6 +40,12 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: int | None = None
     last_error_flow: str | None = None
     last_error_node: str | None = None
+
+    @property
+    def version(self) -> str:
+        """What a person decides about: the install and the default channel. What messages write is not in it."""
+        decided = msgspec.json.encode((self.install_id, self.installed_at, self.default_channel))
+        return hashlib.sha256(decided).hexdigest()[:16]
 
     def is_same_install(self, other: StoredConnection | None) -> bool:
         """Return whether both are of one installation; see `_installed_as`."""
@@ -182,15 +190,31 @@ class ConnectionStore:
             await transaction.execute(ended)
 
     @repeated
-    async def set_default_channel(self, organization_id: str, channel_id: str) -> bool:
-        """Set the default channel; return whether the organization has a connection."""
+    async def set_default_channel(self, organization_id: str, channel_id: str, seen: str | None = None) -> bool:
+        """Set the default channel; return whether the organization has a connection.
+
+        Raises:
+            ConnectionChanged: it is not of the version that was seen.
+        """
         changed = (
             update(chat_connections)
             .where(chat_connections.c.organization_id == organization_id)
             .values(default_channel=channel_id)
         )
         async with self._database.write() as transaction:
+            await self._check_seen(organization_id, seen, transaction)
             return (await transaction.execute(changed)).rowcount == 1
+
+    async def _check_seen(self, organization_id: str, seen: str | None, transaction: AsyncConnection) -> None:
+        """Check that a connection, if there is one, is of the version that was seen, and lock it; ``None``: of any."""
+        if seen is None:
+            return
+        query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
+        row = (await transaction.execute(query.with_for_update())).one_or_none()
+        if row is not None and _stored(row).version != seen:
+            raise ConnectionChanged(
+                "The connection or its default channel was changed since you looked. Look at it again, then decide."
+            )
 
     async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
         """Return the active connections of a workspace, of all organizations, at most ``limit``."""
@@ -309,11 +333,14 @@ class ConnectionStore:
 
     @repeated
     async def pop(
-        self, organization_id: str, transaction: Transaction | None = None
+        self, organization_id: str, transaction: Transaction | None = None, seen: str | None = None
     ) -> StoredConnection | None:
         """Delete an organization's connection and return it; ``None`` when it has none.
 
         Without a caller's transaction, this is done in a new one.
+
+        Raises:
+            ConnectionChanged: it is not of the version that was seen.
         """
         deleted = (
             delete(chat_connections)
@@ -321,6 +348,7 @@ class ConnectionStore:
             .returning(*chat_connections.c)
         )
         async with self._database.write(transaction) as opened:
+            await self._check_seen(organization_id, seen, opened)
             row = (await opened.execute(deleted)).one_or_none()
         return None if row is None else _stored(row)
 

@@ -31,6 +31,7 @@ TITLES: Final = {
     "unsupported_media_type": (415, "The body is not JSON"),
     "rate_limited": (429, "Too many calls"),
     "not_connected": (409, "No chat workspace is connected"),
+    "changed": (412, "Somebody else has changed it"),
     "too_many_pauses": (409, "Too many destinations are paused"),
     "no_default_channel": (409, "The connection has no default channel"),
     "chat_refused": (502, "The chat provider refused"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -38,6 +39,7 @@ from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     MAX_HEADER_VALUE_BYTES,
+    backoff,
     check_headers_size,
     method_name,
 )
@@ -114,8 +116,8 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
         Meta(
             title="Retry when delivery fails",
             description=(
-                "On: up to 4 attempts. Off: a single attempt. In both cases a request can arrive twice: if the receiver "
-                "closes the connection without an answer, it may be sent again at once."
+                "In both cases a request can arrive twice: if the receiver closes the connection without an answer, it may be "
+                "sent again at once."
             ),
         ),
     ] = False
@@ -141,15 +143,66 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def node_type(node: WebhookNode, check: Check, preview: MakePreview) -> NodeType:
-    """Describe the node type to the flow editor."""
+def attempts_in_words(delays: Sequence[float], tick_seconds: float | None) -> str:
+    """Say how many attempts a webhook has and when they are made, for the flow's author (§2.4).
+
+    Args:
+        delays: seconds from each attempt that fails to the next one; without any, it has one attempt.
+        tick_seconds: seconds from one tick of the worker to the next; ``None``: it delivers continuously.
+    """
+    number = f"{len(delays) + 1} attempts" if delays else "1 attempt"
+    first = "at once" if tick_seconds is None else f"within {_span(tick_seconds)}"
+    if not delays:
+        return f"{number}: {first}."
+    if tick_seconds is None:
+        return f"{number}: {first}, then after {_listed(delays)} (about {_span(sum(delays))} in all)."
+    # The delay begins when an attempt ends, which is after its tick began; the first tick after the delay claims the row.
+    ticks = accumulate(int(delay / tick_seconds) + 1 for delay in delays)
+    return f"{number}: {first}, then about {_listed([each * tick_seconds for each in ticks])} after the first."
+
+
+def _listed(seconds: Sequence[float]) -> str:
+    *others, last = map(_span, seconds)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size or seconds == size:
+            return f"{round(seconds / size, 1):g} {unit}"
+    return f"{round(seconds, 1):g} s"
+
+
+def node_type(
+    node: WebhookNode,
+    check: Check,
+    preview: MakePreview,
+    delays: Sequence[float] = tuple(map(backoff, range(1, ATTEMPTS_WITH_RETRY))),
+    tick_seconds: float | None = None,
+) -> NodeType:
+    """Describe the node type to the flow editor.
+
+    Args:
+        node: runs it.
+        check: finds what is wrong with a draft.
+        preview: makes the request of a draft.
+        delays: seconds between the attempts when the node retries.
+        tick_seconds: as of `attempts_in_words`.
+    """
+    schema = config_schema(WebhookConfig)
+    retry = schema["properties"][RETRY_FIELD]
+    once, several = attempts_in_words((), tick_seconds), attempts_in_words(delays, tick_seconds)
+    retry["description"] = f"Off, {once}\nOn, up to {several}\n{retry['description']}"
     return NodeType(
         name=NAME,
         title="Webhook",
-        description="Send a signed HTTP request to your own systems. It is queued, delivered and retried.",
+        description=(
+            "Send an HTTP request to your own systems. Signed if you set a secret. "
+            f"One attempt; with retries on, up to {len(delays) + 1}."
+        ),
         category="Integrations",
         icon=ICON,
-        config_schema=config_schema(WebhookConfig),
+        config_schema=schema,
         ui_schema=UI_SCHEMA,
         secret_fields=(SECRET_FIELD,),
         template_variables=VARIABLES,

@@ -9,7 +9,9 @@ from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 
 from flowactions_plugin.deliveries.filters import Filter, to_query
-from flowactions_plugin.deliveries.results import AuditEntry
+from flowactions_plugin.deliveries.results import AuditEntry, Pause
+from flowactions_plugin.errors import PauseChanged
+from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import MOST_REASON, ROWS, PageContext, read_form, read_query
@@ -22,6 +24,23 @@ class Entry(NamedTuple):
 
     entry: AuditEntry
     filter: dict[str, str]
+
+
+class Asked(NamedTuple):
+    """What a form asks for; ``seen``: when the pause began that its author was shown."""
+
+    kind: str
+    scope: Scope
+    destination: str
+    reason: str
+    seen: int | None
+
+
+class Refused(NamedTuple):
+    """A form that was not carried out, and the pause that is there now, which its author was not shown."""
+
+    asked: Asked
+    pause: Pause
 
 
 @get("/", include_in_schema=False)
@@ -45,6 +64,12 @@ async def list_destinations(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """List destinations with what was delivered to them within the last hour, and those that are paused."""
+    return await _destinations(request, viewer, context)
+
+
+async def _destinations(
+    request: Request[Any, Any, Any], viewer: Viewer, context: PageContext, refused: Refused | None = None
+) -> Response[bytes]:
     given = read_query(request, ("after", "of", "paused-after", "paused-of"))
     after = (given.get("of", ""), given["after"]) if "after" in given else None
     found = await context.queries.status.destinations(viewer.scope, ROWS + 1, after)
@@ -53,6 +78,8 @@ async def list_destinations(
     return context.page(
         request,
         "destinations.html",
+        status=200 if refused is None else 409,
+        refused=refused,
         rows=found[:ROWS],
         last=found[ROWS - 1] if len(found) > ROWS else None,
         pauses=paused[:ROWS],
@@ -64,24 +91,49 @@ async def list_destinations(
 async def pause_destination(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[Any]:
-    """Pause a destination: of the caller's organization; an operator's of one organization or of all."""
-    return await _change(request, viewer, context.pauses.pause)
+    """Pause a destination: of the caller's organization; an operator's of one organization or of all.
+
+    What is paused already is shown. An operator takes over the pause that the field ``seen`` names.
+    """
+    asked = await _asked(request, viewer, "pause")
+    call = context.pauses.pause(
+        asked.scope, asked.destination, viewer.actor, asked.reason, over=asked.seen or 0
+    )
+    pause = None if await call else await context.pauses.get(asked.scope, asked.destination)
+    if pause is None or (pause.paused_by, pause.reason) == (viewer.actor.name, asked.reason):
+        return redirect(request, "/destinations")  # also of a form that was sent twice
+    return await _destinations(request, viewer, context, Refused(asked, pause))
 
 
 @post("/destinations/resume", include_in_schema=False)
 async def resume_destination(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[Any]:
-    """Resume a destination: its deliveries are due at once."""
-    return await _change(request, viewer, context.pauses.resume)
-
-
-async def _change(request: Request[Any, Any, Any], viewer: Viewer, how: Any) -> Response[Any]:
-    known = ("destination", "reason", *(("organization",) if viewer.sees_all else ()))
-    given = await read_form(request, known)
-    scope = Scope(given["organization"]) if "organization" in given else viewer.scope
-    await how(scope, given.get("destination", ""), viewer.actor, given.get("reason", "")[:MOST_REASON])
+    """Resume a destination: its deliveries are due at once. Another pause than the one of ``seen`` is shown, and stays."""
+    asked = await _asked(request, viewer, "resume")
+    try:
+        await context.pauses.resume(asked.scope, asked.destination, viewer.actor, asked.reason, seen=asked.seen)
+    except PauseChanged:
+        pause = await context.pauses.get(asked.scope, asked.destination)
+        if pause is not None:
+            return await _destinations(request, viewer, context, Refused(asked, pause))
     return redirect(request, "/destinations")
+
+
+async def _asked(request: Request[Any, Any, Any], viewer: Viewer, kind: str) -> Asked:
+    """Read a form that pauses or resumes."""
+    known = ("destination", "reason", "seen", *(("organization",) if viewer.sees_all else ()))
+    given = await read_form(request, known)
+    seen = given.get("seen")
+    if seen is not None and not (seen.isascii() and seen.isdigit() and len(seen) <= 15):
+        raise Problem("invalid_request", "The field 'seen' must be the time of a pause in milliseconds.")
+    return Asked(
+        kind=kind,
+        scope=Scope(given["organization"]) if "organization" in given else viewer.scope,
+        destination=given.get("destination", ""),
+        reason=given.get("reason", "")[:MOST_REASON],
+        seen=None if seen is None else int(seen),
+    )
 
 
 @get("/connections", include_in_schema=False)

@@ -110,13 +110,14 @@ async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> N
     """An operator looks at what is dead, retries all of it with one click, and sees it delivered."""
     headers = {"authorization": f"Bearer {demo.dashboard_token}"}
     async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
-        shown = (await client.get("/api/flows/order-placed")).json()["data"]
+        opened = await client.get("/api/flows/order-placed")
+        shown, version = opened.json()["data"], {"if-match": opened.headers["etag"]}
         for item in shown["items"]:
             if item.get("type") == "webhook":
                 item["config"]["webhookUrl"] = f"{demo.receiver_url}/hooks/fail-first/1/x"
                 item["config"]["webhookRetryOnFailure"] = False
         flow = {name: shown[name] for name in ("name", "kind", "items")} | {"agentId": shown["agentId"]}
-        assert (await client.put("/api/flows/order-placed", json=flow)).status_code == 200
+        assert (await client.put("/api/flows/order-placed", json=flow, headers=version)).status_code == 200
         for user in ("u1", "u2"):
             opening = {"userId": user, "content": "x"}
             assert (await client.post("/run/flows/order-placed/open", json=opening)).status_code == 200

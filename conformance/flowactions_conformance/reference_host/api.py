@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +15,14 @@ from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
 from litestar.exceptions import (
     ClientException,
+    HTTPException,
     NotAuthorizedException,
     NotFoundException,
     PermissionDeniedException,
+    ValidationException,
 )
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, HeaderParameter, JSONBody
 from litestar.response import File, Redirect
 from litestar.static_files import create_static_files_router
 from msgspec import Meta
@@ -51,13 +54,41 @@ class SignIn(msgspec.Struct, rename="camel"):
     user_id: str
 
 
-class FlowChange(msgspec.Struct, rename="camel"):
+IfMatch = Annotated[
+    str | None, HeaderParameter(name="If-Match", description="The ETag of the flow that was changed.")
+]
+IfNoneMatch = Annotated[str | None, HeaderParameter(name="If-None-Match", description="`*`: the flow is new.")]
+
+FLOW_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+FIELDS = {
+    "name": "Give the flow a name of 1 to 200 characters.",
+    "agentId": "Say in agentId which of your agents the flow belongs to.",
+    "kind": 'The kind is "single_shot" or "client_paced".',
+    "items": "The items are a list of at most 200 objects.",
+}
+
+
+class FlowChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A flow as the editor saves it."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    name: Annotated[str, Meta(max_length=200, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")]
     agent_id: str
     kind: Literal["single_shot", "client_paced"]
     items: Annotated[list[dict[str, Any]], Meta(max_length=200)] = []
+
+
+def refuse_body(_: Request[Any, Any, Any], exc: ValidationException) -> Response[Data]:
+    """Answer a body that is no flow: which field is wrong, and what belongs there."""
+    first = exc.extra[0] if isinstance(exc.extra, list) and exc.extra else {}
+    named = re.search(r"field `([^`]{1,80})", first.get("message", ""))
+    field = named[1] if named else re.split(r"[.\[]", first.get("key", ""))[0]
+    detail = "Send the flow as a JSON object with name, agentId, kind and items."
+    if field in FIELDS:
+        detail = FIELDS[field]
+    elif named:
+        detail = f"A flow has no field {field!r}: leave it out."
+    return Response({"status_code": 400, "detail": detail, "extra": [{"key": field}]}, status_code=400)
 
 
 @get("/people")
@@ -126,41 +157,55 @@ async def list_flows(person: Person, store: NamedDependency[Store]) -> Data:
     return _data([{wire: row[name] for wire, name in names.items()} for row in rows])
 
 
-@post("/flows")
+@post("/flows", exception_handlers={ValidationException: refuse_body})
 async def create_flow(
     author: Person,
     store: NamedDependency[Store],
     actions: NamedDependency[FlowActions],
     data: JSONBody[FlowChange],
-) -> Data:
-    """Make a flow."""
-    return await _save(store, actions, author, uuid4().hex, data)
+) -> Response[Data]:
+    """Make a flow under an id of the server's."""
+    return await _save(store, actions, author, uuid4().hex, data, over=None)
 
 
 @get("/flows/{flow_id:str}", raises=[NotFoundException])
-async def show_flow(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Data:
-    """Show a flow."""
-    return _data(msgspec.to_builtins(await _own_flow(store, person, flow_id)))
+async def show_flow(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Response[Data]:
+    """Show a flow; its ETag names the version."""
+    flow = await _own_flow(store, person, flow_id)
+    return Response(_data(_shown(flow)), headers={"ETag": _etag(flow)})
 
 
-@put("/flows/{flow_id:str}", raises=[NotFoundException])
+@put("/flows/{flow_id:str}", raises=[NotFoundException], exception_handlers={ValidationException: refuse_body})
 async def save_flow(
     author: Person,
     store: NamedDependency[Store],
     actions: NamedDependency[FlowActions],
     flow_id: FromPath[str],
     data: JSONBody[FlowChange],
-) -> Data:
-    """Save a flow, and tell what is wrong with the configs of its nodes."""
-    await _own_flow(store, author, flow_id)
-    return await _save(store, actions, author, flow_id, data)
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response[Data]:
+    """Save a flow, and tell what is wrong with the configs of its nodes.
+
+    A change of somebody else is never replaced unseen: `If-Match` names the version that was changed, `If-None-Match: *` says
+    that the flow is new. If another version is there, the answer is 412 with that version.
+    """
+    if if_none_match != "*":
+        over = await _matching(store, author, flow_id, if_match)
+        return await _save(store, actions, author, flow_id, data, over=over)
+    if not FLOW_ID.fullmatch(flow_id):
+        raise ClientException("The id of a flow has 1 to 64 letters, digits, - and _.")
+    return await _save(store, actions, author, flow_id, data, over=None)
 
 
 @delete("/flows/{flow_id:str}", raises=[NotFoundException])
-async def delete_flow(author: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> None:
+async def delete_flow(
+    author: Person, store: NamedDependency[Store], flow_id: FromPath[str], if_match: IfMatch = None
+) -> None:
     """Delete a flow. What its nodes have queued has no signing secret any more, and ends as dead."""
-    await _own_flow(store, author, flow_id)
-    await store.delete_flow(flow_id)
+    version = await _matching(store, author, flow_id, if_match)
+    if not await store.delete_flow(flow_id, version):
+        raise await _changed(store, author, flow_id)
 
 
 @get("/flows/{flow_id:str}/runs", raises=[NotFoundException])
@@ -295,16 +340,65 @@ async def _own_flow(store: Store, person: DashboardPrincipal, flow_id: str) -> F
     return flow
 
 
+def _shown(flow: Flow) -> Data:
+    shown: Data = msgspec.to_builtins(flow)
+    return {name: value for name, value in shown.items() if name not in {"version", "savedBy"}}
+
+
+def _etag(flow: Flow) -> str:
+    return f'"{flow.version}"'
+
+
+async def _matching(store: Store, author: DashboardPrincipal, flow_id: str, if_match: str | None) -> str:
+    """Give the version of a flow, if it is the one that the author has seen.
+
+    Raises:
+        HTTPException: 404, there is no such flow; 428, the request names no version; 412, it names another one.
+    """
+    flow = await _own_flow(store, author, flow_id)
+    if if_match is None:
+        raise HTTPException(
+            "Say which version you have changed: send the ETag of the flow as If-Match; for a new flow, If-None-Match: *.",
+            status_code=428,
+        )
+    # A proxy that compresses answers makes a weak tag of the ETag. The version behind it is the same.
+    given = {tag.strip().removeprefix("W/") for tag in if_match.split(",")}
+    if given.isdisjoint({"*", _etag(flow)}):
+        raise await _changed(store, author, flow_id)
+    return flow.version
+
+
+async def _changed(store: Store, author: DashboardPrincipal, flow_id: str) -> HTTPException:
+    """Refuse to replace what somebody else has saved, and show it with who that was."""
+    flow = await _own_flow(store, author, flow_id)
+    person = await store.one(tables.people, id=flow.saved_by)
+    saved_by = person and {"userId": person["id"], "userName": person["name"]}
+    return HTTPException(
+        "Somebody else has saved this flow since you opened it.",
+        status_code=412,
+        headers={"ETag": _etag(flow)},
+        extra={"flow": _shown(flow), "savedBy": saved_by},
+    )
+
+
 async def _save(
-    store: Store, actions: FlowActions, author: DashboardPrincipal, flow_id: str, change: FlowChange
-) -> Data:
+    store: Store,
+    actions: FlowActions,
+    author: DashboardPrincipal,
+    flow_id: str,
+    change: FlowChange,
+    *,
+    over: str | None,
+) -> Response[Data]:
     own_agents = await store.find(tables.agents, organization_id=author.organization_id)
     if change.agent_id not in {row["id"] for row in own_agents}:
-        raise ClientException("There is no such agent.")
-    if not all(_is_item(item) for item in change.items):
-        raise ClientException("Every item needs an id and a kind, and an action a type and a config.")
+        raise ClientException(FIELDS["agentId"])
+    for number, item in enumerate(change.items, start=1):
+        wrong = _wrong(item)
+        if wrong:
+            raise ClientException(f"Item {number} of the flow: {wrong}")
     if len({item["id"] for item in change.items}) != len(change.items):
-        raise ClientException("Two items have the same id.")
+        raise ClientException("Two items have the same id. Give one of them another.")
     flow = Flow(
         id=flow_id,
         organization_id=author.organization_id,
@@ -312,11 +406,14 @@ async def _save(
         name=change.name,
         kind=change.kind,
         items=change.items,
+        saved_by=author.user_id,
     )
-    await store.save_flow(flow)
+    if not await store.save_flow(flow, over=over):
+        raise await _changed(store, author, flow_id)
     # A flow may be saved with problems, as authors do before they are done. The editor says that it is a draft then, and
     # what will not run.
-    return {**_data(msgspec.to_builtins(flow)), "problems": await _problems(actions, flow)}
+    answer = {**_data(_shown(flow)), "problems": await _problems(actions, flow)}
+    return Response(answer, status_code=201 if over is None else 200, headers={"ETag": _etag(flow)})
 
 
 async def _problems(actions: FlowActions, flow: Flow) -> list[dict[str, Any]]:
@@ -330,9 +427,17 @@ async def _problems(actions: FlowActions, flow: Flow) -> list[dict[str, Any]]:
     return found
 
 
-def _is_item(item: dict[str, Any]) -> bool:
+def _wrong(item: dict[str, Any]) -> str | None:
+    """Say what an item lacks; ``None``: nothing."""
+    name = item.get("name", "")
     if not isinstance(item.get("id"), str) or not item["id"]:
-        return False
-    if item.get("kind") == "action":
-        return isinstance(item.get("type"), str) and isinstance(item.get("config"), dict)
-    return item.get("kind") == "step"
+        return "give it an id, a text that no other item has."
+    if item.get("kind") not in {"step", "action"}:
+        return 'its kind is "step" or "action".'
+    if not isinstance(name, str) or len(name) > 200:
+        return "its name is a text of at most 200 characters."
+    if item["kind"] == "action" and not isinstance(item.get("type"), str):
+        return "an action has a type, the name of a node type."
+    if item["kind"] == "action" and not isinstance(item.get("config"), dict):
+        return "an action has a config, an object."
+    return None

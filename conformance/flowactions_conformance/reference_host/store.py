@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import (
@@ -15,10 +15,12 @@ from sqlalchemy import (
     Boolean,
     Column,
     Float,
+    Insert,
     Integer,
     MetaData,
     String,
     Table,
+    Update,
     delete,
     event,
     insert,
@@ -29,6 +31,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 metadata = MetaData()
+
+ANY_VERSION: Final = "*"
+"""Whatever version of a flow is there, or none."""
 
 
 def _table(name: str, *columns: Column[Any]) -> Table:
@@ -60,6 +65,8 @@ flows = _table(
     Column("name", String),
     Column("kind", String),
     Column("items", JSON),
+    Column("version", String),
+    Column("saved_by", String),
 )
 experiences = _table(
     "experiences",
@@ -95,7 +102,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Args:
         kind: ``single_shot`` shows everything at once, ``client_paced`` a step at a time.
-        items: ``{"id", "kind": "step", "title", "text"}`` or ``{"id", "kind": "action", "type", "config"}``.
+        items: ``{"id", "kind": "step", "title", "text"}`` or ``{"id", "kind": "action", "type", "config", "name"?}``.
+        version: another one for each save; the flow's ETag is made of it.
+        saved_by: the person who saved this version.
     """
 
     id: str
@@ -104,6 +113,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     kind: Literal["single_shot", "client_paced"]
     items: list[dict[str, Any]]
+    version: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    saved_by: str | None = None
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -161,10 +172,12 @@ class Store:
 
     async def put(self, table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
         """Insert a row, or replace the one with its id; within somebody's transaction when its connection is given."""
-        new = (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table).values(values)
-        statement = new.on_conflict_do_update(index_elements=["id"], set_=values)
+        statement = self._insert(table).values(values).on_conflict_do_update(index_elements=["id"], set_=values)
         async with self._within(connection) as within:
             await within.execute(statement)
+
+    def _insert(self, table: Table) -> Any:
+        return (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table)
 
     async def remove(self, table: Table, row_id: str) -> None:
         """Delete a row."""
@@ -201,19 +214,39 @@ class Store:
         row = await self.one(flows, id=flow_id)
         return None if row is None else Flow(**row)
 
-    async def save_flow(self, flow: Flow) -> None:
-        """Store a flow."""
-        await self.put(flows, **msgspec.structs.asdict(flow))
+    async def save_flow(self, flow: Flow, over: str | None = ANY_VERSION) -> bool:
+        """Store a flow, in one statement: of two authors who save at once, one is refused.
 
-    async def delete_flow(self, flow_id: str) -> None:
-        """Delete a flow with its runs: a session that is under way ends."""
+        Args:
+            flow: with a version of its own.
+            over: the version that it replaces; ``None``: the flow is new.
+
+        Returns:
+            Whether it was stored: not when another version is there, or none.
+        """
+        values = msgspec.structs.asdict(flow)
+        if over == ANY_VERSION:
+            await self.put(flows, **values)
+            return True
+        if over is None:
+            statement: Insert | Update = self._insert(flows).values(values).on_conflict_do_nothing()
+        else:
+            statement = update(flows).where(flows.c.id == flow.id, flows.c.version == over).values(values)
+        async with self.engine.begin() as connection:
+            return (await connection.execute(statement)).rowcount == 1
+
+    async def delete_flow(self, flow_id: str, version: str) -> bool:
+        """Delete a flow with its runs, so that a session that is under way ends; return whether it had this version."""
         own = select(runs.c.id).where(runs.c.flow_id == flow_id)
         sessions = select(runs.c.session).where(runs.c.flow_id == flow_id)
         async with self.engine.begin() as connection:
+            deleted = delete(flows).where(flows.c.id == flow_id, flows.c.version == version)
+            if (await connection.execute(deleted)).rowcount != 1:
+                return False
             await connection.execute(delete(results).where(results.c.run_id.in_(own)))
             await connection.execute(delete(owed).where(owed.c.session.in_(sessions)))
             await connection.execute(delete(runs).where(runs.c.flow_id == flow_id))
-            await connection.execute(delete(flows).where(flows.c.id == flow_id))
+        return True
 
     async def start_run(self, run: Run, connection: AsyncConnection) -> None:
         """Store a run that was just opened."""

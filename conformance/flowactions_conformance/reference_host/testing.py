@@ -102,10 +102,13 @@ class ServedDriver(HostDriver):
         return {"authorization": f"Bearer {_token(who)}"}
 
     async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """Save the flow as the editor does, which shows the problems of the answer."""
+        """Save the flow over the version that is there, as the editor does, which shows the problems of the answer."""
         stored = msgspec.to_builtins(_stored(flow))
         body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
-        answer = await self._client.put(f"/api/flows/{flow.id}", json=body, headers=self.headers(who))
+        path, headers = f"/api/flows/{flow.id}", self.headers(who)
+        opened = (await self._client.get(path, headers=headers)).raise_for_status()
+        headers = {**headers, "if-match": opened.headers["etag"]}
+        answer = await self._client.put(path, json=body, headers=headers)
         problems: list[dict[str, Any]] = answer.raise_for_status().json()["problems"]
         return problems
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowactions_conformance import Login
-from flowactions_conformance.reference_host.store import Flow
+from flowactions_conformance.reference_host.store import ANY_VERSION, Flow
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from tests.conformance.mutants.mutant import changed, mutant
 
@@ -58,12 +58,12 @@ def _empty_config_dropped(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save = store.save_flow
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, over: str | None = ANY_VERSION) -> bool:
         items = [
             {**item, "config": _without_empty(item["config"])} if item["kind"] == "action" else item
             for item in flow.items
         ]
-        await save(msgspec.structs.replace(flow, items=items))
+        return await save(msgspec.structs.replace(flow, items=items), over)
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 
@@ -72,9 +72,9 @@ def _texts_composed(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save = store.save_flow
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, over: str | None = ANY_VERSION) -> bool:
         composed = unicodedata.normalize("NFC", json.dumps(flow.items, ensure_ascii=False))
-        await save(msgspec.structs.replace(flow, items=json.loads(composed)))
+        return await save(msgspec.structs.replace(flow, items=json.loads(composed)), over)
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from sqlalchemy import delete
 
 from flowactions_conformance.reference_host import store as tables
-from flowactions_conformance.reference_host.store import Flow, Run
+from flowactions_conformance.reference_host.store import ANY_VERSION, Flow, Run
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import Advanced, Deferred, Node, Walk
 from tests.conformance.mutants.altered import AlteredActions, alter_actions
@@ -29,10 +29,11 @@ def _saving_ends_runs(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save = store.save_flow
 
-    async def save_flow(flow: Flow) -> None:
-        await save(flow)
+    async def save_flow(flow: Flow, over: str | None = ANY_VERSION) -> bool:
+        saved = await save(flow, over)
         async with store.engine.begin() as connection:
             await connection.execute(delete(tables.runs).where(tables.runs.c.flow_id == flow.id))
+        return saved
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowactions_conformance import Login
 from flowactions_conformance.reference_host import ReferenceHost
-from flowactions_conformance.reference_host.store import Flow
+from flowactions_conformance.reference_host.store import ANY_VERSION, Flow
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import FlowActions
 from tests.conformance.mutants.mutant import changed, mutant
@@ -29,9 +29,9 @@ def _global_cache(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save, load = store.save_flow, store.flow
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, over: str | None = ANY_VERSION) -> bool:
         _flows[flow.id] = flow
-        await save(flow)
+        return await save(flow, over)
 
     async def flow(flow_id: str) -> Flow | None:
         return _flows.get(flow_id) or await load(flow_id)

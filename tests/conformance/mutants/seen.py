@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from flowactions_conformance.reference_host.store import Flow
+from flowactions_conformance.reference_host.store import ANY_VERSION, Flow
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import Node
 from tests.conformance.middleware import Answer, Asked, Scope, around
@@ -32,11 +32,11 @@ def _texts(driver: ReferenceDriver, change: Callable[[str], Any]) -> None:
             return [again(each) for each in value]
         return change(value) if isinstance(value, str) else value
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, over: str | None = ANY_VERSION) -> bool:
         items = [
             {**item, **({"config": again(item["config"])} if "config" in item else {})} for item in flow.items
         ]
-        await save(msgspec.structs.replace(flow, items=items))
+        return await save(msgspec.structs.replace(flow, items=items), over)
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 

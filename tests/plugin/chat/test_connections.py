@@ -408,6 +408,28 @@ class TestTestSend:
         path = "/integrations/chat/connection/default-channel"
         assert (await run.browser.put(path, json={"channelId": channel})).status_code == 400
 
+    async def test_a_connection_that_was_not_shown_is_not_changed(self, run: ChatHost) -> None:
+        """With If-Match, of what somebody else has chosen or connected meanwhile, nothing is replaced or removed."""
+        await run.connect()
+        connection = "/integrations/chat/connection"
+        path = f"{connection}/default-channel"
+        shown = {"if-match": (await run.browser.get(connection)).headers["etag"]}
+        first = await run.browser.put(path, json={"channelId": "C0GENERAL"}, headers=shown)
+        assert first.status_code == 200
+        assert {"if-match": first.headers["etag"]} != shown
+        for refused in (
+            await run.browser.put(path, json={"channelId": "C0RANDOM"}, headers=shown),
+            await run.browser.delete(connection, headers=shown),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (412, "changed")
+        assert (await run.card())["defaultChannel"] == "C0GENERAL"
+        weak = {"if-match": f"W/{first.headers['etag']}"}
+        assert (await run.browser.put(path, json={"channelId": "C0GENERAL"}, headers=weak)).status_code == 200
+        await run.connect()  # the same channel, and another install
+        assert (await run.browser.delete(connection, headers=weak)).status_code == 412
+        assert (await run.browser.delete(connection)).status_code == 204
+        assert (await run.browser.delete(connection, headers=weak)).status_code == 204
+
     async def test_disconnecting_revokes_the_token(self, run: ChatHost) -> None:
         """It does not work afterwards, also for a caller that kept it."""
         await run.connect()

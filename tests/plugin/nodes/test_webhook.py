@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
+from flowactions_plugin.nodes.webhook import attempts_in_words
 from tests.recorder import OK, Recorder, recorder, status
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
@@ -370,3 +371,39 @@ def _seconds(text_: str) -> float:
     from datetime import datetime  # noqa: PLC0415
 
     return datetime.fromisoformat(text_).timestamp()
+
+
+@sampled(
+    ("delays", "tick_seconds", "words"),
+    [
+        ((5, 5, 8), None, "4 attempts: at once, then after 5 s, 5 s and 8 s (about 18 s in all)."),
+        ((), None, "1 attempt: at once."),
+        ((5,), 90, "2 attempts: within 1.5 min, then about 1.5 min after the first."),
+        ((5, 5, 8), 5, "4 attempts: within 5 s, then about 10 s, 20 s and 30 s after the first."),
+        ((5, 300, 7200), None, "4 attempts: at once, then after 5 s, 5 min and 2 h (about 2.1 h in all)."),
+        ((60,), 60, "2 attempts: within 1 min, then about 2 min after the first."),
+        ((), 60, "1 attempt: within 1 min."),
+    ],
+    size=3,
+)
+def test_attempts_are_told_with_their_times(
+    delays: tuple[float, ...], tick_seconds: float | None, words: str
+) -> None:
+    """The times follow from the delays and, with scheduled delivery, from the ticks (§8)."""
+    assert attempts_in_words(delays, tick_seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({"FLOWACTIONS_DELIVERY": "continuous"}, "at once, then after 5 s, 5 s and 8 s"),
+        ({}, "within 1 min, then about 1 min, 2 min and 3 min after the first"),
+    ],
+)
+def test_the_palette_and_the_form_say_what_the_defaults_do(settings: dict[str, str], first: str) -> None:
+    """The form has the attempts of the mode that is set; the palette promises no signature and no retry (§2.4, §8)."""
+    described = FlowActions.load(SmallHost(settings)).node_types["webhook"].describe()
+    help_text = described["configSchema"]["properties"]["webhookRetryOnFailure"]["description"].splitlines()
+    assert help_text[0].startswith("Off, 1 attempt:")
+    assert help_text[1].startswith(f"On, up to 4 attempts: {first}")
+    assert "Signed if you set a secret. One attempt; with retries on, up to 4." in described["description"]

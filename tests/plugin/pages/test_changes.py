@@ -125,13 +125,45 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
     assert page.count("by the operator") == 2
     assert "/destinations/resume" not in page
     for _ in range(2):
-        assert (await site.post("/destinations/pause", form)).status_code == 303
+        assert (await site.post("/destinations/pause", form)).status_code == 409
         answer = await site.post("/destinations/resume", form)
         assert answer.status_code == 403
         assert "only operators can resume it" in answer.text
     rows = await site.execute("SELECT paused_by FROM flowactions_pauses WHERE resumed_at IS NULL")
     assert [row.paused_by for row in rows] == ["Olive", "Olive"]
     assert (await site.post("/destinations/pause", {"destination": "nonsense"})).status_code == 400
+
+
+async def test_a_pause_that_was_not_shown_is_neither_ended_nor_replaced(site: Site) -> None:
+    """The page shows it beside what was asked for; a form that has it does what it says."""
+    target = {"destination": "https://hooks.example.com:443"}
+    await site.post("/destinations/pause", {**target, "reason": "the first"})
+    stale = hidden(await site.get("/destinations"))
+    assert stale.keys() == {"destination", "seen"}
+    await site.post("/destinations/resume", stale)
+    await site.post("/destinations/pause", {**target, "reason": "the second"})
+    await site.execute("UPDATE flowactions_pauses SET paused_at = :later", later=int(stale["seen"]) + 1)
+
+    refused = await site.post("/destinations/resume", {**stale, "reason": "over"})
+    assert refused.status_code == 409
+    assert "was resumed and paused again since you looked" in refused.text
+    assert "the second" in refused.text
+    fresh = hidden(refused)
+    assert int(fresh["seen"]) == int(stale["seen"]) + 1
+
+    site.sign_in("operator")
+    taking = {**target, "organization": "acme", "reason": "an incident"}
+    refused = await site.post("/destinations/pause", taking)
+    assert refused.status_code == 409
+    assert "is paused already" in refused.text
+    assert "Yours: an incident" in refused.text
+    assert (await site.post("/destinations/pause", {**taking, "seen": stale["seen"]})).status_code == 409
+    for _ in range(2):  # a form that is sent twice is no conflict
+        answer = await site.post("/destinations/pause", {**taking, "seen": fresh["seen"]})
+        assert answer.status_code == 303
+    rows = await site.execute("SELECT paused_by, reason FROM flowactions_pauses")
+    assert [(row.paused_by, row.reason) for row in rows] == [("Olive", "an incident")]
+    assert (await site.post("/destinations/pause", {**taking, "seen": "x"})).status_code == 400
 
 
 async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:

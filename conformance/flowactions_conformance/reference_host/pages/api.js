@@ -4,21 +4,28 @@ import { header } from "./dom.js";
 
 /** An answer other than success; its message is for people. */
 export class Refused extends Error {
-  constructor(status, body) {
+  constructor(status, body, etag = null) {
     super(body?.detail ?? `The server answered ${status}.`);
     this.status = status;
+    this.extra = body?.extra;
+    this.etag = etag;
   }
 }
 
 let unsaved = () => false;
 
-/** Call a route. A session that has ended leads to the sign-in page, unless something would be lost on the way. */
-export async function call(path, { method = "GET", body, signal } = {}) {
+/**
+ * Call a route, and give its content, with the answer's ETag when it has one. A session that has ended leads to the sign-in page,
+ * unless something would be lost on the way.
+ */
+export async function call(path, { method = "GET", body, signal, headers = {} } = {}) {
   const answer = await fetch(path, {
     method,
     signal,
-    headers: { accept: "application/json", ...(body === undefined ? {} : { "content-type": "application/json" }) },
+    headers: { accept: "application/json", ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
+  }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Refused(0, { detail: "The server did not answer. Try again." });
   });
   if (answer.status === 401 && location.pathname !== "/login") {
     if (unsaved()) throw new Refused(401, { detail: "You are signed out. Sign in again in another tab, then save here." });
@@ -32,8 +39,9 @@ export async function call(path, { method = "GET", body, signal } = {}) {
   } catch {
     // A body that is no JSON has nothing to say.
   }
-  if (!answer.ok) throw new Refused(answer.status, content);
-  return content;
+  const etag = answer.headers.get("etag");
+  if (!answer.ok) throw new Refused(answer.status, content, etag);
+  return etag && content ? { ...content, etag } : content;
 }
 
 /**

@@ -23,6 +23,8 @@ const REASONS = {
   unreachable: "The chat provider did not answer. Connect again later.",
 };
 
+let shown = null; // the ETag of the connection that is on the page
+
 function connectLink(text) {
   return h("a", { class: "button", id: "connect", href: `${BASE}/install` }, text);
 }
@@ -45,10 +47,11 @@ function defaultChannel(card) {
   const choice = picker(`${BASE}/channels`, { id: "default-channel" }, chosen, (id) => { chosen = id; });
   const save = async () => {
     try {
-      await call(`${BASE}/connection/default-channel`, { method: "PUT", body: { channelId: chosen } });
+      ({ etag: shown } = await call(`${BASE}/connection/default-channel`, { method: "PUT", body: { channelId: chosen }, headers: { "if-match": shown } }));
       saved.textContent = "Saved.";
     } catch (error) {
-      saved.textContent = error.message;
+      if (error.status !== 412) saved.textContent = error.message;
+      else await draw(`Not saved: somebody else has changed the connection. It is shown as it is now. You had chosen ${choice.input.value}.`);
     }
   };
   return h("div", { class: "field" }, h("label", { for: "default-channel" }, "Default channel"), h("div", { class: "row", style: "align-items:start" }, h("div", { style: "flex:1" }, choice.element), h("button", { class: "quiet", id: "save-channel", click: save }, "Save")), saved);
@@ -76,22 +79,29 @@ async function disconnect() {
   dialog.showModal();
   await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
   if (dialog.returnValue !== "yes") return;
-  await call(`${BASE}/connection`, { method: "DELETE" });
-  await draw();
+  try {
+    await call(`${BASE}/connection`, { method: "DELETE", headers: { "if-match": shown } });
+  } catch (error) {
+    return draw(`Not disconnected: ${error.message}`);
+  }
+  return draw();
 }
 
-async function draw() {
+/** Show the connection, and what was refused because it is another than the one that was shown. */
+async function draw(refused = "") {
   const title = (...more) => h("div", { class: "row spread" }, h("h2", { id: "chat-title", style: "margin:0" }, "Chat workspace"), ...more);
   let card;
   try {
-    card = (await call(`${BASE}/connection`)).data;
+    ({ data: card, etag: shown } = await call(`${BASE}/connection`));
   } catch (error) {
     return $("#chat").replaceChildren(title(), h("p", { class: "muted" }, error.message));
   }
-  if (!card) return $("#chat").replaceChildren(title(), h("p", {}, "No workspace is connected. Chat messages of your flows are not sent."), connectLink("Connect a workspace"));
+  const note = refused ? [h("p", { class: "error", role: "alert", id: "refused" }, refused)] : [];
+  if (!card) return $("#chat").replaceChildren(title(), ...note, h("p", {}, "No workspace is connected. Chat messages of your flows are not sent."), connectLink("Connect a workspace"));
   const ended = card.status !== "active";
   $("#chat").replaceChildren(
     title(badge(card.status)),
+    ...note,
     ...(card.advice ? [h("p", { class: "error", id: "advice", style: "margin-bottom:1rem" }, card.advice)] : []),
     details(card),
     ...(ended ? [] : [defaultChannel(card), testMessage()]),

@@ -5,14 +5,16 @@ import { $, h, icon } from "./dom.js";
 export const STEP = { type: "step", title: "Content step", description: "Something the end user sees." };
 const STEP_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round"><rect x="4" y="4" width="16" height="16" rx="3"/><path d="M8 9h8M8 13h8M8 17h4"/></svg>';
 
-/** Name an item. */
+const COPY_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5"><rect x="5.5" y="5.5" width="8" height="8" rx="1.5"/><path d="M3.5 10.5h-1v-8h8v1"/></svg>';
+
+/** Name an item: a step by its title, an action as its author has named it, or by its type. */
 export function nameOf(item, types) {
   if (item.kind === "step") return item.title || "Untitled step";
-  return types[item.type]?.title ?? item.type;
+  return item.name || (types[item.type]?.title ?? item.type);
 }
 
 /** Say in a line what an item does: for an action, the first field that it cannot do without. */
-function summary(item, types) {
+export function summary(item, types) {
   if (item.kind === "step") return item.text ?? "";
   const type = types[item.type];
   if (!type) return "No installed plugin offers this type.";
@@ -37,18 +39,24 @@ export function drawPalette(types, add) {
 
 /**
  * Draw the items. view: items, types, selected, problems(item), unsaved(item), and what the buttons do: select, move,
- * remove.
+ * copy, remove. Alt with an arrow key moves the item whose button has the focus.
  */
 export function drawItems(view) {
   const { items, types } = view;
   $("#no-items").hidden = items.length > 0;
   const drawn = items.map((item, index) => {
     const name = nameOf(item, types);
-    const move = (by, arrow, label) => h("button", { class: "quiet small", "data-key": `${item.id} ${by}`, "aria-label": `${label}: ${name}`, disabled: !items[index + by], click: () => view.move(item, by) }, arrow);
+    const button = (sign, label, click, disabled = false) => h("button", { class: "quiet small", "data-key": `${item.id} ${label}`, "aria-label": `${label}: ${name}`, title: label, disabled, click }, sign);
+    const move = (by, arrow, label) => button(arrow, label, () => view.move(item, by), !items[index + by]);
     const problems = view.problems(item).map(({ severity, message }) => h("p", { class: severity === "error" ? "problem error" : "problem warning" }, message));
     return h(
       "li",
-      { "data-item-id": item.id, "data-type": item.kind === "step" ? "step" : item.type },
+      { "data-item-id": item.id, "data-type": item.kind === "step" ? "step" : item.type, keydown: (event) => {
+        const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+        if (!by || !event.altKey) return;
+        event.preventDefault();
+        if (items[index + by]) view.move(item, by);
+      } },
       h(
         "button",
         { class: "choice", "data-key": item.id, "aria-current": String(item === view.selected), click: () => view.select(item) },
@@ -56,8 +64,7 @@ export function drawItems(view) {
         h("span", {}, name, view.unsaved(item) ? h("em", { class: "unsaved" }, "not saved") : null),
         h("small", {}, summary(item, types)),
       ),
-      h("div", { class: "moves" }, move(-1, "↑", "Move up"), move(1, "↓", "Move down")),
-      h("button", { class: "quiet small", "aria-label": `Remove: ${name}`, "data-key": `${item.id} remove`, click: () => view.remove(item) }, "×"),
+      h("div", { class: "moves" }, move(-1, "↑", "Move up"), button(icon(COPY_ICON), "Copy", () => view.copy(item)), move(1, "↓", "Move down"), button("×", "Remove", () => view.remove(item))),
       ...problems,
     );
   });
@@ -71,5 +78,8 @@ export function replaceKeepingFocus(element, children) {
   const active = element.contains(document.activeElement) ? document.activeElement : null;
   const key = active && (active.dataset.key ?? active.getAttribute("href"));
   element.replaceChildren(...children);
-  if (key) [...element.querySelectorAll("[data-key], [href]")].find((each) => (each.dataset.key ?? each.getAttribute("href")) === key)?.focus();
+  if (!key) return;
+  const found = [...element.querySelectorAll("[data-key], [href]")].find((each) => (each.dataset.key ?? each.getAttribute("href")) === key);
+  // At an end of the list, a button is disabled that was just pressed.
+  (found?.disabled ? found.parentElement.querySelector("button:enabled") : found)?.focus();
 }

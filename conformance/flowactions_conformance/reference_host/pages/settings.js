@@ -35,7 +35,7 @@ export class Settings {
 
   /** Go to the first field. */
   focus() {
-    this.content.querySelector("input, select, textarea, [contenteditable=true]")?.focus();
+    this.content.querySelector(".form :is(input, select, textarea, [contenteditable=true])")?.focus();
   }
 
   place(wanted) {
