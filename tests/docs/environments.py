@@ -57,18 +57,29 @@ def install(lines: Sequence[str], folder: Path, environment: Mapping[str, str]) 
     """
     subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True, env=environment)
     for line in lines:
-        done = subprocess.run(
-            ["bash", "-ec", line],  # noqa: S607  whichever the reader has
-            cwd=folder,
-            env={**environment, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"$ {line}\n{done.stdout}"
+        run(line, folder, {**environment, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+
+
+def run(line: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a line of a page in a reader's folder, and return what it writes.
+
+    Raises:
+        AssertionError: it fails.
+    """
+    done = subprocess.run(
+        ["bash", "-ec", line],  # noqa: S607  whichever the reader has
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(f"$ {line}\nends with {done.returncode}:\n{done.stdout}")
+    return done.stdout
 
 
 def shared(lines: Sequence[str], store: Path) -> Path:

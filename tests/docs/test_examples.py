@@ -132,7 +132,7 @@ async def _answer_of(app: Any) -> int:
 def test_what_the_guide_on_proving_shows_is_what_the_kit_has() -> None:
     """The commands, options and profiles are those of the kit, and the failure is as the kit writes it."""
     text = (ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
-    for line in re.findall(r"^python -m flowactions_conformance (.+)$", text, re.MULTILINE):
+    for line in re.findall(r"^(?:\.venv/bin/)?python -m flowactions_conformance (.+)$", text, re.MULTILINE):
         done = subprocess.run(
             [sys.executable, "-m", "flowactions_conformance", shlex.split(line)[0], "--help"],
             capture_output=True,

@@ -16,7 +16,6 @@ their own.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import shutil
@@ -33,8 +32,8 @@ from typing import Final, NamedTuple
 from playwright.sync_api import Error, Page, sync_playwright
 
 from flowactions_conformance.serving import listen
+from tests.docs.environments import install, place, run, shared, variables
 from tests.docs.fences import ROOT, Block, blocks_of
-from tests.docs.environments import LIMIT_SECONDS, install, place, shared, variables
 
 FOLDER: Final = ROOT / "docs" / "tutorials"
 NAMES: Final = ("litestar-host", "fastapi-host", "a-node-type-of-your-own")
@@ -188,21 +187,12 @@ class Reader:
             return ""
         if command in self._pip_lines and venv.is_symlink():
             return ""  # it was installed with the environment
-        done = subprocess.run(
-            ["bash", "-ec", command],  # noqa: S607  whichever the reader has
-            cwd=self._folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise NotAsWritten(f"$ {command}\nends with {done.returncode}:\n{done.stdout}")
+        try:
+            shown = run(command, self._folder, self._environment)
+        except AssertionError as exc:
+            raise NotAsWritten(str(exc)) from None
         # What ends without a line break is followed by the prompt.
-        return done.stdout if done.stdout.endswith("\n") or not done.stdout else f"{done.stdout}\n"
+        return shown if shown.endswith("\n") or not shown else f"{shown}\n"
 
     def _browse(self, text: str) -> None:
         if self._page is None:
