@@ -92,7 +92,7 @@ class Hooks:
             loaded = ", ".join(name for name, _ in reversed(self._manager.list_name_plugin())) or "none"
             raise PluginInvalid(
                 f"no plugin provides the runtime (loaded: {loaded}): "
-                "the entry point of flowactions-plugin is missing, so install it in this environment"
+                "the entry point of flowactions-plugin was not found, so install it in this environment"
             )
         return found[0] if found else None
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.docs.environments import INSTALL, SENTENCE, place, run, shared, variables
 from tests.docs.fences import ROOT, blocks_of
+from tests.docs.tutorials import pip_lines
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = [
@@ -71,6 +72,19 @@ def test_the_kit_is_installed_and_run_as_its_guide_prints(
     (folder / ".venv").symlink_to(shared([INSTALL], store))
     shown = [run(line, folder, variables()) for line in (init, f"{command} {selection}")][-1]
     assert verdict in shown
+
+
+@pytest.mark.ci
+def test_the_fastapi_host_of_the_guide_runs_as_pasted(tmp_path: Path, store: Path) -> None:
+    """Its blocks, up to FastAPI's, need no package but those that the page installs; a route of the plugin's answers."""
+    blocks = blocks_of(ROOT / "docs" / "how-to" / "add-to-your-host.md")
+    pasted = [block.text for block in blocks if block.language == "python"][:3]
+    assert "SessionMiddleware" in pasted[-1]
+    folder = place(tmp_path)
+    (folder / ".venv").symlink_to(shared(pip_lines(blocks), store))
+    ask = "with TestClient(api) as client:\n    print(client.get('/v1/webhooks/outbox').status_code)\n"
+    (folder / "app.py").write_text("\n".join([*pasted, "from starlette.testclient import TestClient", ask]))
+    assert run(".venv/bin/python app.py 2>log", folder, variables()) == "401\n"
 
 
 @pytest.mark.ci
