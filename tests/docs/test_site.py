@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -112,6 +113,7 @@ def small_project(root: Path, text: str) -> None:
     (root / "docs" / "site").mkdir(parents=True)
     (root / "pyproject.toml").write_text('[project]\nname = "a"\nversion = "1"\n')
     (root / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    shutil.copytree(ROOT / "docs" / "static", root / "docs" / "static")
     (root / "docs" / "glossary.md").write_text("# Words\n")
     (root / "docs" / "index.md").write_text(f"# A page\n\n## Part\n\n[words](glossary.md)\n\n{text}\n")
 
