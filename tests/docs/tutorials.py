@@ -196,7 +196,7 @@ class Reader:
 
     def _browse(self, text: str) -> None:
         if self._page is None:
-            self._page = self._stack.enter_context(_browser())
+            self._page = self._stack.enter_context(browser_page())
         for line in text.splitlines():
             try:
                 _act(self._page, *line.split(maxsplit=1))
@@ -297,7 +297,8 @@ def chromium() -> str | None:
 
 
 @contextmanager
-def _browser() -> Iterator[Page]:
+def browser_page() -> Iterator[Page]:
+    """Open a page of a browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
